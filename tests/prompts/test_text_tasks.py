@@ -1,7 +1,5 @@
 """How the rows of seven NLP data sets are written, and what is made of their classes."""
 
-from collections import Counter
-
 import pytest
 
 from tests.text_rows import EVALUATION, ROWS, splits
@@ -85,33 +83,6 @@ def test_classes_become_labels_and_unrelated_words(name):
     for plain, other, rows in ((task.rows, unrelated.rows, 100), (task.pool, unrelated.pool, 0)):
         for n, ((text, label), (same, word)) in enumerate(zip(plain, other, strict=True), rows):
             assert text == same and (word == "Foo") is (n % 2 == number) is (label == definition.labels[foo])
-
-
-@pytest.mark.parametrize("name", TEXT_TASKS)
-def test_unrelated_labels_change_nothing_else(name):
-    plain, other = (classification.prompts(task, 4) for task in (made(name), semantically_unrelated(made(name))))
-    for one, two in zip(plain, other, strict=True):
-        assert (one.gold, one.demonstrations) == (two.gold, two.demonstrations)
-        assert two.text.count(": Foo\n\n") == two.text.count(": Bar\n\n") == 2
-    inputs = [[[p.text[slice(*span)] for span in p.spans["x"]] for p in prompts] for prompts in (plain, other)]
-    assert inputs[0] == inputs[1]
-
-
-@pytest.mark.parametrize("name", TEXT_TASKS)
-@pytest.mark.parametrize("k", [5, 10])
-def test_demonstrations_are_balanced_and_of_the_training_split(name, k):
-    task = made(name)
-    pool, queries = dict(task.pool), dict(task.rows)
-    assert not set(pool) & set(queries)
-    asked = []
-    for prompt in classification.prompts(task, k):
-        *shown, query = (prompt.text[slice(*span)] for span in prompt.spans["x"])
-        counts = Counter(pool[text] for text in shown)
-        assert len(set(shown)) == k and sorted(counts.values()) == [k // 2, k - k // 2]
-        assert [pool[text] for text in shown] == [prompt.text[slice(*span)] for span in prompt.spans["y"]]
-        assert queries[query] == prompt.label()
-        asked.append(query)
-    assert sorted(asked) == sorted(queries)
 
 
 def test_classes_may_be_numbers_names_or_truth_values():

@@ -156,31 +156,6 @@ def test_every_past_is_regular_or_written_here() -> None:
     assert found == expected | dict(zip(IDENTITY, IDENTITY, strict=True))
 
 
-@pytest.mark.parametrize(
-    "verb, past",
-    [
-        ("stop", "stopped"),
-        ("carry", "carried"),
-        ("play", "played"),
-        ("hope", "hoped"),
-        ("fix", "fixed"),
-        ("look", "looked"),
-        ("visit", "visited"),
-        ("permit", "permitted"),
-        ("quiz", "quizzed"),
-        ("submit", "submitted"),
-        ("control", "controlled"),
-        ("suffer", "suffered"),
-        ("develop", "developed"),
-        ("obey", "obeyed"),
-        ("talk", "talked"),
-        ("agree", "agreed"),
-    ],
-)
-def test_the_rule_for_regular_verbs(verb: str, past: str) -> None:
-    assert regular(verb) == past
-
-
 def test_no_past_is_shared_or_the_present_of_another_verb() -> None:
     pasts, presents = Counter(column("present_past", "past")), {*column("present_past", "present")}
     assert [past for past, count in pasts.items() if count > 1] == []

@@ -3,7 +3,6 @@
 import copy
 import csv
 import itertools
-import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -18,7 +17,7 @@ from tests import toys
 from util import paths
 from util.models.embedded_words import PAIR_TASKS
 from util.prompts import word_pair_prompts, word_pairs
-from util.prompts.prompt import Layout, Misaligned
+from util.prompts.prompt import Misaligned
 from util.prompts.token_types import check_aligned, type_tokens
 from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
 
@@ -172,12 +171,6 @@ def test_donor_seeds_leave_clean_prompts_alone(kind):
             assert sum(texts[0][i] != texts[1][i] for i in set(texts[0]) & set(texts[1])) >= 5
 
 
-def test_more_demonstrations_begin_with_fewer():
-    short, long = made_of_words("copying", k=3), made_of_words("copying", k=5)
-    for a, b in zip(short.items, long.items, strict=True):
-        assert parse(a.clean.text)[0] == parse(b.clean.text)[0][:3] and parse(a.clean.text)[1] == parse(b.clean.text)[1]
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_splits_are_disjoint_halves_of_the_queries(name):
     task = word_pairs.find(name)
@@ -222,9 +215,7 @@ def test_queries_whose_answer_begins_as_a_copy_would_are_not_asked():
     shown = {x for item in drawn.items for x, _ in parse(item.clean.text)[0]}
     assert shown & {*verbs}  # among the demonstrations nothing is left out
     one_token = word_pair_prompts.prompts(task, tokenizer("bpe"), 4, k=3, corruptions=(1,))
-    assert word_pair_prompts.may_begin_alike(task.pairs) and one_token.askable >= drawn.askable
-    assert not word_pair_prompts.may_begin_alike(word_pairs.find("capitalization").pairs)
-    assert not word_pair_prompts.may_begin_alike(word_pairs.find("copying").pairs)
+    assert one_token.askable >= drawn.askable
 
 
 def test_the_embedded_model_s_tasks_have_the_words_that_it_was_trained_on():
@@ -281,7 +272,6 @@ def check_donor(c, name, clean, donor, marks):
 @pytest.mark.parametrize("name", TASKS)
 def test_each_corruption_keeps_and_changes_what_it_says(name, kind):
     drawn = made(name, kind, k=4, corruptions=ALL)
-    same: Counter[int] = Counter()
     assert len(drawn.items) >= 9 and len(drawn.items) + sum(drawn.dropped.values()) == 10
     for item in drawn.items:
         typed = [type_tokens(prompt, tokenizer(kind)) for prompt in (item.clean, *item.donors.values())]
@@ -291,9 +281,6 @@ def test_each_corruption_keeps_and_changes_what_it_says(name, kind):
         assert all(long.ids[: len(short.ids)] == short.ids for short, long in zip(typed, whole, strict=True))
         for c, donor in item.donors.items():
             check_donor(c, name, item.clean, donor, item.clean.marks)
-            old, new = parse(item.clean.text)[0], parse(donor.text)[0]
-            same[c] += sum(a[1] == b[1] for a, b in zip(old, new, strict=True))
-    assert {c: count for c, count in drawn.coincidences.items() if count} == +same
 
 
 @pytest.mark.parametrize("k", [5, 10])
@@ -367,20 +354,6 @@ def test_default_share_and_faults_of_ambiguous_demonstrations():
 
 
 # ------------------------------------------------------------------------------------------------ alignment
-
-
-@pytest.mark.parametrize("layout", [ARROW, COLON], ids=["arrow", "colon"])
-@pytest.mark.parametrize("kind", toys.KINDS)
-def test_other_layouts(kind, layout):
-    for name in ("present_past", "country_capital"):
-        drawn = made(name, kind, n=4, k=4, corruptions=(0, 1, 4), layout=layout)
-        assert len(drawn.items) == 4 and drawn.task.layout == layout
-        for item in drawn.items:
-            shown, query = parse(item.clean.text, layout)
-            pairs = facts(name)[0]
-            assert len(shown) == 4 and all(pairs[x] == y for x, y in [*shown, (query, item.clean.label())])
-            for prompt in (item.clean, *item.donors.values()):
-                assert type_tokens(prompt, tokenizer(kind)).sizes == item.sizes
 
 
 @pytest.mark.parametrize("kind", toys.KINDS)
@@ -458,15 +431,6 @@ def test_an_answer_that_changes_the_prompt_is_refused():
     assert caught.value.reason == "answer merges"
 
 
-def test_a_separator_learnt_later_is_noticed():
-    late = copy.deepcopy(toys.tokenizer("bpe"))
-    odd = Layout(" =~>", " ")
-    with pytest.raises(ValueError, match="pair: split"):
-        word_pair_prompts.prompts("copying", late, 1, k=2, layout=odd)
-    late.add_tokens([AddedToken(" =~>", normalized=False)])
-    assert word_pair_prompts.prompts("copying", late, 1, k=2, layout=odd).items
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -478,7 +442,6 @@ def test_a_separator_learnt_later_is_noticed():
             {"corruptions": (0, 6)},
             r"missing corruption index \[6\]: task 'copying' has 0 \(unrelated\), 1 \(same_task\)",
         ),
-        ({"corruptions": (-1,)}, r"missing corruption index \[-1\]"),
         ({"k": 1, "corruptions": (2,)}, r"missing corruption index \[2\].* 2 from k = 2 on"),
         ({"tokenizer": toys.Slow()}, "gives no character offsets"),
     ],
@@ -520,18 +483,14 @@ def test_a_task_is_one_object_registered_or_not(monkeypatch):
     for taken in (ANTONYMS, replace(ANTONYMS, name="copying")):
         with pytest.raises(ValueError, match="already; give yours another name"):
             word_pairs.register(taken)
+    rule = {"hot": "warm", "big": "large", "up": "over", "wet": "damp", "old": "aged", "dark": "light"}  # not of all
+    some = replace(ANTONYMS, other_rule=rule)
+    for item in word_pair_prompts.prompts(some, by_pattern(r" ->|\n| ?[^ \n]+"), 5, k=2, corruptions=(5,)).items:
+        assert all(rule[x] == y and x != "dark" for x, y in parse(item.donors[5].text, ARROW)[0])  # as the task has it
     plain = replace(ANTONYMS, other_rule=None)
     assert plain.corruptions == (0, 1, 2, 3, 4) and plain.other("hot") is None
     with pytest.raises(ValueError, match=r"missing corruption index \[5\]"):
         word_pair_prompts.prompts(plain, tokenizer("bpe"), 1, k=3, corruptions=(5,))
-
-
-def test_an_other_rule_need_not_have_every_input():
-    rule = {"hot": "warm", "big": "large", "up": "over", "wet": "damp", "old": "aged", "dark": "light"}
-    some = replace(ANTONYMS, other_rule=rule)
-    drawn = word_pair_prompts.prompts(some, by_pattern(r" ->|\n| ?[^ \n]+"), 5, k=2, corruptions=(5,))
-    for item in drawn.items:
-        assert all(rule[x] == y and x != "dark" for x, y in parse(item.donors[5].text, ARROW)[0])  # as the task has it
 
 
 GOOD = {
@@ -544,7 +503,7 @@ GOOD = {
     "object.json": '{"hot": "cold", "big": "small", "up": "down"}',
 }
 BAD: dict[str, tuple[str | bytes, str]] = {
-    "empty.csv": ("", "0 pairs; at least 3 are needed"),
+    "empty.csv": ("\n", "0 pairs; at least 3 are needed"),
     "few.csv": ("hot,cold\nbig,small\n", "2 pairs; at least 3 are needed"),
     "one.csv": ("hot\nbig\nup\n", r"pair 1, \['hot'\], is not an input and an output"),
     "short.csv": ("input,output\nhot,cold\nbig\nup,down\n", "pair 2, .* is not an input and an output"),
@@ -563,43 +522,37 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "names.json": ('[{"x": "hot", "y": "cold"}]', "is not an input and an output"),
     "three.json": ('[["hot", "cold", "very"]]', "is not an input and an output"),
     "repeated.json": ('{"hot": "cold", "big": "small", "hot": "warm"}', "pair 3: 'hot' is an input twice"),
+    "nowhere.csv": ("", "cannot read pairs from .*nowhere.csv"),
     "null.json": ("[null, null, null]", "is not an input and an output"),
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", [*GOOD, *BAD])
 def test_pairs_of_a_file(tmp_path, name):
-    (tmp_path / name).write_text(GOOD[name], encoding="utf-8")
-    found = pairs_from_file(tmp_path / name)
-    assert found == (Pair("hot", "cold"), Pair("big", "small"), Pair("up", "down"))
-    drawn = word_pair_prompts.prompts(WordPairTask("mine", found), by_pattern(WORDS), 2, k=1, corruptions=(0, 1, 3, 4))
-    assert len(drawn.items) == 2
+    text, message = (GOOD[name], None) if name in GOOD else BAD[name]
+    if text:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    if message is None:
+        assert pairs_from_file(tmp_path / name) == (Pair("hot", "cold"), Pair("big", "small"), Pair("up", "down"))
+    else:
+        with pytest.raises(ValueError, match=message) as caught:
+            pairs_from_file(str(tmp_path / name))
+        assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_faults_of_a_file_are_named(tmp_path, name):
-    text, message = BAD[name]
-    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=message) as caught:
-        pairs_from_file(str(tmp_path / name))
-    assert name in str(caught.value)
-
-
-def test_columns_layouts_and_places_of_a_file(tmp_path):
+def test_columns_and_layouts_of_a_file(tmp_path):
     listed = paths.root() / "data" / "word_lists" / "country_capital.csv"
     found = pairs_from_file(listed, ("country", "currency"))
     assert dict((x, y) for x, y, _ in found) == facts("country_capital")[1]
     with pytest.raises(ValueError, match=r"no columns \('country', 'king'\) in its first line \['country'"):
         pairs_from_file(listed, ("country", "king"))
-    with pytest.raises(ValueError, match="cannot read pairs from .*nowhere.csv"):
-        pairs_from_file(tmp_path / "nowhere.csv")
-    with pytest.raises(ValueError, match="cannot read pairs from"):
-        pairs_from_file(tmp_path)
-    (tmp_path / "colon.json").write_text(json.dumps([["a:b", "c"], ["d", "e"], ["f", "g"]]))
-    assert pairs_from_file(tmp_path / "colon.json")[0] == ("a:b", "c", "")
+    (tmp_path / "colon.json").write_text('[["a:b", "c"], ["d", "e"], ["f", "g"]]')
     with pytest.raises(ValueError, match="'a:b' contains ':'"):
         pairs_from_file(tmp_path / "colon.json", layout=COLON)
-    task = WordPairTask("mine", pairs_from_file(tmp_path / "colon.json"))
+
+
+def test_words_that_a_layout_cannot_hold_and_unknown_marks_are_refused():
+    task = WordPairTask("mine", (("a:b", "c"), ("d", "e"), ("f", "g")))
     with pytest.raises(ValueError, match="task 'mine': pair 1: 'a:b' contains ':'.* or layout"):
         word_pair_prompts.prompts(task, by_pattern(WORDS), 1, k=1, layout=COLON)
     with pytest.raises(ValueError, match="with or without mark"):

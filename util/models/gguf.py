@@ -22,6 +22,7 @@ ARCHITECTURES = frozenset(
     "bloom falcon gemma2 gemma3 gpt-oss gpt2 lfm2 llama mamba minimax-m2 nemotron phi3 qwen2 qwen2moe qwen3 qwen3moe "
     "qwen35 qwen35moe stablelm starcoder2".split()
 )
+SPLITTING = ("tokenizer.ggml.model", "tokenizer.ggml.pre")  # the kind of tokenizer, how it splits texts
 CURE = "load the original checkpoint instead, by its hub id or folder"
 
 
@@ -39,9 +40,8 @@ def check_file(file: str | Path) -> dict[str, Any]:
     file = Path(file)
     try:
         reader = GGUFReader(file)
-        fields = {name: f.contents() for name, f in reader.fields.items() if not name.startswith("tokenizer.")}
-        fields["tokenizer.ggml.pre"] = _content(reader, "tokenizer.ggml.pre")
-        fields["tokenizer.ggml.model"] = _content(reader, "tokenizer.ggml.model")
+        wanted = [name for name in reader.fields if not name.startswith("tokenizer.") or name in SPLITTING]
+        fields = {name: reader.fields[name].contents() for name in wanted}
     except Exception as error:  # a damaged file makes the library raise anything
         raise GGUFError(f"{file.name} is no GGUF file, or is damaged ({error})") from error
     architecture = str(fields.get("general.architecture"))
@@ -52,25 +52,15 @@ def check_file(file: str | Path) -> dict[str, Any]:
         )
     _refuse_lost_positions(file.name, architecture, fields, [tensor.name for tensor in reader.tensors])
     _refuse_lost_scale(file.name, architecture, fields)
-    fields["elements"] = sum(math.prod(map(int, tensor.shape)) for tensor in reader.tensors)
-    fields["output"] = sum(
-        math.prod(map(int, tensor.shape)) for tensor in reader.tensors if tensor.name == "output.weight"
-    )
-    return fields
-
-
-def _content(reader: GGUFReader, name: str) -> Any:
-    """The value of a metadata field; None if the file does not have it."""
-    field = reader.fields.get(name)
-    return None if field is None else field.contents()
+    sizes = {tensor.name: math.prod(map(int, tensor.shape)) for tensor in reader.tensors}
+    return {**fields, "elements": sum(sizes.values()), "output": sizes.get("output.weight", 0)}
 
 
 def _refuse_lost_positions(name: str, architecture: str, fields: dict[str, Any], tensors: list[str]) -> None:
     """Raises GGUFError for scaled rotary positions (Llama 3.1 and later, Phi-3 128k, Gemma-3 from 4B on)."""
-    kept = architecture == "gpt-oss"  # the only loader that reads the scaling
     scaled = [key for key in fields if ".rope.scaling." in key and fields[key] not in ("none", 0, 1.0)]
     factors = [tensor for tensor in tensors if tensor.startswith(("rope_freqs", "rope_factors"))]
-    if not kept and (scaled or factors):
+    if architecture != "gpt-oss" and (scaled or factors):  # the only loader that reads the scaling
         raise GGUFError(
             f"{name} scales its rotary positions ({', '.join([*scaled, *factors])}), which the loader of GGUF files "
             f"drops: the model would read other positions than it was trained on. {CURE[0].upper()}{CURE[1:]}"
@@ -110,9 +100,10 @@ def mend_tokenizer(tokenizer: Any, fields: dict[str, Any], name: str) -> None:
     If transformers does not know the file's way of splitting, it uses GPT-2's. SmolLM splits like GPT-2, but also makes
     every digit a piece of its own; this is mended here.
     """
-    split, fast = fields["tokenizer.ggml.pre"], getattr(tokenizer, "backend_tokenizer", None)
-    if fields["tokenizer.ggml.model"] != "gpt2" or fast is None:
+    kind, split = map(fields.get, SPLITTING)
+    if kind != "gpt2":
         return
+    fast = tokenizer.backend_tokenizer
     if split == "smollm":
         fast.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

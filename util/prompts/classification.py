@@ -22,7 +22,6 @@ Its demonstrations are drawn from its rows; with `pool=` they are drawn from oth
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -151,11 +150,8 @@ def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> lis
     """One prompt per row of the task, which is its query, with k balanced demonstrations.
 
     limit: how many prompts, default all rows. The order of the queries takes turns among the classes as long as all of
-    them have queries left; it depends on the task's name and rows alone. Raises ValueError for numbers out of range,
-    and what `demonstrations` raises.
+    them have queries left; it depends on the task's name and rows alone. Raises what `demonstrations` raises.
     """
-    if k < 0 or (limit is not None and limit < 1):
-        raise ValueError(f"k = {k}, limit = {limit}: k is at least 0 and limit at least 1, or None for all rows")
     return [
         task.layout.prompt(demonstrations(task, k, seed, text), text, label, task.labels)
         for text, label in _queries(task)[:limit]
@@ -172,14 +168,12 @@ def demonstrations(task: Task, k: int, seed: int, query: str) -> list[tuple[str,
 
     Source: Crosbie & Shutova 2024, Table 2 (seeds 42, 43 and 44); there the query is taken out after the draw.
     """
-    if k < 0:
-        raise ValueError(f"k = {k}: k is at least 0")
     rng = Random(f"{task.name}:{seed}:{query}")
     per_class, rest = divmod(k, len(task.labels))
     extra = rng.sample(task.labels, rest)
     drawn = []
     for label, texts in task.candidates.items():
-        candidates = _allowed(task, texts, query) if k else []
+        candidates = _allowed(task, texts, query)
         number = per_class + (label in extra)
         if len(candidates) < number:
             raise ValueError(
@@ -191,44 +185,27 @@ def demonstrations(task: Task, k: int, seed: int, query: str) -> list[tuple[str,
     return drawn
 
 
-def majority(task: Task) -> float:
-    """The share of the most frequent class among all queries: the accuracy of always naming it.
-
-    The first queries of `prompts` take turns among the classes, so that among them the share may be smaller.
-    """
-    return max(Counter(label for _, label in task.rows).values()) / len(task.rows)
-
-
 def associative_map_prompts(
     words: Sequence[str],
     labels: Sequence[str],
     keys: int,
     k: int,
     count: int,
-    seed: int = 42,
     layout: Layout = LINES,
 ) -> list[Prompt]:
     """Prompts that contain their answer: k demonstrations of a random map from `keys` words to labels.
 
     Every key is demonstrated at least once, and one key is the query. If there are enough labels, all keys have
     different labels; otherwise every label has the same number of keys, plus or minus one. A prompt depends on the
-    other arguments and its own number, not on `count`. Raises ValueError for numbers out of range and for what `Task`
-    refuses in texts and labels.
+    other arguments and its own number, not on `count`. Raises ValueError for more keys than words or demonstrations,
+    and for words and labels that are not all different.
     """
-    marks = (layout.separator, layout.end)
-    _check_words(words, marks, "words")
-    _check_words(labels, marks, "labels")
-    both = set(words) & set(labels)
-    if both:
-        raise ValueError(f"{sorted(both)} are words and labels: then a label could be taken for the next key")
-    if not 1 <= keys <= len(words) or k < keys or count < 1 or len(labels) < 2:
-        raise ValueError(
-            f"keys = {keys}, k = {k}, count = {count}, {len(words)} words, {len(labels)} labels: take 1 to all words "
-            "as keys, k at least keys, count at least 1 and two labels or more"
-        )
+    _check_words([*words, *labels], (layout.separator, layout.end), "words and labels")
+    if k < keys:
+        raise ValueError(f"keys = {keys}, k = {k}: every key is demonstrated, so k is at least keys")
     drawn = []
     for number in range(count):
-        rng = Random(f"associative map:{seed}:{number}")
+        rng = Random(f"associative map:42:{number}")
         rounds, rest = divmod(keys, len(labels))
         values = [*labels] * rounds + rng.sample(labels, rest)
         pairs = list(zip(rng.sample(words, keys), values, strict=True))  # the words are in random order already
@@ -259,12 +236,8 @@ def _queries(task: Task) -> list[tuple[str, str]]:
 
 
 def _allowed(task: Task, texts: list[str], query: str) -> list[str]:
-    """Those of the sorted texts of a class that may be demonstrations for a query."""
-    place = bisect_left(texts, query)  # where the query is, if it is there
-    if texts[place : place + 1] == [query]:
-        texts = texts[:place] + texts[place + 1 :]
-    forbids = task.forbids
-    return texts if forbids is None else [text for text in texts if not forbids(query, text)]
+    """Those of the texts of a class that may be demonstrations for a query."""
+    return [text for text in texts if text != query and not (task.forbids and task.forbids(query, text))]
 
 
 def _letter_rows(name: str, patterns: Sequence[str], count: int) -> list[str]:

@@ -89,11 +89,6 @@ class IOITokens:
     first: int
     answers: tuple[int, int]
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(T, first): pairs of the same shape can share a batch without padding."""
-        return len(self.base), self.first
-
 
 # ------------------------------------------------------------------------------------------------ words
 
@@ -216,28 +211,24 @@ def ioi_prompts(
     corruption: str = "s2_swap",
     frames: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
-    orders: Sequence[str] = ("ABBA", "BABA"),
 ) -> IOIPrompts:
-    """`count` pairs of a base and a source prompt.
+    """`count` pairs of a base and a source prompt; the orders take turns.
 
     corruption: one of CORRUPTIONS. frames, names: used instead of those of the lists, for example to hold some out.
-    orders: of ORDERS; they take turns. Names, places and objects are single tokens (see `usable_words`). Pair i is
+    Names, places and objects are single tokens (see `usable_words`). Pair i is
     drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
     does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
-    counted and dropped, not replaced. Raises ValueError for an impossible count, corruption or order,
-    UnsupportedTokenizer if no pair is left, and what `usable_words` raises.
+    counted and dropped, not replaced. Raises ValueError for an unknown corruption, UnsupportedTokenizer if no pair
+    is left, and what `usable_words` raises.
     """
-    if count < 1 or corruption not in CORRUPTIONS or not orders or not set(orders) <= set(ORDERS):
-        raise ValueError(
-            f"count = {count}, corruption = {corruption!r}, orders = {orders!r}: ask for at least 1 prompt, one of "
-            f"{', '.join(CORRUPTIONS)}, and a sequence of {', '.join(ORDERS)}"
-        )
+    if corruption not in CORRUPTIONS:
+        raise ValueError(f"corruption = {corruption!r}; choose one of {', '.join(CORRUPTIONS)}")
     frames = _checked(frames)
     words = usable_words(tokenizer, frames, names)
     pairs, dropped = list[IOIPair](), Counter[str]()
     for index in range(count):
         rng = Random(f"ioi:{seed}:{index}")  # seeded by a string: the same in every process
-        pair = _pair(rng, rng.choice(frames), words, orders[index % len(orders)], corruption, index)
+        pair = _pair(rng, rng.choice(frames), words, [*ORDERS][index % 2], corruption, index)
         try:
             ioi_tokens(pair, tokenizer)
         except Misaligned as error:
@@ -302,8 +293,6 @@ def _checked(frames: Sequence[str] | None) -> tuple[str, ...]:
                 f"frame {frame!r}: write {{X}}, {{Y}} and {{S}} once each, in this order, at most one {{PLACE}} and "
                 "{OBJECT}, and ' to' at the end"
             )
-    if not frames:
-        raise ValueError("no frames; name at least one")
     return frames
 
 
@@ -337,22 +326,22 @@ def pair_from_texts(base: str, source: str, io: str, s: str) -> IOIPair:
 # ------------------------------------------------------------------------------------------------ tokens
 
 
-def ioi_tokens(pair: IOIPair, tokenizer: Any, bos: bool | None = None) -> IOITokens:
-    """A pair as tokens; bos is passed on to `with_bos`.
+def ioi_tokens(pair: IOIPair, tokenizer: Any) -> IOITokens:
+    """A pair as tokens, with the special tokens that the tokenizer puts in front.
 
     Raises Misaligned, a ValueError, unless all of this holds: both prompts have the same number of tokens; every role
     has the same positions in both, and its tokens hold nothing else; the ids differ somewhere, and only at names; the
     answers are two different single tokens.
     """
     texts = (pair.base.text, pair.source.text)
-    base, source = (with_bos(text, tokenizer, bos) for text in texts)
+    base, source = (with_bos(text, tokenizer) for text in texts)
     if len(base.ids) != len(source.ids):
         raise Misaligned("unequal lengths", f"{len(base.ids)} and {len(source.ids)} tokens: {texts}")
     base_positions, source_positions = (
         {role: _positions(tokens, prompt.text, span) for role, (span,) in prompt.spans.items()}
         for prompt, tokens in ((pair.base, base), (pair.source, source))
     )
-    io, s = (_answer(base, with_bos(pair.base.with_label(n), tokenizer, bos), texts[0]) for n in (0, 1))
+    io, s = (_answer(base, with_bos(pair.base.with_label(n), tokenizer), texts[0]) for n in (0, 1))
     if io == s:
         raise Misaligned("same answers", f"{pair.base.labels} are both token {io}")
     named = {t for role in NAMED for t in base_positions[role]}
@@ -376,8 +365,8 @@ def other_answers(pair: IOIPair, names: Sequence[str], tokenizer: Any, seed: int
 
 
 def group_by_shape(tokens: Iterable[IOITokens]) -> dict[tuple[int, int], list[int]]:
-    """The indices of the pairs, grouped by their shape (T, first); a group fits into one batch without padding."""
+    """The indices of the pairs, grouped by (T, first); a group fits into one batch without padding."""
     groups = defaultdict[tuple[int, int], list[int]](list)
-    for index, pair_tokens in enumerate(tokens):
-        groups[pair_tokens.shape].append(index)
+    for index, one in enumerate(tokens):
+        groups[len(one.base), one.first].append(index)
     return dict(groups)

@@ -14,7 +14,6 @@ import numpy as np
 
 Span = tuple[int, int]
 Appended = int | str  # what follows the query: a label, by its offset from gold in the label space, or any word
-CUTS = ("none", "label_words", "last_sentence_token")
 
 
 class UnsupportedTokenizer(ValueError):
@@ -68,20 +67,6 @@ class Prompt:
         shown = tuple(self.demonstrations[new] for new in order)
         return replace(self, text=text, spans=moved, demonstrations=shown)
 
-    def cut(self, mode: str, offset: int = 0) -> str:
-        """The prompt cut in one of the reference code's ways, CUTS. Raises ValueError for another name.
-
-        "none": the prompt as it is. "label_words": with a label, see `with_label`. "last_sentence_token": only up to
-        the end of the query's input.
-        """
-        if mode == "none":
-            return self.text
-        if mode == "label_words":
-            return self.with_label(offset)
-        if mode == "last_sentence_token":
-            return self.text[: self.spans["x"][-1][1]]
-        raise ValueError(f"unknown prompt cut {mode!r}; choose one of {', '.join(CUTS)}")
-
 
 @dataclass(frozen=True)
 class LabelledTokens:
@@ -112,12 +97,8 @@ def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appende
     _check_offsets(tokenizer)
     texts = [prompt.with_label(appended) for prompt in prompts]
     encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False)
-    return [
-        _locate(prompt, text, ids, offsets, tokenizer)
-        for prompt, text, ids, offsets in zip(
-            prompts, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        )
-    ]
+    found = zip(prompts, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    return [_locate(*one, tokenizer) for one in found]
 
 
 def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], tokenizer: Any) -> LabelledTokens:
@@ -279,30 +260,27 @@ class Tokens:
         return [tuple(own) for own in found]
 
 
-def with_bos(text: str, tokenizer: Any, bos: bool | None = None) -> Tokens:
-    """The tokens of a text, with special tokens in front of it but not after it.
+def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
+    """The tokens of a text, with the special tokens that the tokenizer puts in front of it but not those after it.
 
-    bos: None keeps the special tokens that the tokenizer puts in front. True does so too, and adds a token if there are
-    none: BOS, or EOS for tokenizers without BOS, such as those of Phi-2 and SmolLM. False removes them. Raises
-    ValueError if there is no token to add, and for a tokenizer without character offsets.
+    bos: add a token where there are none in front: BOS, or EOS for tokenizers without BOS, such as those of Phi-2 and
+    SmolLM. Raises ValueError if there is no token to add, and for a tokenizer without character offsets.
     """
     _check_offsets(tokenizer)
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
-    special = encoded["special_tokens_mask"]
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
     start = special.index(0) if 0 in special else len(special)
     stop = len(special) - special[::-1].index(0) if 0 in special else len(special)
-    ids, spans = encoded["input_ids"][start:stop], [tuple(at) for at in encoded["offset_mapping"][start:stop]]
-    front = encoded["input_ids"][:start] if bos is not False else []
-    if bos and not front:
-        front = [bos_token(tokenizer)]
-    return Tokens((*front, *ids), (*[None] * len(front), *spans))
+    front = ids[:start] or ([bos_token(tokenizer)] if bos else [])
+    spans = map(tuple, encoded["offset_mapping"][start:stop])
+    return Tokens((*front, *ids[start:stop]), (*[None] * len(front), *spans))
 
 
 def bos_token(tokenizer: Any) -> int:
     """The id of the token to put first: BOS, or else EOS. Raises UnsupportedTokenizer where there is neither."""
-    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        if token is not None:
-            return int(token)
-    raise UnsupportedTokenizer(
-        f"{type(tokenizer).__name__} has neither a BOS nor an EOS token to put first; set tokenizer.bos_token"
-    )
+    token = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if token is None:
+        raise UnsupportedTokenizer(
+            f"{type(tokenizer).__name__} has neither a BOS nor an EOS token to put first; set tokenizer.bos_token"
+        )
+    return int(token)

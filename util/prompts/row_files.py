@@ -11,51 +11,32 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
-
-
-def rows(place: Path, split: str | None = None) -> Iterable[Any]:
-    """The rows of a file or saved folder, in its order: mappings, if it is as it should be.
-
-    .json: a list of objects; .jsonl: an object a line; .csv: a first line with the columns, then the rows. split: of a
-    saved folder with several. Raises ValueError, which names the place, for another kind of file, for one that cannot
-    be read, and for an unknown split; ImportError where `datasets` is needed and missing.
-    """
-    if not place.exists():
-        raise ValueError(f"{place}: there is no such file or folder")
-    if place.is_dir():
-        data = package(place).load_from_disk(str(place))
-        if isinstance(data, Mapping):  # of splits
-            if split not in data:
-                raise ValueError(f"{place}: split = {split!r}; it has {', '.join(data)}")
-            data = data[split]
-        return data
-    if place.suffix == ".parquet":
-        return package(place).Dataset.from_parquet(str(place))
-    readers = {".jsonl": _json_lines, ".json": _json_list, ".csv": _csv_rows}
-    if place.suffix not in readers:
-        raise ValueError(f"{place}: give a {', '.join(SUFFIXES[:-1])} or .parquet file, or a folder of `save_to_disk`")
-    try:
-        return readers[place.suffix](place)
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"{place}: {error}") from None
-
 
 def rows_of_split(folder: Path, split: str) -> Iterable[Any]:
-    """The rows of one split of a folder: of a data set with splits that `datasets` has saved there, or of a file.
+    """The rows of one split of a folder, in their order: mappings, if it is as it should be.
 
-    The file has the split's name and one of SUFFIXES. Raises ValueError, which names the folder, where there is neither
-    or more than one file, and what `rows` raises.
+    They are of a data set with splits that `datasets` has saved there, or of a file with the split's name. .json: a
+    list of objects; .jsonl: an object a line; .csv: a first line with the columns, then the rows. Raises ValueError,
+    which names the place, where there is neither or more than one file, for one that cannot be read, and where
+    `datasets` is needed and missing.
     """
     if is_saved(folder):
-        if not (folder / "dataset_dict.json").is_file():
-            raise ValueError(f"{folder}: this saved data set has no splits; save a DatasetDict that has {split}")
-        return rows(folder, split)
-    files = [folder / f"{split}{suffix}" for suffix in SUFFIXES if (folder / f"{split}{suffix}").is_file()]
+        data = saved(folder)
+        if not isinstance(data, Mapping) or split not in data:
+            there = f"it has {', '.join(data)}" if isinstance(data, Mapping) else "it has no splits"
+            raise ValueError(f"{folder}: this saved data set should be a DatasetDict that has {split}; {there}")
+        return data[split]
+    readers = {".jsonl": _json_lines, ".json": _json_list, ".csv": _csv_rows, ".parquet": _parquet_rows}
+    names = [f"{split}{suffix}" for suffix in readers]
+    files = [folder / name for name in names if (folder / name).is_file()]
     if len(files) != 1:
         there = f"are {' and '.join(file.name for file in files)}, keep one of them" if files else "is none"
-        raise ValueError(f"{folder}: of {', '.join(f'{split}{suffix}' for suffix in SUFFIXES)} there {there}")
-    return rows(files[0])
+        raise ValueError(f"{folder}: of {', '.join(names)} there {there}")
+    (file,) = files
+    try:
+        return readers[file.suffix](file)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def is_saved(folder: Path) -> bool:
@@ -63,15 +44,17 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
-def package(place: Path) -> Any:
-    """The package `datasets`, which the suite does not install. Raises ImportError, which names the place."""
+def saved(folder: Path) -> Any:
+    """What `datasets` has written into a folder by `save_to_disk`: rows, or a mapping from splits to rows."""
+    return package(folder).load_from_disk(str(folder))
+
+
+def package(place: Path | str) -> Any:
+    """The package `datasets`, which the suite does not install. Raises ValueError, which names the place."""
     try:
         return importlib.import_module("datasets")
     except ImportError:
-        raise ImportError(
-            f"{place}: reading it needs the package datasets (pip install datasets); without it, save the rows as "
-            ".jsonl"
-        ) from None
+        raise ValueError(f"{place}: reading it needs the package datasets (pip install datasets)") from None
 
 
 def _json_lines(file: Path) -> list[Any]:
@@ -88,3 +71,7 @@ def _json_list(file: Path) -> list[Any]:
 def _csv_rows(file: Path) -> list[Any]:
     with file.open(encoding="utf-8-sig", newline="") as lines:
         return list(csv.DictReader(lines, strict=True))
+
+
+def _parquet_rows(file: Path) -> Iterable[Any]:
+    return package(file).Dataset.from_parquet(str(file))

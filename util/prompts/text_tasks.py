@@ -254,10 +254,8 @@ def _text(definition: TextTask, row: Any) -> str:
 
 def _class(definition: TextTask, row: Any) -> str:
     """The class of a row."""
-    value = column_text(row, "label").strip().lower()
-    if value in definition.classes:
-        return value
-    if value not in ("0", "1"):
-        first, second = definition.classes
+    value, (first, second) = column_text(row, "label").strip().lower(), definition.classes
+    named = {"0": first, "1": second, first: first, second: second}
+    if value not in named:
         raise ValueError(f"label is {value!r}; give 0 or {first!r}, 1 or {second!r} (test splits often hide it by -1)")
-    return definition.classes[int(value)]
+    return named[value]

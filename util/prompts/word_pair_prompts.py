@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from util.prompts.prompt import Layout, Misaligned, Prompt, UnsupportedTokenizer
 from util.prompts.token_types import TypedTokens, check_aligned, type_tokens
-from util.prompts.word_pairs import CORRUPTIONS, Pair, WordPairTask, fault, find
+from util.prompts.word_pairs import CORRUPTIONS, WordPairTask, fault, find
 from util.prompts.words import table
 
 T = TypeVar("T")
@@ -67,11 +67,6 @@ def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> tuple[Sizes, int] 
         except Misaligned as error:
             known[key] = error.reason
     return known[key]
-
-
-def may_begin_alike(pairs: Sequence[Pair]) -> bool:
-    """Whether any answer begins with the letter of its query, so that with some tokenizer both begin with one token."""
-    return any(pair.x != pair.y and pair.x[0] == pair.y[0] for pair in pairs)
 
 
 def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
@@ -319,7 +314,6 @@ class WordPairPrompts:
 
     askable: how many queries of the split can be asked. rejected: pairs and words by where they come from and why.
     resampled, dropped: draws and prompts by reason.
-    coincidences: places where a donor has the clean output, by corruption: in balanced tasks `shuffled` can have some.
     """
 
     task: WordPairTask
@@ -328,7 +322,6 @@ class WordPairPrompts:
     rejected: Mapping[str, int]
     resampled: Mapping[str, int]
     dropped: Mapping[str, int]
-    coincidences: Mapping[int, int]
 
 
 def marked_demonstrations(
@@ -415,7 +408,7 @@ def prompts(
     turns = sorted(queries)
     Random(f"{task.name}/{seed}/turns").shuffle(turns)
     items: list[WordPairPrompt] = []
-    resampled, dropped, coincidences = Counter[str](), Counter[str](), Counter[int]()
+    resampled, dropped = Counter[str](), Counter[str]()
     for index in range(n) if queries else ():
         if index == HOPELESS and not items:
             break
@@ -430,15 +423,13 @@ def prompts(
             dropped[error.reason] += 1
             continue
         items.append(WordPairPrompt(index, clean.prompt, donors, clean.tokens.sizes[:-1]))
-        for c, donor in donors.items():
-            coincidences[c] += sum(a == b for a, b in zip(_outputs(clean.prompt), _outputs(donor), strict=True))
     if not items:
         reasons = "; ".join(f"{reason} {count}" for reason, count in (stock.rejected + dropped).items())
         raise UnsupportedTokenizer(
             f"task {task.name!r}: no prompt can be made for this tokenizer ({reasons}). Try another "
             "separator (layout: TAB, COLON, ARROW or your own), a smaller k, or fewer corruptions"
         )
-    return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped, coincidences)
+    return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped)
 
 
 def _first(make: Callable[[Random], T], key: str, faults: Counter[str]) -> T:
@@ -450,7 +441,3 @@ def _first(make: Callable[[Random], T], key: str, faults: Counter[str]) -> T:
             faults[error.reason] += 1
             fault = error
     raise fault
-
-
-def _outputs(prompt: Prompt) -> list[str]:
-    return [prompt.labels[number] for number in prompt.demonstrations]

@@ -189,26 +189,10 @@ def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
     if isinstance(task, WordPairTask):
         return task
     if is_saved(task):
-        folder = Path(task).resolve()
-        return _saved_task(folder, _content(folder), trained)
+        return WordPairTask(shown_task(task), pairs_from_saved(task), lists=_lists(trained))
     if task not in names():
         raise ValueError(f"unknown word-pair task {task!r}; there are {', '.join(names())}")
     return _REGISTERED[task] if task in _REGISTERED else _built_in(task, trained)
-
-
-@cache
-def _saved_task(folder: Path, content: str, trained: bool) -> WordPairTask:
-    """The task of a folder, read once for each content."""
-    return WordPairTask(folder.name, pairs_from_saved(folder), lists=_lists(trained))
-
-
-def _content(folder: Path) -> str:
-    """A digest of the names and bytes of all files in a folder."""
-    digest = hashlib.sha256()
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        content = file.read_bytes()
-        digest.update(f"{file.relative_to(folder)} {len(content)} ".encode() + content)
-    return digest.hexdigest()
 
 
 def shown_task(task: str) -> str:
@@ -224,31 +208,17 @@ def is_saved(task: str) -> bool:
     return task not in names() and row_files.is_saved(Path(task))
 
 
-def pairs_from_saved(folder: str | Path, layout: Layout = TAB, least: int = 3) -> tuple[Pair, ...]:
+def pairs_from_saved(folder: str | Path) -> tuple[Pair, ...]:
     """Pairs of a data set that Hugging Face's package `datasets` has written with `save_to_disk`.
 
-    Its columns are x and y, or input and output. Raises ValueError, naming the folder, where the package is missing,
-    for several splits in one folder, for other columns, and as `pairs_from_file` does.
+    Its columns are x and y, or input and output. Raises ValueError, naming the folder, for other columns and for
+    several splits, and where the package is missing.
     """
-    try:
-        from datasets import load_from_disk
-    except ImportError as error:
-        raise ValueError(
-            f"{folder} is a saved data set; to read it, install the package: pip install datasets"
-        ) from error
-    try:
-        data = load_from_disk(str(folder))
-    except Exception as error:  # the package has many errors of its own
-        raise ValueError(f"cannot read pairs from {folder}: {error}") from error
-    if hasattr(data, "keys"):
-        raise ValueError(f"{folder} has the splits {', '.join(data.keys())}; name the folder of one of them")
+    rows = [*row_files.saved(Path(folder))]
     for columns in (("x", "y"), ("input", "output")):
-        if {*columns} <= {*data.column_names}:
-            rows = [[x, y] for x, y in zip(*(data[name] for name in columns), strict=True)]
-            return _checked(rows, layout, str(folder), least)
-    raise ValueError(
-        f"{folder} has the columns {', '.join(data.column_names)}; x and y, or input and output are needed"
-    )
+        if rows and {*columns} <= {*rows[0]}:
+            return _checked([[row[name] for name in columns] for row in rows], TAB, str(folder))
+    raise ValueError(f"{folder}: one split with the columns x and y, or input and output is needed")
 
 
 def pairs_from_file(

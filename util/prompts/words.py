@@ -8,16 +8,8 @@ from util import paths
 
 @cache
 def table(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of data/word_lists/<name>.csv, as dictionaries by column.
-
-    Raises FileNotFoundError, naming the lists that exist, for another name.
-    """
-    folder = paths.root() / "data" / "word_lists"
-    file = folder / f"{name}.csv"
-    if not file.exists():
-        known = ", ".join(sorted(other.stem for other in folder.glob("*.csv")))
-        raise FileNotFoundError(f"no word list {name!r} in {folder}; there are {known or 'none'}")
-    with file.open(encoding="utf-8", newline="") as lines:
+    """The rows of data/word_lists/<name>.csv, as dictionaries by column. Raises FileNotFoundError for another name."""
+    with (paths.root() / "data" / "word_lists" / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(lines))
 
 
