@@ -28,12 +28,13 @@ from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
 )
 
 from util import paths
 from util.engine import memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
-from util.models import embedded, gguf, packaged
+from util.models import embedded, packaged
 from util.models.files import sha256
 from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
@@ -72,10 +73,10 @@ def load_ICL_model(
 
     Returns (model, tokenizer). The model is in eval mode and checked by `handshake.prepare`.
 
-    - name: a hub id, a folder, a GGUF file (its weights are dequantised; on the hub "ORG/REPOSITORY/FILE.gguf"),
-      "embedded" (the model of this repository; "embedded/NAME" is another of its family), "smollm2" (a published model
-      that comes in a package and is fetched once, see `models.packaged`), or a pair (model, tokenizer) that is already
-      built.
+    - name: a hub id, a folder, a GGUF file (it is dequantised once; on the hub "ORG/REPOSITORY/FILE.gguf"),
+      "embedded" (the model of this repository; "embedded/NAME" is another of its family), "smollm2" or "gemma3"
+      (published models that come in packages and are fetched once, see `models.packaged`), or a pair (model, tokenizer)
+      that is already built.
     - device: a name such as "cpu"; "auto" takes a CUDA GPU if there is one, never "mps".
     - huggingface_token: access to gated models, default HF_TOKEN, else the hub's login. It is never stored.
     - quantized: 4-bit NF4 with bfloat16 compute; the numbers are the same on every CPU.
@@ -96,10 +97,9 @@ def load_ICL_model(
     MemoryError where the weights need more than a device has free. Raises TypeError for a built model without its
     tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found or a disk
     is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
-    for 4-bit weights that would be offloaded, for a GGUF file that is to be quantized or offloaded to disk, and for a
-    built 4-bit model that has already run on a CPU whose kernels repack its weights; IncompleteCheckpoint where no file
-    has a parameter; models.gguf.GGUFError for a GGUF file that would load as another model; and
-    models.packaged.FetchError where a packaged model cannot be fetched.
+    for 4-bit weights that would be offloaded, and for a built 4-bit model that has already run on a CPU whose kernels
+    repack its weights; IncompleteCheckpoint where no file has a parameter; models.gguf.GGUFError for a GGUF file that
+    would load as another model; and models.packaged.FetchError where a packaged model cannot be fetched.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
@@ -119,8 +119,8 @@ def load_ICL_model(
                 "cache_dir": cache_dir,
                 "force_download": forcedownload,
             }
-            source = _source(name, hub)
-            config = AutoConfig.from_pretrained(source.place, trust_remote_code=False, **source.options)
+            source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
+            config = AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
             tokenizer = _tokenizer(name, source)
             if device == "auto" or device_map is not None:
@@ -135,24 +135,17 @@ def load_ICL_model(
             if device_map is None and quantized:
                 loading_map = {"": device}
             model, report = AutoModelForCausalLM.from_pretrained(
-                source.place,
+                **source,
                 config=config,
                 dtype=resolved,
-                attn_implementation="eager" if source.gguf else None,  # the GGUF loader may bring its own kernels
                 quantization_config=_nf4() if quantized else None,
                 device_map=loading_map,
                 max_memory=max_memory,
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # `_refuse_incomplete` names them
-                trust_remote_code=False,
-                **source.options,
             )
             _refuse_incomplete(shown_name(name), report)
-            if source.gguf:
-                gguf.check_all_used(model, source.gguf, source.metadata)
-                gguf.mend_tokenizer(tokenizer, source.metadata, shown_name(name))
-                gguf.forget_file(model)
             model.name_or_path = origin(name)
         if device_map is None and not quantized:
             model.to(device)
@@ -179,10 +172,12 @@ def _smaller(
     return found
 
 
-def _tokenizer(name: str | Path, source: "_Source") -> Any:
+def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
+    # Where a GGUF file was converted, tokenizer.json is right: some classes (Qwen2's) split in a way of their own.
+    converted = packaged.is_converted(source["pretrained_model_name_or_path"])
     try:
-        return AutoTokenizer.from_pretrained(source.place, trust_remote_code=False, **source.options)
+        return (PreTrainedTokenizerFast if converted else AutoTokenizer).from_pretrained(**source)
     except ValueError as error:
         raise ValueError(
             f"{shown_name(name)} has no tokenizer that can be read; save it beside the weights "
@@ -379,22 +374,10 @@ def _folder(name: str | Path) -> str:
     return str(_path(name).resolve()) if _is_local(name) else text
 
 
-class _Source(NamedTuple):
-    """What transformers loads.
-
-    place: a folder or hub id; options: the loader's options; gguf and metadata: of a GGUF file, its path and metadata.
-    """
-
-    place: str
-    options: dict[str, Any]
-    gguf: Path | None = None
-    metadata: dict[str, Any] = {}
-
-
-def _source(name: str | Path, hub: dict[str, Any]) -> _Source:
-    """Find a model. Packaged models and GGUF files are fetched here, before transformers sees them."""
+def _place(name: str | Path, hub: dict[str, Any]) -> str:
+    """The folder or hub id that transformers loads. Packages and GGUF files are fetched and converted here."""
     if str(name) in packaged.PACKAGED:
-        return _Source(str(packaged.folder(str(name), gguf.convert)), hub)
+        return str(packaged.folder(str(name)))
     place = origin(name)
     if place.startswith(LOCAL):
         raise FileNotFoundError(
@@ -402,7 +385,7 @@ def _source(name: str | Path, hub: dict[str, Any]) -> _Source:
             "it by its path, and give it along with the request"
         )
     if not place.endswith(".gguf"):
-        return _Source(place, hub)
+        return place
     file = Path(place)
     if not file.is_file():
         organisation, _, rest = place.partition("/")
@@ -410,7 +393,12 @@ def _source(name: str | Path, hub: dict[str, Any]) -> _Source:
         if _is_local(name) or not inside:
             raise FileNotFoundError(f"there is no file {file.name}")
         file = Path(hf_hub_download(f"{organisation}/{repository}", inside, **hub))
-    return _Source(str(file.parent), {**hub, "gguf_file": file.name}, file, gguf.check_file(file))
+    return str(packaged.converted(file, _check_float32))
+
+
+def _check_float32(numbers: int) -> None:
+    """Raises MemoryError where the CPU has no room for so many float32 numbers."""
+    memory.check(memory.Estimate({"cpu": 4 * numbers}, {}, {}, loaded=False))
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:

