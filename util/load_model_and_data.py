@@ -402,13 +402,24 @@ def _check_float32(numbers: int) -> None:
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
-    """Raises IncompleteCheckpoint for parameters that no file has. Tied parameters do not count as missing."""
+    """Raises IncompleteCheckpoint for parameters that no file has; warns of weights that the model does not take.
+
+    Tied parameters do not count as missing.
+    """
+
+    def first(keys: list[str]) -> str:
+        return ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+
     lacking = sorted(report["missing_keys"]) + sorted(str(entry[0]) for entry in report["mismatched_keys"])
     if lacking:
-        more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
         raise IncompleteCheckpoint(
-            f"the checkpoint of {name} lacks {', '.join(lacking[:5])}{more}, which would get random values. Are all "
-            "its files there, and are they those of this config?"
+            f"the checkpoint of {name} lacks {first(lacking)}, which would get random values. Are all its files there, "
+            "and are they those of this config?"
+        )
+    if report["unexpected_keys"]:
+        unused = first(sorted(report["unexpected_keys"]))
+        warnings.warn(
+            f"{name}: no layer of the model takes {unused} of its checkpoint; is its config right?", stacklevel=3
         )
 
 

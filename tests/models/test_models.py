@@ -169,6 +169,10 @@ def test_a_checkpoint_without_a_parameter_is_refused(tmp_path):
         save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
         with pytest.raises(loading.IncompleteCheckpoint, match=f"lacks {lost}, which would get random values"):
             loading.load_ICL_model(tmp_path)
+    more = {**weights, "model.layers.9.mlp.up_proj.weight": weights["lm_head.weight"].clone()}
+    save_file(more, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=r"no layer of the model takes model\.layers\.9\.mlp\.up_proj\.weight of its"):
+        loading.load_ICL_model(tmp_path, verbose=False)
     toys.save(tmp_path / "tied", toys.model("gpt2"))
     assert "lm_head.weight" not in load_file(tmp_path / "tied" / "model.safetensors")  # and is not missing
     loading.load_ICL_model(tmp_path / "tied", verbose=False)
@@ -255,15 +259,16 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(package, monkeypatch
     assert {path.name for path in package.models.iterdir()} == {f"toy-{package.toy.sha256[:12]}", "toy.lock"}
 
 
-def test_weights_that_changed_since_the_conversion_are_made_anew(package, capsys):
-    folder = packaged.folder("toy")
-    weights = folder / "model.safetensors"
-    damaged = bytearray(weights.read_bytes())
-    damaged[-5] ^= 1
-    weights.write_bytes(damaged)
+@pytest.mark.parametrize("spoiled", ["model.safetensors", packaged.MADE, "added.json"])
+def test_files_that_changed_since_the_conversion_are_made_anew(spoiled, package, capsys):
+    file = packaged.folder("toy") / spoiled
+    content = bytearray(file.read_bytes()) if file.exists() else bytearray(b"{}....")
+    content[-5] ^= 1
+    file.write_bytes(content)
     model, _ = loading.load_ICL_model("toy", verbose=False)
-    assert "model.safetensors of toy" in capsys.readouterr().err
+    assert "changed since the conversion: converting again" in capsys.readouterr().err
     assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
+    assert packaged.is_there("toy") and not (file.parent / "added.json").exists()
 
 
 def test_of_two_processes_one_makes_it_and_the_other_waits(package, monkeypatch):

@@ -94,14 +94,16 @@ def _kept(ready: Path, title: str, about: dict[str, str], find: Callable[[Path],
 
 def _complete(ready: Path) -> bool:
     """Whether a converted folder exists and holds exactly the files that the conversion wrote."""
-    made = ready / MADE
-    if not made.is_file():
+    if not is_converted(ready):
         return False
-    files = json.loads(made.read_text(encoding="utf-8"))["files"]
-    damaged = [file for file, digest in files.items() if not (ready / file).is_file() or sha256(ready / file) != digest]
-    if damaged:
-        print(f"{', '.join(damaged)} of {ready.name} changed since the conversion: converting again", file=sys.stderr)
-    return not damaged
+    here = {path.name: sha256(path) for path in ready.iterdir() if path.name != MADE}
+    try:
+        made = json.loads((ready / MADE).read_text(encoding="utf-8"))["files"]
+    except (ValueError, TypeError, KeyError):
+        made = {}
+    if here != made:
+        print(f"the files of {ready.name} changed since the conversion: converting again", file=sys.stderr)
+    return here == made
 
 
 def _make(ready: Path, title: str, about: dict[str, str], find: Callable[[Path], Path]) -> None:
