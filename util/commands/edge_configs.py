@@ -19,7 +19,7 @@ from util.commands.frame import from_json
 from util.commands.results import Out, Result
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
-from util.edges.splicing import Store
+from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, mean, queries_of, right_of
 from util.figures.edge_ablation.pruning import SCORE, Pruner
 from util.figures.edge_ablation.runs import Run

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import Edge
-from util.edges.splicing import Store
+from util.edges.states import Store
 from util.engine.attention import support
 from util.figures.edge_ablation.numbers import SHARE, Row, aligned
 from util.figures.edge_ablation.runs import Data, Run, draws
