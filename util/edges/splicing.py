@@ -9,7 +9,7 @@ then computes only those tokens that it changes and that the answer depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -117,11 +117,8 @@ class Ablated:
         self.acts = torch.from_numpy(ablation.acts(len(self.found.layers), self.found.heads))
         number = {c: place for place, c in enumerate(ablation.corruptions, 1)}
         sources = torch.tensor([0, number.get(0, 0), *(number[c] for _, c in ablation.probed)])
-        self.tables = {
-            layer: acts[:, None] * sources
-            for layer, acts in zip(self.found.layers, self.acts, strict=True)
-            if acts.any()
-        }
+        by_layer = zip(self.found.layers, self.acts, strict=True)
+        self.tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
         # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
         cut = any(map(torch.any, self.codes)) and any(map(torch.any, self.tables.values()))
         self.donors = ablation.corruptions if cut else ()

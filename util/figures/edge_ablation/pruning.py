@@ -96,8 +96,8 @@ class Pruner:
         """The record of what a circuit answers in a run, see `Run.record`."""
 
         def compute() -> Data:
-            how = run.budget, run.draw.two_pass, run.store
-            return {**token_types.answers(self.study.pair[0], run.groups, circuit, None, *how), **run.about}
+            answers = token_types.answers(self.study.pair[0], run.groups, circuit, run.budget, run.store)
+            return {**answers, **run.about}
 
         return run.keep("token-type answers", compute, circuit=circuit.digest)
 
