@@ -26,7 +26,8 @@ from util.figures.edge_ablation.runs import Run
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.models.files import sha256
 from util.prompts import word_pairs
-from util.scores.units import SORTS, Sort, write_scores
+from util.scores.pruning import write_scores
+from util.scores.units import SORTS, Sort
 from util.study.checked import Natural, Share, Text
 from util.study.model import Model
 from util.study.store import Record

@@ -105,7 +105,7 @@ class Ablated:
         target: bool = True,
     ) -> None:
         self.model, self.groups, self.ablation = model, groups, ablation
-        self.found, self.renews = prepare(model), store is not None
+        self.support, self.renews = prepare(model), store is not None
         self.store = Store(0) if store is None else store
         lacking = sorted({c for group in groups for c in ablation.corruptions if c not in group.donors})
         if lacking:
@@ -114,10 +114,10 @@ class Ablated:
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
         check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         self.codes = of_layouts(groups, lambda tokens: torch.from_numpy(ablation.codes(tokens)))
-        self.acts = torch.from_numpy(ablation.acts(len(self.found.layers), self.found.heads))
+        self.acts = torch.from_numpy(ablation.acts(len(self.support.layers), self.support.heads))
         number = {c: place for place, c in enumerate(ablation.corruptions, 1)}
         sources = torch.tensor([0, number.get(0, 0), *(number[c] for _, c in ablation.probed)])
-        by_layer = zip(self.found.layers, self.acts, strict=True)
+        by_layer = zip(self.support.layers, self.acts, strict=True)
         self.tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
         # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
         cut = any(map(torch.any, self.codes)) and any(map(torch.any, self.tables.values()))
@@ -137,6 +137,18 @@ class Ablated:
         tokens = [group.base if donor is None else group.donors[donor] for group in groups]
         return [one.ids[: self.lengths[number]] for one, number in zip(tokens, numbers, strict=True)]
 
+    def answer_places(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of the tokens [S] of the answers, prompt after prompt: whose they are, and their places in these.
+
+        And where the logits are that tell them: places [P] in prompts, in order, and which of these each token is told
+        by [S].
+        """
+        sizes = [len(self.groups[number].target) for number in numbers]
+        owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        steps = torch.cat([*map(torch.arange, sizes)])
+        ends = torch.tensor([self.groups[number].length - 1 for number in numbers])
+        return owners, steps, *(ends[owners] + steps).unique(return_inverse=True)
+
     def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
         """What acts on a pass of these prompts, whose donors run now."""
         codes = self.padded(numbers)
@@ -155,7 +167,7 @@ class Ablated:
 
     def _knockouts(self, codes: Tensor) -> list[Instrument]:
         cells = (codes == 1).nonzero()
-        limited = zip(self.found.layers, self.acts, strict=True)
+        limited = zip(self.support.layers, self.acts, strict=True)
         return [Knockout(cells, layer, acts.nonzero()[:, 0]) for layer, acts in limited if len(cells) and acts.any()]
 
     def _splice(
@@ -199,7 +211,7 @@ class Ablated:
 
     def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
-        switch = self.found.switch
+        switch = self.support.switch
         fits = switch is None or max(self.lengths[number] for number in numbers) + more <= switch
         return self.renews and self.ablation.mode != "knockout" and fits and takes_some_tokens(self.model)
 
@@ -207,7 +219,7 @@ class Ablated:
         """By kind of cell: whether anything is read from a donor, and whether nothing is left of the own run."""
         kinds = 2 + len(self.ablation.probed)
         every = torch.cat([*tables.values(), torch.zeros(0, kinds, dtype=torch.long)])
-        whole = len(tables) == len(self.found.layers) and self.ablation.channel == "kv"
+        whole = len(tables) == len(self.support.layers) and self.ablation.channel == "kv"
         return every.any(0), every.all(0) & whole
 
     def answered(self, numbers: Sequence[int]) -> Tensor:
@@ -304,22 +316,18 @@ def _alike(sizes: Sequence[int], waste: int = 32) -> list[list[int]]:
 # ------------------------------------------------------------------------------------------------ what is said
 
 
-def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, list[int], Tensor]:
+def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """The logits [S, V] after the tokens of each prompt that are answered, float64; whose they are; where each begins.
 
     One row for each token of an answer, prompt after prompt.
     """
-    sizes = [len(run.groups[number].target) for number in numbers]
-    owners = [place for place, size in enumerate(sizes) for _ in range(size)]
-    steps = torch.tensor([step for size in sizes for step in range(size)])
+    owners, steps, places, which = run.answer_places(numbers)
     if run.renewable(numbers):
         return run.answered(numbers).cpu(), owners, steps
-    wanted = torch.tensor([run.groups[numbers[owner]].length - 1 for owner in owners]) + steps
-    kept, which = wanted.unique(return_inverse=True)
     instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))], range(len(numbers)))
-    with logits_at(run.model, kept) as options:
+    with logits_at(run.model, places) as options:
         logits = all_logits(run.model, batch, *instruments, **options)
-    return logits[torch.tensor(owners).to(logits.device), which.to(logits.device)].cpu(), owners, steps
+    return logits[owners.to(logits.device), which.to(logits.device)].cpu(), owners, steps
 
 
 def whole_logits(
@@ -373,14 +381,14 @@ def outcomes_of(
 
     def visit(numbers: list[int]) -> None:
         rows, owners, steps = _rows_after(run, numbers)
-        ids = [groups[numbers[owner]].base.ids for owner in owners]
-        check_finite(rows, "the logits", run.model, ids, [numbers[owner] for owner in owners])
+        owned = [numbers[owner] for owner in owners.tolist()]
+        check_finite(rows, "the logits", run.model, [groups[number].base.ids for number in owned], owned)
         log_probs = rows.double().log_softmax(-1)
         targets = torch.tensor([token for number in numbers for token in groups[number].target])
         scores, first = log_probs.gather(1, targets[:, None])[:, 0], steps == 0
         data["top"][numbers] = log_probs[first].argmax(-1).numpy()
         data["right"][numbers] = data["top"][numbers] == targets[first].numpy()
-        data["log_prob"][numbers] = np.bincount(owners, weights=scores.numpy())
+        data["log_prob"][numbers] = np.bincount(owners.numpy(), weights=scores.numpy())
         if whole is not None:
             reference = torch.from_numpy(whole[numbers]).double().log_softmax(-1)
             data["kl"][numbers] = (reference.exp() * (reference - log_probs[first])).sum(-1).numpy()
