@@ -12,7 +12,7 @@ from util.engine.components import Components, UnsupportedModel, blocks_of
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
 from util.scores import attribution, readers
-from util.scores.attribution import edge_scores, graph_of, prompt_bytes
+from util.scores.attribution import edge_scores, model_graph, prompt_bytes
 from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_scores
 
@@ -68,7 +68,7 @@ def with_own_keys(name):
 
 
 def edges(model):
-    return [tuple(map(int, edge)) for edge in np.argwhere(graph_of(Components(model, BASE)).edges)]
+    return [tuple(map(int, edge)) for edge in np.argwhere(model_graph(model).edges)]
 
 
 def picked(scores, wanted):
@@ -110,7 +110,7 @@ def test_heads_that_share_keys_and_values_are_readers_of_their_own(name):
     assert (shared(BASE).logits - own(BASE).logits).abs().max() < 1e-10
     assert (exact_scores(shared, *PAIR, wanted) - exact_scores(own, *PAIR, wanted)).abs().max() < 1e-10
     assert (edge_scores(shared, *PAIR) - edge_scores(own, *PAIR)).abs().max() < 1e-10
-    kept = [torch.rand(16, 40, generator=torch.Generator().manual_seed(seed)) < 0.7 for seed in range(3)]
+    kept = torch.rand(3, 16, 40, generator=torch.Generator().manual_seed(0)) < 0.7
     assert (circuit_metrics(shared, *PAIR, kept) - circuit_metrics(own, *PAIR, kept)).abs().max() < 1e-10
 
 
@@ -197,7 +197,7 @@ def test_circuits_equal_one_pass_for_each_reader(name):
     model = model_of(name)
     slow = SlowCircuit(model, *PAIR)
     generator = torch.Generator().manual_seed(0)
-    circuits = [torch.rand(16, 40, generator=generator) < share for share in (0.3, 0.6, 0.9, 0.97)]
+    circuits = torch.stack([torch.rand(16, 40, generator=generator) < share for share in (0.3, 0.6, 0.9, 0.97)])
     theirs = torch.stack([slow.circuit(circuit) for circuit in circuits])
     assert (circuit_metrics(model, *PAIR, circuits) - theirs).abs().max() < 1e-10
 
@@ -207,7 +207,7 @@ def test_circuits_equal_one_pass_for_each_reader(name):
 def test_circuits_without_one_edge_lose_its_exact_score(name):
     model = model_of(name)
     wanted = edges(model)[::5]
-    circuits = [torch.ones(16, 40, dtype=torch.bool) for _ in range(len(wanted) + 2)]
+    circuits = torch.ones(len(wanted) + 2, 16, 40, dtype=torch.bool)
     circuits[-1][:] = False
     for circuit, edge in zip(circuits, wanted, strict=False):
         circuit[edge] = False

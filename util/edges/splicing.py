@@ -218,7 +218,7 @@ class Ablated:
     def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
         """By kind of cell: whether anything is read from a donor, and whether nothing is left of the own run."""
         kinds = 2 + len(self.ablation.probed)
-        every = torch.cat([*tables.values(), torch.zeros(0, kinds, dtype=torch.long)])
+        every = torch.cat([*tables.values()]) if tables else torch.zeros(1, kinds, dtype=torch.long)
         whole = len(tables) == len(self.support.layers) and self.ablation.channel == "kv"
         return every.any(0), every.all(0) & whole
 

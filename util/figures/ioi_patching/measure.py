@@ -33,7 +33,7 @@ from util.figures.ioi_patching.patching import (
 )
 from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_pairs import NamePairs
-from util.scores.attribution import Method, edge_scores, graph_of
+from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
 from util.scores.evaluation import circuits_of
 from util.scores.exact import exact_scores
@@ -279,7 +279,7 @@ def taken_apart(study: Study) -> Arrays:
     def compute() -> Arrays:
         model, tokenizer = study.pair
         try:
-            found = graph_of(Components(model, torch.tensor([tokenizer(study.settings.texts[0]).input_ids])))
+            found = model_graph(Components(model, torch.tensor([tokenizer(study.settings.texts[0]).input_ids])).model)
         except UnsupportedModel as error:
             return {"graph": [], "refused": str(error)}
         return {"graph": [found.layers, found.heads, found.parallel], "refused": ""}
@@ -363,7 +363,7 @@ def _circuit_runs(study: Study, pairs: NamePairs, circuits: NDArray[np.bool_]) -
     every = np.concatenate([circuits, np.zeros_like(circuits[:1])])
 
     def compute(some: Block) -> Arrays:
-        run = partial(circuit_metrics, study.pair[0], circuits=[*every[list(some)]])
+        run = partial(circuit_metrics, study.pair[0], circuits=every[list(some)])
         return {"runs": _by_shape(pairs, lambda *batch: run(*batch).T)}
 
     def join(measured: list[Arrays]) -> Arrays:
