@@ -8,7 +8,7 @@ import torch
 
 from tests import architectures
 from tests.scores.slow_edges import SlowCircuit, SlowEdges
-from util.engine.components import Components, UnsupportedModel, blocks_of
+from util.engine.components import UnsupportedModel, blocks_of
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
 from util.scores import attribution, readers
@@ -248,7 +248,7 @@ def test_prompts_that_are_scored_together_stay_within_the_budget(method, first):
     answers = torch.tensor([[5, 9]] * len(base))
     edge_scores(model, base[:1], source[:1], answers[:1], method, steps=2)  # what is found out once
     budget = 6 * prompt_bytes(model, 20, first)
-    scores = 24 * np.prod(graph_of(Components(model, base)).shape) * 4
+    scores = 24 * np.prod(model_graph(model).shape) * 4
     peak = peak_bytes(lambda: edge_scores(model, base, source, answers, method, steps=2, budget=budget))
     assert 0.3 * budget < peak - scores < budget
 
