@@ -4,7 +4,6 @@ The models are random ones in float64, the prompts real ones: of several lengths
 """
 
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -21,11 +20,10 @@ from util.edges.splicing import NEW_TOKENS, Ablated, Group, groups_of, outcomes
 from util.edges.states import States, Store, takes_some_tokens
 from util.edges.writing import continuations
 from util.engine import call
-from util.engine.attention import instrument
 from util.engine.batches import Batch, Row
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, CaptureStates, Splice
+from util.engine.instruments import CaptureStates, Splice
 from util.engine.label_scores import all_logits, next_token_logits
 from util.prompts.prompt import Misaligned
 from util.prompts.word_pair_prompts import prompts
@@ -44,13 +42,9 @@ ABLATIONS = {
     "circuit": Ablation(kept=CIRCUIT),
     "probed": Ablation(probed=PROBED),
     "inside": Ablation(kept=CIRCUIT, probed=PROBED),
-    "not inside": Ablation(kept=CIRCUIT, probed=PROBED, inside=False),
-    "keys": Ablation(kept=CIRCUIT, probed=PROBED, channel="k"),
-    "values": Ablation(kept=CIRCUIT, probed=PROBED, channel="v"),
     "layers": Ablation(kept=CIRCUIT, probed=PROBED, layers=(0, 2)),
     "heads": Ablation(kept=CIRCUIT, probed=PROBED, heads=HALVES),
 }
-LIMITS = ({"layers": (1,)}, {"heads": ((0, 3), (2, 0))}, {"layers": (0,), "heads": ((0, 1), (1, 1))})
 cases = pytest.mark.parametrize("case", ABLATIONS)
 
 
@@ -96,7 +90,7 @@ def ours(model, chosen, ablation=WHOLE):
 
 
 @torch.no_grad()
-def fed(model, ids, reads=(), channel="kv", heads=None):
+def fed(model, ids, reads=(), heads=None):
     """Logits [T, V] and states, by layer keys and values [1, Hkv, T, d], of a stock model fed token by token.
 
     reads: cells [T, T] and the states that they are read from; heads: the (layer, head) that do so, default all.
@@ -111,9 +105,8 @@ def fed(model, ids, reads=(), channel="kv", heads=None):
             readers = [[head // shared] for at, head in heads or everywhere() if at == layer]
             for cells, there in reads if readers else ():
                 at = 0, readers, cells[q, :q].nonzero()[0]
-                for part, letter in enumerate("kv"):
-                    if letter in channel:
-                        composed[part][at] = there[layer][part][at]
+                for part in range(2):
+                    composed[part][at] = there[layer][part][at]
             cache.update(*composed, layer)
         out = step(model, token, q, cache)
         new = [(layer.keys[:, :, -1:], layer.values[:, :, -1:]) for layer in cache.layers]
@@ -149,17 +142,16 @@ def theirs(model, group, ablation, length=None):
     """The same of one prompt in up to four runs: corruption 0, the others that read it or not, and the prompt."""
     layers = range(LAYERS) if ablation.layers is None else ablation.layers
     limits = [place for place in ablation.heads or everywhere() if place[0] in layers]
-    how = {"channel": ablation.channel, "heads": limits}
     removed = together(ablation.removed, group.base)
     if ablation.kept is not None:
         removed = removed_by(ablation.kept, group.base)
     reads = [(removed, alone(model, group.donors[0].ids))] if removed.any() else []
-    first = list(reads) if ablation.inside else []
+    first = list(reads)
     for edge, number in ablation.probed:
         ids = group.donors[number].ids
-        states = fed(model, ids, first, **how)[1] if first else alone(model, ids)
+        states = fed(model, ids, first, limits)[1] if first else alone(model, ids)
         reads.append((edge.cells(group.base), states))
-    return fed(model, group.base.ids[: length or -1], reads, **how)
+    return fed(model, group.base.ids[: length or -1], reads, limits)
 
 
 @contextmanager
@@ -203,7 +195,7 @@ def test_nothing_removed_is_the_whole_model(name):
     found = outcomes(model, groups(), WHOLE, whole)
     check_said(found, groups(), logits)
     assert np.abs(found["kl"]).max() < 1e-12 and found["agrees"].all()
-    for ablation in (Ablation(kept=("FULL",)), Ablation(kept=("FULL",), mode="knockout"), Ablation(probed={})):
+    for ablation in (Ablation(kept=("FULL",)), Ablation(probed={})):
         for value, wanted in zip(outcomes(model, groups(), ablation, whole).values(), found.values(), strict=True):
             np.testing.assert_array_equal(value, wanted)
     anchor = outcomes(model, groups(), Ablation(removed=("ANCHOR",)))  # the first token is that of every prompt
@@ -219,16 +211,6 @@ def test_ablations_equal_a_model_that_is_fed_token_by_token(name, case):
     assert gap(ours(model, few(), ablation), wanted) < 1e-10
     assert gap(ours(model, few()), wanted) > 1e-3
     check_said(outcomes(model, few(), ablation), few(), wanted)
-
-
-@names
-def test_a_donor_inside_the_circuit_is_another_one(name):
-    model = toy(name)
-    found = {case: ours(model, few(), ABLATIONS[case]) for case in ("inside", "not inside", "probed", "circuit")}
-    assert gap(found["inside"], found["not inside"]) > 1e-4 and gap(found["inside"], found["circuit"]) > 1e-4
-    nothing = replace(ABLATIONS["probed"], inside=False)  # what is inside nothing is just a plain run
-    assert gap(found["probed"], ours(model, few(), nothing)) == 0
-    assert gap(found["circuit"], ours(model, few(), replace(ABLATIONS["circuit"], inside=False))) == 0
 
 
 @names
@@ -253,17 +235,15 @@ def test_without_any_edge_the_last_separator_is_its_donors(name, corruption):
 @pytest.mark.parametrize("limits", [{"layers": ()}, {"heads": ()}])
 def test_an_ablation_of_no_layer_or_head_is_none(limits):
     model = toy("llama")
-    for changes in ({"kept": CIRCUIT, "probed": PROBED}, {"kept": (), "mode": "knockout"}):
-        found = outcomes(model, groups(), Ablation(**changes, **limits))
-        np.testing.assert_allclose(found["log_prob"], outcomes(model, groups())["log_prob"], rtol=0, atol=1e-10)
+    found = outcomes(model, groups(), Ablation(kept=CIRCUIT, probed=PROBED, **limits))
+    np.testing.assert_allclose(found["log_prob"], outcomes(model, groups())["log_prob"], rtol=0, atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:Knockout")  # beyond the window
 @names
 def test_batches_change_nothing(name):
     model = toy(name)
     whole = next_token_logits(model, [group.base.ids[: group.length] for group in groups()])
-    for ablation in (WHOLE, ABLATIONS["inside"], Ablation(kept=CIRCUIT, mode="knockout")):
+    for ablation in (WHOLE, ABLATIONS["inside"]):
         wanted = outcomes(model, groups(), ablation, whole, token_budget=10**6)
         for options in ({"token_budget": 1}, {"token_budget": 150}, {"store": Store()}):
             found = outcomes(model, groups(), ablation, whole, **options)
@@ -353,27 +333,6 @@ def test_donors_that_do_not_align_are_refused_and_edges_that_are_in_no_prompt_ar
     np.testing.assert_array_equal(found["log_prob"], outcomes(toy("gpt2"), few())["log_prob"])
 
 
-# ------------------------------------------------------------------------------------------------ knockouts
-
-
-@pytest.mark.filterwarnings("ignore:Knockout")  # beyond the window
-@names
-@pytest.mark.parametrize("limits", [{}, *LIMITS])
-def test_knocked_out_edges_have_no_weight(name, limits):
-    model, ablation = toy(name), Ablation(kept=CIRCUIT, mode="knockout", **limits)
-    for group in few():
-        size = len(group.base.ids) - 1
-        cut = torch.from_numpy(removed_by(ablation.kept, group.base)[:size, :size].copy())
-        with instrument(model, rows := CaptureRows(torch.arange(size))):
-            outcomes(model, [group], ablation)
-        for layer, weights in rows.weights.items():
-            assert weights.shape == (1, HEADS, size, size) and (weights.sum(-1) - 1).abs().max() < 1e-12
-            for head in range(HEADS):
-                chosen = (layer, head) in limits.get("heads", everywhere())
-                acts = chosen and layer in limits.get("layers", range(LAYERS))
-                assert bool((weights[0, head][cut] == 0).all()) == acts, (layer, head)
-
-
 # ------------------------------------------------------------------------------------------------ continuations
 
 
@@ -427,7 +386,7 @@ def test_a_class_that_does_not_go_on_from_a_cache_is_refused_by_name():
 
 
 @names
-@pytest.mark.parametrize("case", ["circuit", "inside", "values"])
+@pytest.mark.parametrize("case", ["circuit", "inside"])
 def test_an_ablation_acts_in_the_prompt_alone(name, case):
     """What follows is decoded by the stock model from the states that the ablation has left."""
     model, wanted = toy(name), []
@@ -605,8 +564,8 @@ def test_donors_that_are_kept_run_once(monkeypatch):
     exchanged = Ablation(kept=CIRCUIT, probed=dict(zip(PROBED, list(PROBED.values())[::-1], strict=True)))
     assert exchanged != ABLATIONS["inside"] and exchanged.corruptions == ABLATIONS["inside"].corruptions
     cases = {**ABLATIONS, "exchanged": exchanged, "less": Ablation(kept=CIRCUIT[:-1], probed=PROBED)}
-    expected = [("circuit", 1), ("family", 0), ("inside", others), ("not inside", others), ("not inside", 0)]
-    expected += [("inside", 0), ("exchanged", 0), *((name, others) for name in ("keys", "values", "layers", "heads"))]
+    expected = [("circuit", 1), ("family", 0), ("inside", others)]
+    expected += [("inside", 0), ("exchanged", 0), *((name, others) for name in ("layers", "heads"))]
     for case, donors in (*expected, ("less", others), ("inside", 0)):
         again = outcomes(model, few(), cases[case])
         del passes[:]

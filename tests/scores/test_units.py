@@ -43,9 +43,6 @@ def test_edges_that_are_removed_beforehand_are_no_living_units():
     assert 0 < whole(start=Ablation(kept=("AGG-ONLY",))).count("edge") < whole().count("edge")
     some = whole(start=Ablation(removed=("CONTEXT",), heads=((0, 1),), layers=(0,)))
     assert not some.living_edges[0, 1, gone].any() and some.count("edge") == some.living_edges.size - sum(gone)
-    for wrong in ({"channel": "k"}, {"mode": "knockout"}):
-        with pytest.raises(ValueError, match="nothing else goes with pruning"):
-            whole(start=Ablation(removed=("CONTEXT",), **wrong))
 
 
 def test_edges_into_dead_heads_are_idle():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,35 +39,28 @@ class Ablation:
     Edges may be given as text, "x->y:earlier", and by the names of FAMILIES and CIRCUITS.
 
     removed: edges whose keys and values come from corruption 0; or kept: all edges but these are. probed: edges, kept
-    ones, with the number of the corruption that they are read from; inside: that donor is run with the removed edges
-    taken out of it too, so that it cannot use what the circuit has not, otherwise it is a plain run. layers, heads
-    (layer, head): where this is done, None for everywhere; layers are counted among those that have attention. channel:
-    what comes from the donor, "kv", "k" or "v". mode "knockout": the removed edges are not read at all, instead of from
-    a donor.
+    ones, with the number of the corruption that they are read from; that donor is run with the removed edges taken out
+    of it too, so that it cannot use what the circuit has not. layers, heads (layer, head): where this is done, None for
+    everywhere; layers are counted among those that have attention.
     Raises ValueError for what does not go together.
     """
 
     removed: Edges = ()
     kept: Edges | None = None
     probed: Annotated[tuple[tuple[Edge, Natural], ...], BeforeValidator(_probes)] = ()
-    inside: bool = True
     layers: Annotated[tuple[Natural, ...], InOrder] | None = None
     heads: Annotated[tuple[tuple[Natural, Natural], ...], InOrder] | None = None
-    channel: Literal["kv", "k", "v"] = "kv"
-    mode: Literal["resample", "knockout"] = "resample"
 
     def __post_init__(self) -> None:
         if self.removed and self.kept is not None:
             raise ValueError("give either the edges that are removed or those that are kept")
         if wrong := [str(edge) for edge, number in self.probed if number < 1]:
             raise ValueError(f"corruption 0 removes edges; list {wrong} as removed, or probe from corruption 1 on")
-        if self.mode == "knockout" and (self.probed or self.channel != "kv"):
-            raise ValueError("a knocked-out edge is not read at all: neither probed edges nor channels go with it")
 
     @property
     def corruptions(self) -> tuple[int, ...]:
         """The corruptions that it needs donors of, in order."""
-        removes = (self.removed or self.kept is not None) and self.mode != "knockout"
+        removes = self.removed or self.kept is not None
         return tuple(sorted({number for _, number in self.probed} | ({0} if removes else set())))
 
     @property
@@ -94,9 +87,10 @@ class Ablation:
         return acts
 
     def plain(self) -> dict[str, Any]:
-        """The same in JSON; `Ablation(**plain)` is equal."""
-        plain: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
-        return plain
+        """The same in JSON, and how it is done: keys and values come from donors that have the circuit alone."""
+        places: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
+        edges = {name: places.pop(name) for name in ("removed", "kept", "probed")}
+        return {**edges, "inside": True, **places, "channel": "kv", "mode": "resample"}
 
 
 WHOLE = Ablation()

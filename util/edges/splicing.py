@@ -27,7 +27,7 @@ from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_cont
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureStates, Knockout, Splice
+from util.engine.instruments import CaptureStates, Splice
 from util.prompts.token_types import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
@@ -151,10 +151,9 @@ class Ablated:
 
     def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
         """What acts on a pass of these prompts, whose donors run now."""
-        codes = self.padded(numbers)
-        if self.ablation.mode == "knockout":
-            return self._knockouts(codes)
-        return [self._splice(codes, self.tables, self._donor_states(numbers))] if self.donors else []
+        if not self.donors:
+            return []
+        return [self._splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
 
     def padded(self, numbers: Sequence[int]) -> Tensor:
         """The codes of these prompts, [B, T, T]."""
@@ -164,11 +163,6 @@ class Ablated:
             size = self.lengths[number]
             codes[place, :size, :size] = self.codes[number][:size, :size]
         return codes
-
-    def _knockouts(self, codes: Tensor) -> list[Instrument]:
-        cells = (codes == 1).nonzero()
-        limited = zip(self.support.layers, self.acts, strict=True)
-        return [Knockout(cells, layer, acts.nonzero()[:, 0]) for layer, acts in limited if len(cells) and acts.any()]
 
     def _splice(
         self, codes: Tensor, tables: dict[int, Tensor], ran: Sequence[States], places: Tensor | None = None
@@ -180,14 +174,14 @@ class Ablated:
         for layer in tables:
             keys, values = zip(*(states[layer] for states in ran), strict=True)
             states[layer] = torch.cat(keys), torch.cat(values)
-        return Splice(codes, tables, donors, self.ablation.channel, states, places)
+        return Splice(codes, tables, donors, "kv", states, places)
 
     def _donor_states(self, numbers: Sequence[int]) -> list[States]:
         """The states of the donors, corruption after corruption."""
         ran: list[States] = []
         for c in self.donors:
             ids = self.ids(numbers, c)
-            if self.ablation.inside and c != 0 and 0 in self.donors:
+            if c != 0 and 0 in self.donors:
                 key = tuple(ids), tuple(self.ids(numbers, 0)), replace(self.ablation, probed=())
                 ran.append(self.store.get(key, partial(self._inside, numbers, ids, ran[0])))
             else:
@@ -213,14 +207,13 @@ class Ablated:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
         switch = self.support.switch
         fits = switch is None or max(self.lengths[number] for number in numbers) + more <= switch
-        return self.renews and self.ablation.mode != "knockout" and fits and takes_some_tokens(self.model)
+        return self.renews and fits and takes_some_tokens(self.model)
 
     def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
         """By kind of cell: whether anything is read from a donor, and whether nothing is left of the own run."""
         kinds = 2 + len(self.ablation.probed)
         every = torch.cat([*tables.values()]) if tables else torch.zeros(1, kinds, dtype=torch.long)
-        whole = len(tables) == len(self.support.layers) and self.ablation.channel == "kv"
-        return every.any(0), every.all(0) & whole
+        return every.any(0), every.all(0) & (len(tables) == len(self.support.layers))
 
     def answered(self, numbers: Sequence[int]) -> Tensor:
         """The logits [S, V] after each of these prompts and the tokens of its answer, prompt after prompt.

@@ -48,8 +48,8 @@ class Circuit:
     start: Ablation = WHOLE
 
     def __post_init__(self) -> None:
-        if self.start.probed or self.start.mode != "resample" or self.start.channel != "kv":
-            raise ValueError("start: remove edges, keys and values, by corruption 0; nothing else goes with pruning")
+        if self.start.probed:
+            raise ValueError("start: remove edges by corruption 0; nothing else goes with pruning")
 
     @classmethod
     def whole(
