@@ -112,10 +112,12 @@ def test_a_prompt_that_is_its_own_source_tells_nothing():
     ids=str,
 )
 def test_heads_that_there_are_not_are_refused(heads, message):
+    base, source = prompts()
     with pytest.raises(ValueError, match=message):
-        path_effects(prepared("gpt2"), *prompts(), ANSWERS, heads)
+        path_effects(prepared("gpt2"), base, source, ANSWERS, heads)
 
 
 def test_a_class_without_attention_in_each_layer_is_refused():
+    base, source = prompts()
     with pytest.raises(UnsupportedModel, match="no attention"):
-        path_effects(prepared("qwen3_next", torch.float32), *prompts(), ANSWERS, MEMBERS[:1])
+        path_effects(prepared("qwen3_next", torch.float32), base, source, ANSWERS, MEMBERS[:1])

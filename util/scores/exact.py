@@ -6,6 +6,7 @@ computed again. Only layers from v on are called, and many edges together, see `
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,7 +148,7 @@ def _nothing(_: Place) -> tuple[()]:
 
 def heads_reading(before: Call, after: Call, name: str) -> Tensor:
     """The outputs [R, T, H, dv] of heads whose query, key or value is that of `after` [R], the others of `before`."""
-    states = {other: repeated(getattr(before, other), after.batch) for other in STATES if other != name}
+    states: dict[str, Any] = {other: repeated(getattr(before, other), after.batch) for other in STATES if other != name}
     return replace(after, **states).plain()
 
 

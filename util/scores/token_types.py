@@ -184,7 +184,11 @@ class _Watch(Instrument):
 
 
 def _forward(
-    model: PreTrainedModel, module: Any, ids: Sequence[Sequence[int]], instruments: Sequence[Instrument], **options: Any
+    model: PreTrainedModel,
+    module: Any,
+    ids: Sequence[tuple[int, ...]],
+    instruments: Sequence[Instrument],
+    **options: Any,
 ) -> Any:
     batch = Batch.of([*map(Row, ids)], range(len(ids)))
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
