@@ -15,7 +15,9 @@ from transformers import PreTrainedModel
 
 from tests.architectures import VOCABULARY
 from util.edges.ablation import Ablation
-from util.edges.splicing import Group, Store, continuations, outcomes, whole_logits
+from util.edges.splicing import Group, outcomes, whole_logits
+from util.edges.states import Store
+from util.edges.writing import continuations
 from util.engine.attention import support
 from util.engine.base_runs import BaseRuns
 from util.engine.batches import Batch, Row, forward
@@ -232,12 +234,11 @@ def groups(vocabulary: int = VOCABULARY) -> list[Group]:
 
 
 def edges(model: PreTrainedModel) -> Numbers:
-    """Ablated edges: donors beside the prompts, before them, and kept."""
+    """Ablated edges: donors that run for one ablation, and kept ones."""
     whole = whole_logits(model, groups())
     found: Numbers = {"whole": whole}
-    ways: dict[str, Any] = {"together": {}, "apart": {"two_pass": True}, "kept": {"two_pass": True, "store": Store()}}
-    for name, options in ways.items():
-        said = outcomes(model, groups(), EDGES, whole, **options)
+    for name, store in (("apart", None), ("kept", Store())):
+        said = outcomes(model, groups(), EDGES, whole, store=store)
         found |= {f"{name} {key}": said[key] for key in ("log_prob", "kl")}
     return found
 
@@ -246,11 +247,11 @@ def units(model: PreTrainedModel) -> Numbers:
     """Scores of units by token type, and a pruned run."""
     chosen, found = groups(), support(model)
     circuit = Circuit.whole(len(found.layers), found.heads, [group.base for group in chosen])
-    alive = np.random.default_rng(0).random(circuit.edges.shape) > 0.3
+    alive = np.random.default_rng(0).random(circuit.living_edges.shape) > 0.3
     pruned = circuit.keeping("edge", alive)
     scored = token_types.scores(model, chosen, pruned)
-    said = token_types.answers(model, chosen, pruned)["log_prob"]
-    return {"heads": scored.heads, "edges": scored.edges, "losses": scored.losses, "log_prob": said}
+    answers = token_types.answers(model, chosen, pruned)["log_prob"]
+    return {"heads": scored["head"], "edges": scored["edge"], "losses": scored["losses"], "log_prob": answers}
 
 
 def components(model: PreTrainedModel) -> Numbers:

@@ -48,13 +48,12 @@ def exact(model: str, prompts: int, every: int, loop: bool) -> Run:
     """every: of so many edges one is taken."""
     from tests.scores.slow_edges import SlowEdges
     from tests.scores.slow_paths import with_own_keys
-    from util.engine.components import Components
-    from util.scores.attribution import graph_of
+    from util.scores.attribution import model_graph
     from util.scores.exact import exact_scores
 
     scored = model_of(model)
     pairs = eap_prompts(scored.config.vocab_size, prompts, 14)
-    wanted = [(int(u), int(v)) for u, v in np.argwhere(graph_of(Components(scored, pairs[0])).edges)][::every]
+    wanted = [(int(u), int(v)) for u, v in np.argwhere(model_graph(scored).edges)][::every]
     if loop:
         scored = with_own_keys(scored)  # hooks cannot tell what two heads read of one key
         scored.set_attn_implementation("sdpa")

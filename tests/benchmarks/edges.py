@@ -1,9 +1,8 @@
-"""Ablation of edges beside plain runs of the same rows: what donors in lock-step cost.
+"""Ablation of edges beside plain runs of the same rows: what donors cost.
 
 Eight prompts of 128 tokens with one donor each, all of random ids, in batches of eight rows.
 
-    lock-step   `splicing.outcomes` with all edges but the circuit AGG-ONLY from the donors: most rows are cut
-    two passes  the same with the donors before the prompts, not beside them
+    two passes  `splicing.outcomes` with all edges but the circuit AGG-ONLY from the donors: most rows are cut
     one edge    `splicing.outcomes` with one edge from the donors, y->last_separator: one row of each prompt is cut
     plain       the same rows, prompts and donors, through the class's own eager attention, nothing attached
 """
@@ -54,7 +53,7 @@ def plain(model: str, prompts: int) -> Run:
     return run
 
 
-def ablated(model: str, prompts: int, removed: str = "", two_pass: bool = False) -> Run:
+def ablated(model: str, prompts: int, removed: str = "") -> Run:
     from util.edges.ablation import Ablation
     from util.edges.edge import CIRCUITS, edges
     from util.edges.splicing import outcomes
@@ -64,25 +63,22 @@ def ablated(model: str, prompts: int, removed: str = "", two_pass: bool = False)
     prepare(spliced)
     groups = groups_of(spliced.config.vocab_size, prompts)
     ablation = Ablation(removed=edges(removed)) if removed else Ablation(kept=CIRCUITS["AGG-ONLY"])
-    return lambda: outcomes(spliced, groups, ablation, token_budget=ROWS * LENGTH, two_pass=two_pass)["log_prob"]
+    return lambda: outcomes(spliced, groups, ablation, token_budget=ROWS * LENGTH)["log_prob"]
 
 
 CONTESTS = {
     "random GPT-2 small, 128 tokens, a donor each": Contest(
         {
-            "lock-step": ablated,
-            "two passes": partial(ablated, two_pass=True),
+            "two passes": ablated,
             "one edge": partial(ablated, removed="y->last_separator"),
             "plain": plain,
         },
         (
-            Bar(TIME, "lock-step", "plain", most=1.5),
+            Bar(TIME, "two passes", "plain", most=1.5),
             Bar(TIME, "one edge", "plain"),
-            Bar(TIME, "two passes", "lock-step"),
-            *(Bar(MEMORY, name) for name in ("lock-step", "plain", "two passes")),
+            *(Bar(MEMORY, name) for name in ("two passes", "plain")),
         ),
         {"model": "gpt2", "prompts": 8},
         {"model": "tiny", "prompts": 2},
-        same=(("lock-step", "two passes"),),
     )
 }

@@ -16,7 +16,7 @@ from util.commands.frame import main
 from util.figures.edge_ablation import pruning, runs
 from util.figures.edge_ablation.pruning import Pruner
 from util.figures.edge_ablation.settings import Draw
-from util.scores.units import write_scores
+from util.scores.pruning import write_scores
 from util.study import exports
 from util.study.model import Model
 from util.study.study import Study

@@ -8,7 +8,9 @@ import torch
 
 from tests import toys
 from util import inference
-from util.edges.splicing import WHOLE, continuations, groups_of, outcomes
+from util.edges.ablation import WHOLE
+from util.edges.splicing import groups_of, outcomes
+from util.edges.writing import continuations
 from util.engine import batches, finite, label_scores, means
 from util.engine.attention import instrument
 from util.engine.batches import Batch, Row
@@ -191,8 +193,7 @@ def test_edited_runs_are_checked_too():
         bare_writes(model, torch.tensor([5, WORD, 7]))
 
 
-@pytest.mark.parametrize("two_pass", [False, True])
-def test_word_pairs_are_checked(two_pass):
+def test_word_pairs_are_checked():
     tokenizer = toys.tokenizer(on_tasks=True)
     torch.manual_seed(0)
     shape = toys.SHAPE | {"vocab_size": len(tokenizer)}
@@ -203,7 +204,7 @@ def test_word_pairs_are_checked(two_pass):
     with torch.no_grad():
         model.model.embed_tokens.weight[next(token for token in groups[2].base.ids if token not in others)] = NAN
     with pytest.raises(NotFinite, match="logits of prompt 2 .*first in the embeddings"):
-        outcomes(model, groups, two_pass=two_pass)
+        outcomes(model, groups)
     with pytest.raises(NotFinite, match="logits of prompt 2 .*first in the embeddings"):
         continuations(model, tokenizer, groups, WHOLE)
 

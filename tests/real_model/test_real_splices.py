@@ -12,7 +12,8 @@ from tests.real_model import plain
 from tests.real_model.conftest import Subject
 from util.edges.ablation import Ablation
 from util.edges.edge import CIRCUITS
-from util.edges.splicing import Store, groups_of, outcomes
+from util.edges.splicing import groups_of, outcomes
+from util.edges.states import Store
 from util.prompts import word_pair_prompts
 
 TASK, SHOTS, PROMPTS = "capitalization", 3, 2
@@ -67,7 +68,6 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
         "one edge": Ablation(removed=["y->last_separator"]),
         "AGG-ONLY": Ablation(kept=CIRCUITS["AGG-ONLY"]),
         "a probe": Ablation(kept=CIRCUITS["AGG-ONLY"], probed=[("y->last_separator", 1)]),
-        "a plain probe": Ablation(kept=CIRCUITS["AGG-ONLY"], probed=[("y->last_separator", 1)], inside=False),
     }
     theirs: dict[str, list[Tensor]] = {name: [] for name in ablations}
     targets, lengths = [], []
@@ -100,7 +100,6 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
             "one edge": {2: sources(2, dict.fromkeys(edge, 0))},
             "AGG-ONLY": {2: sources(2, without)},
             "a probe": {1: sources(1, without), 2: sources(2, probe)},
-            "a plain probe": {2: sources(2, probe)},
         }
         for name, plan in plans.items():
             theirs[name].append(subject.written_out(batch, plain.read_elsewhere(plan))[2])
@@ -116,10 +115,9 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
             said, before = logits[length - 1].double().log_softmax(-1), full.log_softmax(-1)
             divergence.append(float((before.exp() * (before - said)).sum()))
         tops = [int(logits[length - 1].argmax()) for logits, length in zip(theirs[name], lengths, strict=True)]
-        for two_pass in (False, True):
-            options: dict[str, Any] = {"two_pass": True, "store": store} if two_pass else {}
-            found = outcomes(subject.model, groups, ablation, whole, **options)
-            what = f"{name}, donors {'before' if two_pass else 'beside'} the prompts"
+        for kept in (None, store):
+            found = outcomes(subject.model, groups, ablation, whole, store=kept)
+            what = name if kept is None else f"{name}, on kept states"
             # below one nat in nats: logits of 20 have no more digits in float32, whatever the CPU
             subject.check(
                 f"{what}: log-probability", found["log_prob"], expected[name], max(1, *map(abs, expected[name]))

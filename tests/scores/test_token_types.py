@@ -4,28 +4,27 @@ The models are random ones in float64: grouped keys, a soft cap with a window, a
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from tests import eager_runs
 from tests.architectures import HEADS, LAYERS, attention_layers, build
-from tests.edges.test_splicing import alone, few, gap, groups, longer, step, stock, toy, watched, words
-from util import edges
+from tests.edges.test_splicing import few, gap, groups, stock, toy, watched, words
 from util.edges.ablation import Ablation
-from util.edges.edge import TYPE_PAIRS, Edge
-from util.edges.splicing import Group, Store, outcomes
+from util.edges.edge import TYPE_PAIRS, Edge, together
+from util.edges.splicing import Group, outcomes
+from util.edges.states import Store
 from util.engine.call import Call
 from util.engine.handshake import prepare
 from util.scores import token_types
 from util.scores.token_types import PrunedRun, answers, scores
-from util.scores.units import SORTS, Circuit, EdgeUnit
+from util.scores.units import SORTS, Circuit
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("wide_softmax")]
 
@@ -42,8 +41,8 @@ def whole(**options):
 def pruned(seed=0, share=0.3, **options):
     """A circuit without some of its units, drawn at random."""
     circuit, rng = whole(**options), np.random.default_rng(seed)
-    circuit = circuit.keeping("head", rng.random(circuit.heads.shape) > share)
-    return circuit.keeping("edge", circuit.living_edges & (rng.random(circuit.edges.shape) > share))
+    circuit = circuit.keeping("head", rng.random(circuit.living_heads.shape) > share)
+    return circuit.keeping("edge", circuit.living_edges & (rng.random(circuit.living_edges.shape) > share))
 
 
 CIRCUITS = {
@@ -141,26 +140,28 @@ def set_by_hand(name, group, circuit):
     """What is dead in a circuit, for one prompt."""
     size = len(group.base.ids) - 1
     now = ByHand(donor_by_hand(name, group))
-    removed = torch.from_numpy(edges.together(circuit.start.removed, group.base)[:size, :size]).double()
+    removed = torch.from_numpy(together(circuit.start.removed, group.base)[:size, :size]).double()
     for layer in range(LAYERS):
         now.moved[layer] = torch.zeros(HEADS, size, size, dtype=torch.float64)
         now.swapped[layer] = torch.zeros(size, HEADS, dtype=torch.bool)
         for head in range(HEADS):
             if circuit.start.heads is None or (layer, head) in circuit.start.heads:
                 now.moved[layer][head] += removed
-    for unit in circuit.edges.of(~circuit.living_edges):
-        now.moved[unit.layer][unit.head] += cells_of(group, unit.edge)
+    for layer, head, kind in np.argwhere(~circuit.living_edges):
+        now.moved[layer][head] += cells_of(group, circuit.kinds[kind])
     for layer in now.moved:
         now.moved[layer].clamp_(max=1)
-    for unit in circuit.heads.of(~circuit.living_heads):
-        swap_by_hand(now, group, unit)
+    for layer, head, kind in np.argwhere(~circuit.living_heads):
+        for token, name in enumerate(group.base.types[:-1]):
+            now.swapped[layer][token, head] |= name == circuit.types[kind]
     return now
 
 
-def swap_by_hand(now, group, unit):
-    for token, kind in enumerate(group.base.types[:-1]):
-        if kind == unit.target:
-            now.swapped[unit.layer][token, unit.head] = True
+def one_less(circuit, sort, place):
+    """The circuit without one more unit."""
+    living = circuit.living(sort).copy()
+    living[tuple(place)] = False
+    return circuit.keeping(sort, living)
 
 
 def ours(name, chosen, circuit):
@@ -172,11 +173,6 @@ def ours(name, chosen, circuit):
     together = -said["log_prob"] / [len(group.target) for group in chosen]
     np.testing.assert_allclose(apart, together, rtol=0, atol=1e-10)
     return apart
-
-
-def some(units, living, count=24, seed=0):
-    found = units.of(living)
-    return [found[i] for i in np.random.default_rng(seed).choice(len(found), min(count, len(found)), replace=False)]
 
 
 # ------------------------------------------------------------------------------------------------ pruned runs
@@ -194,56 +190,6 @@ def test_a_pruned_run_is_attention_by_hand(name, circuit):
 
 
 @names
-def test_a_pruned_run_is_a_model_that_is_fed_token_by_token(name):
-    """Edges of heads that share their keys are composed in a cache, heads are replaced by hooks."""
-    group, model, circuit = few()[0], toy(name), whole()
-    rng, shared = np.random.default_rng(1), HEADS // toy(name).config.num_key_value_heads
-    if name == "gemma2":
-        model = toy(name, sliding_window=64)
-    living = np.repeat(rng.random((LAYERS, HEADS // shared, len(circuit.edges.kinds))) > 0.3, shared, axis=1)
-    circuit = circuit.keeping("edge", living).keeping("head", rng.random(circuit.heads.shape) > 0.3)
-    donor = alone(model, group.donors[0].ids)
-    modules = eager_runs.attention_modules(stock(model))
-    with torch.no_grad():
-        donor_z = eager_runs.run(stock(model), {"input_ids": torch.tensor([group.donors[0].ids[:-1]])}).z
-    dead = circuit.edges.of(~circuit.living_edges), circuit.heads.of(~circuit.living_heads)
-    own, logits, place = list[Any](), list[torch.Tensor](), [0]
-
-    def hook(layer):
-        def swap(_, arguments):
-            z = arguments[0].clone()
-            for unit in dead[1]:
-                if unit.layer == layer and group.base.types[place[0]] == unit.target:
-                    z.unflatten(-1, (HEADS, -1))[0, 0, unit.head] = donor_z[layer][0, place[0], unit.head]
-            return (z, *arguments[1:])
-
-        return swap
-
-    handles = [eager_runs.output_projection(m).register_forward_pre_hook(hook(layer)) for layer, m in modules.items()]
-    with torch.no_grad():
-        for q, token in enumerate(group.base.ids[:-1]):
-            place[0], states = q, DynamicCache()
-            for layer, own_states in enumerate(own):
-                composed = [part.clone() for part in own_states]
-                for unit in dead[0]:
-                    if unit.layer == layer:
-                        keys = unit.edge.cells(group.base)[q, :q].nonzero()[0]
-                        for part in range(2):
-                            at = 0, unit.head // shared, keys
-                            composed[part][at] = donor[layer][part][at]
-                states.update(*composed, layer)
-            logits.append(step(model, token, q, states).logits[0, -1])
-            new = [(layer.keys[:, :, -1:], layer.values[:, :, -1:]) for layer in states.layers]
-            own = [tuple(map(longer, *both)) for both in zip(own, new, strict=True)] if own else new
-    for handle in handles:
-        handle.remove()
-    said = torch.stack(logits)[group.length - 1 :].log_softmax(-1)
-    wanted = float(sum(row[token] for row, token in zip(said, group.target, strict=True)))
-    assert abs(answers(model, [group], circuit)["log_prob"][0] - wanted) < 1e-10
-    assert abs(outcomes(model, [group])["log_prob"][0] - wanted) > 1e-3
-
-
-@names
 def test_all_units_kept_is_the_start(name):
     model = toy(name)
     for start in (Ablation(), Ablation(removed=("CONTEXT",)), Ablation(kept=("AGG-ONLY",))):
@@ -256,7 +202,7 @@ def test_all_units_kept_is_the_start(name):
 def test_without_edges_into_the_last_separator_it_says_what_the_donor_says(name):
     model, circuit = toy(name), whole()
     living = circuit.living_edges.copy()
-    living[:, :, [edge.target == "last_separator" for edge in circuit.edges.kinds]] = False
+    living[:, :, [edge.target == "last_separator" for edge in circuit.kinds]] = False
     run = PrunedRun(model, groups(), circuit.keeping("edge", living))
     numbers = list(range(len(groups())))
     with torch.no_grad():
@@ -265,7 +211,9 @@ def test_without_edges_into_the_last_separator_it_says_what_the_donor_says(name)
             stock(model)(torch.tensor([g.donors[0].ids[: g.length]])).logits[0, -1].log_softmax(-1) for g in groups()
         ]
     assert gap(said, rows) < 1e-10
-    all_heads = circuit.keeping("head", np.zeros(circuit.heads.shape, bool))  # nor without any head: by another way
+    all_heads = circuit.keeping(
+        "head", np.zeros(circuit.living_heads.shape, bool)
+    )  # nor without any head: by another way
     with torch.no_grad():
         run.set_circuit(all_heads)
         said = run.losses(numbers, run.run_donors(numbers))[1]
@@ -288,20 +236,16 @@ def test_local_exact_scores_are_the_gradient_times_what_the_head_puts_out_otherw
     now = set_by_hand(name, group, circuit)
     gradient = gradients_by_hand(name, group, now)
     before = {layer: z.detach() for layer, z in now.z.items()}
-    for unit in [*some(circuit.edges, circuit.living_edges), *some(circuit.heads, circuit.living_heads)]:
-        now = set_by_hand(name, group, circuit)
-        if isinstance(unit, EdgeUnit):
-            now.moved[unit.layer][unit.head] += cells_of(group, unit.edge)
-            now.moved[unit.layer].clamp_(max=1)
-        else:
-            swap_by_hand(now, group, unit)
-        with torch.no_grad():
-            loss_by_hand(name, group, now)
-        change = now.z[unit.layer] - before[unit.layer]
-        assert float(change.abs().sum(dim=(0, 1, 3))[[h for h in range(HEADS) if h != unit.head]].max()) < 1e-12
-        sort = "edge" if isinstance(unit, EdgeUnit) else "head"
-        wanted = abs(float((gradient[unit.layer] * change).sum()))
-        assert abs(found.of(sort)[circuit.units(sort).place(unit)] - wanted) < 1e-10
+    for sort in SORTS:
+        living = np.argwhere(circuit.living(sort))
+        for place in np.random.default_rng(0).permutation(living)[:24]:
+            now = set_by_hand(name, group, one_less(circuit, sort, place))
+            with torch.no_grad():
+                loss_by_hand(name, group, now)
+            change = now.z[place[0]] - before[place[0]]
+            assert float(change.abs().sum(dim=(0, 1, 3))[[h for h in range(HEADS) if h != place[1]]].max()) < 1e-12
+            wanted = abs(float((gradient[place[0]] * change).sum()))
+            assert abs(found[sort][tuple(place)] - wanted) < 1e-10
 
 
 def make_linear(monkeypatch, layer):
@@ -325,11 +269,10 @@ def pruned_alone(model, chosen, circuit):
         donors = run.run_donors(numbers)
         before = run.losses(numbers, donors)[0]
         for sort in SORTS:
-            units = circuit.units(sort)
-            found[sort] = np.zeros(units.shape)
-            for unit in units.of(circuit.living(sort)):
-                run.set_circuit(circuit.without(unit))
-                found[sort][units.place(unit)] = float((run.losses(numbers, donors)[0] - before).abs().mean())
+            found[sort] = np.zeros(circuit.living(sort).shape)
+            for place in np.argwhere(circuit.living(sort)):
+                run.set_circuit(one_less(circuit, sort, place))
+                found[sort][tuple(place)] = float((run.losses(numbers, donors)[0] - before).abs().mean())
     return found
 
 
@@ -339,23 +282,8 @@ def of_last_layer(name):
     circuit = Circuit.whole(layers, HEADS, [group.base for group in few()])
     rng, at = np.random.default_rng(0), np.arange(layers)[:, None, None] == layers - 1
     for sort in ("head", "edge"):
-        circuit = circuit.keeping(sort, at & (rng.random(circuit.units(sort).shape) > 0.3))
+        circuit = circuit.keeping(sort, at & (rng.random(circuit.living(sort).shape) > 0.3))
     return circuit
-
-
-@names
-def test_local_exact_scores_are_true_where_the_rest_is_linear(name, monkeypatch):
-    """In the last layer, with a loss that is linear in what the heads put out."""
-    make_linear(monkeypatch, LAYERS - 1)
-    circuit = pruned()
-    first = circuit.living_edges.copy()
-    first[: LAYERS - 1] = False  # the slow runs for the last layer alone
-    circuit = circuit.keeping("edge", first).keeping("head", np.zeros(circuit.heads.shape, bool))
-    circuit = circuit.keeping("head", np.arange(LAYERS)[:, None, None] * np.ones(circuit.heads.shape) == LAYERS - 1)
-    found, wanted = scores(toy(name), few(), circuit), pruned_alone(toy(name), few(), circuit)
-    for sort in SORTS:
-        np.testing.assert_allclose(found.of(sort), wanted[sort], rtol=0, atol=1e-10)
-        assert wanted[sort].max() > 1e-2
 
 
 @names
@@ -364,23 +292,25 @@ def test_dead_units_and_donors_that_are_the_prompt_have_no_score(name):
     same = [Group(group.base, {0: group.base}) for group in few()]
     found = scores(toy(name), same, circuit)
     for sort in SORTS:
-        assert found.of(sort).max() < 1e-12
+        assert found[sort].max() < 1e-12
     found = scores(toy(name), few(), circuit)
     for sort in SORTS:
         dead = ~circuit.living(sort)
-        assert not found.of(sort)[dead].any() and found.of(sort)[~dead].any()
+        assert not found[sort][dead].any() and found[sort][~dead].any()
     into_dead = circuit.living_edges & ~circuit.without_idle_edges().living_edges
-    assert into_dead.any() and not found.edges[into_dead].any()
+    assert into_dead.any() and not found["edge"][into_dead].any()
 
 
 @names
-def test_batches_and_padding_change_no_score(name):
+def test_batches_padding_and_pieces_change_no_score(name, monkeypatch):
     circuit = pruned()
-    one, two = (scores(toy(name), groups(), circuit, token_budget=budget) for budget in (10**6, 1))
+    one = scores(toy(name), groups(), circuit, token_budget=10**6)
+    monkeypatch.setattr(token_types, "CELLS", 2**12)  # rows in pieces
+    two = scores(toy(name), groups(), circuit, token_budget=1)
     for sort in SORTS:
-        np.testing.assert_allclose(one.of(sort), two.of(sort), rtol=0, atol=1e-10)
-    np.testing.assert_allclose(one.losses, two.losses, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(one.losses, ours(name, groups(), circuit), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(one[sort], two[sort], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(one["losses"], two["losses"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(one["losses"], ours(name, groups(), circuit), rtol=0, atol=1e-10)
 
 
 @names
@@ -392,40 +322,31 @@ def test_donors_that_are_kept_run_once_and_change_nothing(name):
         return answers(model, few(), circuit, **options)["log_prob"]
 
     def scored(circuit, **options):
-        return scores(model, few(), circuit, **options).edges
+        return scores(model, few(), circuit, **options)["edge"]
 
-    apart = {"two_pass": True}
-    runs = [("whole", said, apart, 1), ("pruned", said, apart, 2), ("started", said, apart, 1)]
-    runs += [("pruned", scored, {}, 1), ("started", scored, {}, 1), ("pruned", said, apart, 1)]
-    for circuit, measured, options, count in runs:
+    runs = [("whole", said, 1), ("pruned", said, 2), ("started", said, 1)]
+    runs += [("pruned", scored, 1), ("started", scored, 1), ("pruned", said, 1)]
+    for circuit, measured, count in runs:
         del passes[:]
         with watched(model, lambda ids: passes.append(len(ids))):
-            found = measured(CIRCUITS[circuit](), store=store, **options)
+            found = measured(CIRCUITS[circuit](), store=store)
         assert len(passes) == count, circuit
         np.testing.assert_allclose(found, measured(CIRCUITS[circuit]()), rtol=0, atol=1e-12)
 
 
 def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
     model, wanted = toy("llama"), list[bool]()
-    before = scores(model, few(), whole()).edges
+    before = scores(model, few(), whole())["edge"]
     chosen = model.model.layers[1].mlp.up_proj.weight.requires_grad_(True)
     losses = PrunedRun.losses
     monkeypatch.setattr(PrunedRun, "losses", lambda *a: wanted.append(chosen.requires_grad) or losses(*a))
-    np.testing.assert_array_equal(scores(model, few(), whole()).edges, before)
+    np.testing.assert_array_equal(scores(model, few(), whole())["edge"], before)
     assert chosen.requires_grad and chosen.grad is None and wanted == [False]
     chosen.requires_grad_(False)
 
 
-def test_rows_in_pieces_give_the_same(monkeypatch):
-    circuit = pruned()
-    one = scores(toy("gemma2"), few(), circuit)
-    monkeypatch.setattr(token_types, "CELLS", 2**12)
-    two = scores(toy("gemma2"), few(), circuit)
-    np.testing.assert_allclose(one.edges, two.edges, rtol=0, atol=1e-12)
-
-
 EXPERTS = ("gpt_oss", "qwen3_next", "deepseek_v2")  # their kernels know no float64
-OTHERS = ("gpt2", "gpt_oss", "bloom", "falcon_alibi", "llama4_text", "qwen3_next", "deepseek_v2", "olmo2")
+OTHERS = (*NAMES, "gpt2", "gpt_oss", "bloom", "falcon_alibi", "llama4_text", "qwen3_next", "deepseek_v2", "olmo2")
 
 
 @cache
@@ -443,7 +364,7 @@ def test_classes_with_sinks_alibi_chunks_gates_and_other_layers(name, monkeypatc
     circuit = of_last_layer(name)
     found, wanted = scores(model, few(), circuit), pruned_alone(model, few(), circuit)
     for sort in SORTS:
-        np.testing.assert_allclose(found.of(sort), wanted[sort], rtol=0, atol=tolerance)
+        np.testing.assert_allclose(found[sort], wanted[sort], rtol=0, atol=tolerance)
         assert wanted[sort].max() > 1e-2
 
 
@@ -462,8 +383,7 @@ def gaps(monkeypatch):
     run_donors, joint_scores, seen = PrunedRun.run_donors, Call.joint_scores, list[torch.Tensor]()
 
     def run_far(*arguments):
-        donors = run_donors(*arguments)
-        return replace(donors, states=far(donors.states))
+        return far(run_donors(*arguments))
 
     def measured(call, others, rows):
         found = joint_scores(call, others, rows)
@@ -483,7 +403,7 @@ def test_local_exact_scores_are_true_where_donors_score_far_above_the_prompt(nam
     model = single(name) if name in EXPERTS else toy(name)
     make_linear(monkeypatch, attention_layers(name)[-1])
     found, wanted = scores(model, few(), of_last_layer(name)), pruned_alone(model, few(), of_last_layer(name))
-    np.testing.assert_allclose(found.edges, wanted["edge"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(found["edge"], wanted["edge"], rtol=0, atol=1e-4)
     assert wanted["edge"].max() > 1e-2
     assert max(float(gap.max()) for gap in gaps) > 200
 

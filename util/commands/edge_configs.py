@@ -19,14 +19,15 @@ from util.commands.frame import from_json
 from util.commands.results import Out, Result
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
-from util.edges.splicing import Store
+from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, mean, queries_of, right_of
 from util.figures.edge_ablation.pruning import SCORE, Pruner
 from util.figures.edge_ablation.runs import Run
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.models.files import sha256
 from util.prompts import word_pairs
-from util.scores.units import SORTS, Sort, write_scores
+from util.scores.pruning import write_scores
+from util.scores.units import SORTS, Sort
 from util.study.checked import Natural, Share, Text
 from util.study.model import Model
 from util.study.store import Record

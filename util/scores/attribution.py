@@ -53,12 +53,13 @@ def edge_scores(
         raise ValueError(f"method = {method!r}: there are {', '.join(get_args(Method))}")
     if steps < 1:
         raise ValueError(f"steps = {steps}: give 1 step or more")
-    found = []
+    size = max(1, budget // prompt_bytes(model, base.shape[1], first_difference(base, source)))
+    scored = []
     with tqdm(total=len(base), unit="prompt", leave=False, delay=5) as bar:
-        for some in _chunks(model, base, first_difference(base, source), budget):
-            found.append(_scores(model, base[some], source[some], answers[some], method, steps))
-            bar.update(len(found[-1]))
-    together = torch.cat(found)
+        for some in zip(base.split(size), source.split(size), answers.split(size), strict=True):
+            scored.append(_scores(model, *some, method, steps))
+            bar.update(len(scored[-1]))
+    together = torch.cat(scored)
     check_finite(together, "the scores of edges", model, base)
     return together
 
@@ -74,8 +75,8 @@ def check_pairs(model: PreTrainedModel, base: Tensor, source: Tensor, answers: T
     if answers.shape != (len(base), 2):
         raise ValueError(f"answers {tuple(answers.shape)}: give [{len(base)}, 2], the right token and the wrong one")
     for name, ids in (("base", base), ("source", source), ("answers", answers)):
-        if ids.is_floating_point() or ids.dtype == torch.bool or int(ids.min()) < 0:
-            raise ValueError(f"{name}: token ids are integers from 0 on, not {ids.dtype} from {ids.min().item()} on")
+        if int(ids.min()) < 0:
+            raise ValueError(f"{name}: token ids are integers from 0 on")
         check_ids(model, ids.flatten())
 
 
@@ -85,21 +86,10 @@ def first_difference(base: Tensor, source: Tensor) -> int:
     return int(different[0]) if len(different) else 0
 
 
-def graph_of(parts: Components) -> ComponentGraph:
-    """The component graph of a model."""
-    return model_graph(parts.model)
-
-
 def model_graph(model: PreTrainedModel) -> ComponentGraph:
     """The component graph of a model, for which no prompt is run. Raises UnsupportedModel as `Components` does."""
     heads = prepare(model).heads
     return ComponentGraph(len(blocks_of(model)), heads, parallel_mlps(model))
-
-
-def _chunks(model: PreTrainedModel, base: Tensor, first: int, budget: int) -> list[slice]:
-    """Prompts [N, T] in parts that take no more than the budget, one prompt at least. first: see `prompt_bytes`."""
-    size = max(1, budget // prompt_bytes(model, base.shape[1], first))
-    return [slice(start, start + size) for start in range(0, len(base), size)]
 
 
 def prompt_bytes(model: PreTrainedModel, length: int, first: int) -> int:
@@ -155,8 +145,9 @@ class Sender:
         return change.transpose(1, 2)
 
 
-def senders_of(parts: Components, base: Parts, source: Parts) -> list[Sender]:
-    """All senders, in their order."""
+def senders_of(parts: Components, source: Parts) -> list[Sender]:
+    """All senders, in their order; source: the run that changes them."""
+    base = parts.base
     senders = [Sender(parts, -1, "input", slice(0, 1), base.hidden[0], source.hidden[0])]
     for layer in range(parts.layers):
         start = 1 + layer * (parts.heads + 1)
@@ -167,13 +158,6 @@ def senders_of(parts: Components, base: Parts, source: Parts) -> list[Sender]:
 
 
 # ------------------------------------------------------------------------------------------------ what readers feel
-
-
-def end_gradient(parts: Components, end: Tensor, answers: Tensor) -> Tensor:
-    """The gradient of the metric [N, T, d] where the last layer puts out these hidden states [N, T, d]."""
-    with torch.enable_grad():
-        end = end.detach().requires_grad_()
-        return torch.autograd.grad(metric(parts, end, answers).sum(), end)[0]
 
 
 @torch.no_grad()
@@ -200,55 +184,44 @@ def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
 def _scores(
     model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, method: Method, steps: int
 ) -> Tensor:
-    """The scores [N, U, V] of prompts that are scored together."""
-    scored = _Scored(model, base, source, answers)
-    scores = scored.at_base() if method == "EAP" else scored.along_inputs(steps)
+    """The scores [N, U, V] of prompts [N, T] that are scored together; only tokens from the first on that differs
+    take part."""
+    parts = Components(model, base, first_difference(base, source))
+    source_run, graph = parts.run(source), model_graph(model)
+    ends = source_run.hidden[0], parts.base.hidden[0]
+    writes = ends[1].new_empty(len(base), graph.shape[0], *ends[1].shape[1:])  # by how much senders change the stream
+    for sender in senders_of(parts, source_run):
+        writes[:, sender.places] = sender.change(first_order=True)
+    if method == "EAP":
+        scores = _products(parts, writes, parts.base.hidden, answers)
+    else:
+        points = (hidden_states(parts, torch.lerp(*ends, step / steps)) for step in range(steps))
+        scores = reduce(torch.add, (_products(parts, writes, hidden, answers) for hidden in points)) / steps
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).cpu()
 
 
-class _Scored:
-    """Prompts [N, T] that are scored together; only tokens from the first on that differs take part.
+def _products(parts: Components, writes: Tensor, hidden: Sequence[Tensor], answers: Tensor) -> Tensor:
+    """Scores [N, U, V]: what senders change, `writes` [N, U, T, d], times the gradients of a run.
 
-    writes [N, U, T, d]: by how much each sender changes the stream.
+    hidden: the hidden states of the run, see `hidden_states`.
     """
+    graph = model_graph(parts.model)
+    scores = writes.new_zeros(len(writes), *graph.shape)
 
-    def __init__(self, model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> None:
-        self.parts, self.answers = Components(model, base, first_difference(base, source)), answers
-        self.base, self.source = self.parts.base, self.parts.run(source)
-        self.senders = senders_of(self.parts, self.base, self.source)
-        self.graph, embedded = graph_of(self.parts), self.base.hidden[0]
-        self.writes = embedded.new_empty(len(embedded), self.graph.shape[0], *embedded.shape[1:])
-        for sender in self.senders:
-            self.writes[:, sender.places] = sender.change(first_order=True)
-        self.edges = torch.tensor(self.graph.edges).to(self.writes)
+    def multiply(readers: Tensor, layer: int) -> None:  # with senders up to this layer
+        senders, column = slice(1 + (layer + 1) * (parts.heads + 1)), layer * graph.width
+        products = writes[:, senders].flatten(2) @ readers.to(writes.device).flatten(2).mT
+        scores[:, senders, column : column + readers.shape[1]] = products
 
-    def at_base(self) -> Tensor:
-        """Scores [N, U, V] with the gradients of the base run."""
-        return self._products(self.base.hidden)
+    def before(layer: int, after: Tensor) -> Tensor:  # the gradient, and nothing else is kept of the layer
+        gradients = LayerGradients(parts, layer, hidden[layer], after)
+        multiply(gradients.readers(), layer)
+        return gradients.before
 
-    def along_inputs(self, steps: int) -> Tensor:
-        """The mean of scores with the gradients at points between the source and the base run's embeddings."""
-        ends = self.source.hidden[0], self.base.hidden[0]
-        points = (torch.lerp(*ends, step / steps) for step in range(steps))
-        return reduce(torch.add, (self._products(hidden_states(self.parts, point)) for point in points)) / steps
-
-    def _products(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Scores [N, U, V] with the gradients of a run; hidden: its hidden states, see `hidden_states`."""
-        parts, width = self.parts, self.graph.width
-        scores = self.writes.new_zeros(len(self.writes), *self.graph.shape)
-
-        def multiply(readers: Tensor, layer: int) -> None:  # with senders up to this layer
-            senders, column = slice(1 + (layer + 1) * (parts.heads + 1)), layer * width
-            products = self.writes[:, senders].flatten(2) @ readers.to(self.writes.device).flatten(2).mT
-            scores[:, senders, column : column + readers.shape[1]] = products
-
-        def before(layer: int, after: Tensor) -> Tensor:  # the gradient, and nothing else is kept of the layer
-            found = LayerGradients(parts, layer, hidden[layer], after)
-            multiply(found.readers(), layer)
-            return found.before
-
-        gradient = end_gradient(parts, hidden[-1], self.answers)
-        multiply(gradient[:, None], parts.layers)
-        for layer in reversed(range(parts.layers)):
-            gradient = before(layer, gradient)
-        return scores * self.edges
+    with torch.enable_grad():
+        end = hidden[-1].detach().requires_grad_()
+        gradient = torch.autograd.grad(metric(parts, end, answers).sum(), end)[0]
+    multiply(gradient[:, None], parts.layers)
+    for layer in reversed(range(parts.layers)):
+        gradient = before(layer, gradient)
+    return scores * torch.tensor(graph.edges).to(writes)

@@ -5,7 +5,8 @@ put out in this very run, of all others what they put out in the source run. Sou
 localisation track of MIB (Mueller et al. 2025).
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import replace
 
 import numpy as np
@@ -27,78 +28,61 @@ def circuit_metrics(
     base: Tensor,
     source: Tensor,
     answers: Tensor,
-    circuits: Sequence[NDArray[np.bool_] | Tensor],
+    circuits: NDArray[np.bool_] | Tensor,
     budget: int = BUDGET,
 ) -> Tensor:
     """Returns the metric of every circuit for every prompt [C, N], on the CPU.
 
     base, source: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one; the metric is
-    the difference of their logits. circuits: the edges that each keeps [U, V], senders and readers in the order of
+    the difference of their logits. circuits: the edges that each keeps [C, U, V], senders and readers in the order of
     `graph.ComponentGraph`. budget: bytes of one batch. With all edges it is the base run's metric, with none the
     source run's. What stands where no edge is does not count. Raises ValueError, before any pass, for prompts,
-    answers or circuits of other shapes or types and for no circuits, UnsupportedModel for a class that `Components`
-    refuses.
+    answers or circuits of other shapes or types, UnsupportedModel for a class that `Components` refuses.
     """
     check_pairs(model, base, source, answers)
-    graph = model_graph(model)
-    kept = [torch.as_tensor(circuit) for circuit in circuits]
-    if wrong := [f"{c.dtype} {tuple(c.shape)}" for c in kept if c.dtype != torch.bool or tuple(c.shape) != graph.shape]:
-        raise ValueError(f"circuits of {wrong[0]}: one is of bool, {graph.shape} senders and readers of this model")
-    if not kept:
-        raise ValueError("circuits: give at least one")
-    rows = graph.width  # at most, of one prompt in one layer
-    size = max(1, budget // (rows * row_bytes(model, base.shape[1], base.shape[1])))
-    found = torch.empty(len(kept), len(base), dtype=torch.promote_types(model.dtype, torch.float32))
-    with tqdm(total=len(kept) * len(base), unit="run", leave=False, delay=5) as bar:
+    graph, kept = model_graph(model), torch.as_tensor(circuits).cpu()
+    if kept.dtype != torch.bool or kept.shape[1:] != graph.shape:
+        raise ValueError(f"circuits: {kept.dtype} {[*kept.shape]}; give bool [circuits, *{graph.shape}]")
+    size = max(1, budget // (graph.width * row_bytes(model, base.shape[1], base.shape[1])))  # one reader each, at most
+    metrics = torch.empty(len(kept), len(base), dtype=torch.promote_types(model.dtype, torch.float32))
+    with tqdm(total=metrics.numel(), unit="run", leave=False, delay=5) as bar:
         for start in range(0, len(base), size):
             some = slice(start, start + size)
-            joint = _Joint(model, base[some], source[some], answers[some])
+            parts = Components(model, base[some])
+            source_run = parts.run(source[some])
             for number, circuit in enumerate(kept):
-                found[number, some] = joint.metric(circuit).cpu()
+                metrics[number, some] = _metric(_Run(parts, source_run), circuit, answers[some]).cpu()
                 bar.update(len(base[some]))
-    check_finite(found.T, "the metrics of circuits", model, base)
-    return found
+    check_finite(metrics.T, "the metrics of circuits", model, base)
+    return metrics
 
 
-class _Joint:
-    """Circuits of one model on some prompts."""
-
-    def __init__(self, model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> None:
-        self.parts, self.answers = Components(model, base), answers
-        self.embedded, self.source = self.parts.base.hidden[0], self.parts.run(source)
-
-    @torch.no_grad()
-    def metric(self, kept: Tensor) -> Tensor:
-        """The metric [N] of the circuit that keeps these edges [U, V]."""
-        parts, heads, kept = self.parts, self.parts.heads, kept.cpu()
-        run = _Run(parts, self.embedded, self.source)
-        for layer in range(parts.layers):
-            senders, column = 1 + layer * (heads + 1), layer * (3 * heads + 1)
-            patterns, which = kept[:senders, column : column + 3 * heads].unique(dim=1, return_inverse=True)
-            read = parts.reads(layer, run.streams(patterns).flatten(0, 1))
-            run.add_heads(_mixed_attention(read, patterns.shape[1], which.view(3, heads)))
-            own = 0 if parts.parallel else heads
-            pattern = kept[: senders + own, column + 3 * heads, None]
-            run.add_mlp(parts.adds(layer, run.streams(pattern)[0]))
-        return metric(parts, run.streams(kept[:, -1:])[0], self.answers)
+@torch.no_grad()
+def _metric(run: _Run, kept: Tensor, answers: Tensor) -> Tensor:
+    """The metric [N] of the circuit that keeps these edges [U, V]."""
+    parts, heads = run.parts, run.parts.heads
+    for layer in range(parts.layers):
+        senders, column = 1 + layer * (heads + 1), layer * (3 * heads + 1)
+        patterns, which = kept[:senders, column : column + 3 * heads].unique(dim=1, return_inverse=True)
+        read = parts.reads(layer, run.streams(patterns).flatten(0, 1))
+        z = _mixed_attention(read, patterns.shape[1], which.view(3, heads))
+        run.heads.append(parts.head_writes(layer, z - run.source.z[layer]))
+        of_layer = 0 if parts.parallel else heads
+        pattern = kept[: senders + of_layer, column + 3 * heads, None]
+        run.mlps.append(parts.adds(layer, run.streams(pattern)[0]))
+    return metric(parts, run.streams(kept[:, -1:])[0], answers)
 
 
 class _Run:
-    """What all senders up to some layer have put out in the run of a circuit, beside the source run."""
+    """What all senders up to some layer have put out in the run of a circuit, beside the source run.
 
-    def __init__(self, parts: Components, embedded: Tensor, source: Parts) -> None:
-        self.parts, self.embedded, self.source = parts, embedded, source
-        self.heads: list[Tensor] = []  # by layer, what each adds to the projection's output beyond the source run
+    heads: by layer, what each adds to the output of the projection beyond the source run; mlps: to the stream.
+    """
+
+    def __init__(self, parts: Components, source: Parts) -> None:
+        self.parts, self.source, self.embedded = parts, source, parts.base.hidden[0]
+        self.heads: list[Tensor] = []
         self.mlps: list[Tensor] = []
-
-    def add_heads(self, z: Tensor) -> None:
-        """The heads of the next layer put out z [N, T, H, dv]."""
-        layer = len(self.heads)
-        self.heads.append(self.parts.head_writes(layer, z - self.source.z[layer]))
-
-    def add_mlp(self, added: Tensor) -> None:
-        """The MLP of the next layer adds this to the stream [N, T, d]."""
-        self.mlps.append(added)
 
     def streams(self, kept: Tensor) -> Tensor:
         """What readers read [P, N, T, d], which read these senders of this run [S, P] and all others of the source.

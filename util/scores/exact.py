@@ -6,18 +6,22 @@ computed again. Only layers from v on are called, and many edges together, see `
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from util.engine.call import Call
 from util.engine.components import Components, Parts
 from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
-from util.scores.attribution import check_pairs, first_difference, graph_of, metric, model_graph, senders_of
+from util.scores.attribution import check_pairs, first_difference, metric, model_graph, senders_of
+
+STATES = ("query", "key", "value")  # what a head reads the stream for
+Edge = tuple[int, int]  # places of sender and reader in `graph.ComponentGraph`
 
 
 def exact_scores(
@@ -25,7 +29,7 @@ def exact_scores(
     base: Tensor,
     source: Tensor,
     answers: Tensor,
-    edges: Sequence[tuple[int, int]],
+    edges: Sequence[Edge],
     budget: int = BUDGET,
 ) -> Tensor:
     """Returns how far the metric falls where one edge alone is corrupted [N, E], on the CPU.
@@ -36,141 +40,116 @@ def exact_scores(
     and for none at all; UnsupportedModel for a class that `Components` refuses.
     """
     check_pairs(model, base, source, answers)
-    graph = model_graph(model)
-    wanted: dict[int, dict[int, list[int]]] = {}  # by layer and sender, which readers
-    for sender, reader in {*map(_checked_edge, edges)}:
-        graph.name((sender, reader))  # it refuses what is no edge
-        wanted.setdefault(graph.layer_of(reader), {}).setdefault(sender, []).append(reader)
-    if not wanted:
+    graph, (prompts, tokens) = model_graph(model), base.shape
+    for edge in edges:
+        graph.name(edge)  # it refuses what is no edge
+    if not edges:
         raise ValueError("edges: name at least one")
     parts = Components(model, base)
-    source_run = parts.run(source)
-    work = _Work(parts, source_run, answers, first_difference(base, source), budget)
-    found: dict[tuple[int, int], Tensor] = {}
-    for layer, readers in sorted(wanted.items()):
-        for chunk in work.chunks(sorted(readers)):
-            found |= work.effects(layer, {sender: sorted(readers[sender]) for sender in chunk})
-    together = torch.stack([found[_checked_edge(edge)] for edge in edges], 1)
+    work = _Work(parts, parts.run(source), answers, first_difference(base, source), budget)
+    at_once = max(1, budget // (prompts * row_bytes(model, tokens, tokens)))
+    effects: dict[Edge, Tensor] = {}
+    for layer in range(graph.layers + 1):
+        wanted = sorted({edge for edge in edges if graph.layer_of(edge[1]) == layer})
+        senders = sorted({sender for sender, _ in wanted})
+        for start in range(0, len(senders), at_once):
+            some = senders[start : start + at_once]
+            effects |= work.effects(layer, some, [edge for edge in wanted if edge[0] in some])
+    together = torch.stack([effects[edge] for edge in edges], 1)
     check_finite(together, "the effects of edges", model, base)
     return together
-
-
-def _checked_edge(edge: tuple[int, int]) -> tuple[int, int]:
-    """The sender and the reader as plain integers. Raises ValueError for anything else."""
-    try:
-        sender, reader = map(index, edge)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"an edge is two integers, the places of its sender and its reader, not {edge!r}") from error
-    return sender, reader
-
-
-def _nothing(_: Place) -> tuple[()]:
-    return ()
 
 
 class _Work:
     """Effects of edges for some prompts, N of T tokens, whose plain runs are known."""
 
     def __init__(self, parts: Components, source: Parts, answers: Tensor, first: int, budget: int) -> None:
-        self.parts, self.base, self.answers, self.first = parts, parts.base, answers, first
-        self.senders = senders_of(parts, parts.base, source)
-        self.graph, self.budget = graph_of(parts), budget
+        self.parts, self.base, self.answers = parts, parts.base, answers
+        self.first, self.budget = first, budget
+        self.senders, self.graph = senders_of(parts, source), model_graph(parts.model)
         with torch.no_grad():
             self.metric = metric(parts, self.base.hidden[-1], answers).cpu()
 
-    def chunks(self, senders: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Senders, so many at a time as the budget allows."""
-        prompts, tokens = self.parts.ids.shape
-        size = max(1, self.budget // (prompts * row_bytes(self.parts.model, tokens, tokens)))
-        for start in range(0, len(senders), size):
-            yield senders[start : start + size]
-
     @torch.no_grad()
-    def effects(self, layer: int, wanted: dict[int, list[int]]) -> dict[tuple[int, int], Tensor]:
-        """How far the metric [N] falls, by sender and reader; wanted: by sender, readers of one layer."""
-        changes = self._changes(sorted(wanted), self.base.hidden[layer].device)
-        if layer == self.graph.layers:
-            rows = (self.base.hidden[-1][:, -1] - changes[:, :, -1]).flatten(0, 1)
-            metrics = metric(self.parts, rows[:, None], self.answers).cpu().unflatten(0, (len(wanted), -1))
-            return {
-                (s, r): self.metric - own
-                for (s, readers), own in zip(wanted.items(), metrics, strict=True)
-                for r in readers
-            }
-        edges: list[tuple[int, int]] = []
-        edits: list[Edit] = []
-        for edge, edit in (*self._heads(layer, wanted, changes), *self._mlps(layer, wanted, changes)):
-            edges.append(edge)
-            edits.append(edit)
-        return dict(zip(edges, self.metric - self.run(edits), strict=True))
+    def effects(self, layer: int, senders: Sequence[int], edges: Sequence[Edge]) -> dict[Edge, Tensor]:
+        """How far the metric [N] falls without each edge from these senders to readers of one layer."""
+        changes = self._changes(senders, self.base.hidden[layer].device)
+        edits = dict(self._edits(layer, senders, edges, changes))
+        return dict(zip(edits, self.metric - self._metrics([*edits.values()]), strict=True))
 
-    def _changes(self, wanted: Sequence[int], device: torch.device) -> Tensor:
+    def _changes(self, senders: Sequence[int], device: torch.device) -> Tensor:
         """By how much senders change the stream, [senders, N, T, d], on the device of the layer that reads it."""
-        found = []
+        changes = []
         for sender in self.senders:
-            own = [place - sender.places.start for place in wanted if sender.places.start <= place < sender.places.stop]
-            if own:
-                found.append(sender.change()[:, own].transpose(0, 1).to(device))
-        return torch.cat(found)
+            places = range(sender.places.start, sender.places.stop)
+            if own := [places.index(place) for place in senders if place in places]:
+                changes.append(sender.change()[:, own].transpose(0, 1).to(device))
+        return torch.cat(changes)
+
+    def _edits(
+        self, layer: int, senders: Sequence[int], edges: Sequence[Edge], changes: Tensor
+    ) -> Iterator[tuple[Edge, Edit]]:
+        """A run for each edge, those of heads first: its reader reads a changed stream."""
+        if layer == self.graph.layers:
+            for edge, change in zip(edges, changes, strict=True):
+                yield edge, Edit(layer, _nothing, (self.base.hidden[-1] - change)[:, -1:])
+            return
+        of_mlp = [edge for edge in edges if self.graph.is_mlp(edge[1])]
+        of_heads = [edge for edge in edges if edge not in of_mlp]
+        if of_heads:
+            yield from self._heads(layer, senders, of_heads, changes)
+        if of_mlp:
+            yield from self._mlps(layer, of_mlp, changes[[senders.index(sender) for sender, _ in of_mlp]])
 
     def _heads(
-        self, layer: int, wanted: dict[int, list[int]], changes: Tensor
-    ) -> Iterator[tuple[tuple[int, int], Edit]]:
+        self, layer: int, senders: Sequence[int], edges: Sequence[Edge], changes: Tensor
+    ) -> Iterator[tuple[Edge, Edit]]:
         """Heads whose query, key or value reads a changed stream."""
-        asked = {s: [r % self.graph.width for r in rs if not self.graph.is_mlp(r)] for s, rs in wanted.items()}
-        if not any(asked.values()):
-            return
-        rows = (self.base.hidden[layer] - changes).flatten(0, 1)
-        before, after = self.parts.reads(layer, self.base.hidden[layer]), self.parts.reads(layer, rows)
-        for part, name in enumerate(("query", "key", "value")):
-            of_part = {
-                s: [r % self.graph.heads for r in rs if r // self.graph.heads == part] for s, rs in asked.items()
-            }
-            if not any(of_part.values()):
+        hidden, heads = self.base.hidden[layer], self.graph.heads
+        before, after = self.parts.reads(layer, hidden), self.parts.reads(layer, (hidden - changes).flatten(0, 1))
+        for part, name in enumerate(STATES):
+            chosen = [edge for edge in edges if edge[1] % self.graph.width // heads == part]
+            if not chosen:
                 continue
-            states = {n: repeated(getattr(before, n), len(rows)) for n in ("query", "key", "value")}
-            states[name] = getattr(after, name)
-            z = (
-                replace(after, query=states["query"], key=states["key"], value=states["value"])
-                .plain()
-                .unflatten(0, (len(wanted), -1))
-            )
-            for (sender, heads), own in zip(of_part.items(), z, strict=True):
-                for head in heads:
-                    reader = layer * self.graph.width + part * self.graph.heads + head
-                    yield (sender, reader), head_edit(layer, head, own[:, :, head : head + 1].clone())
+            z = heads_reading(before, after, name).unflatten(0, (len(senders), -1))
+            for sender, reader in chosen:
+                head = reader % self.graph.width % heads
+                own = z[senders.index(sender), :, :, head : head + 1].clone()
+                yield (sender, reader), head_edit(layer, head, own)
 
-    def _mlps(
-        self, layer: int, wanted: dict[int, list[int]], changes: Tensor
-    ) -> Iterator[tuple[tuple[int, int], Edit]]:
+    def _mlps(self, layer: int, edges: Sequence[Edge], changes: Tensor) -> Iterator[tuple[Edge, Edit]]:
         """MLPs that read a changed stream."""
-        chosen = [place for place, readers in enumerate(wanted.values()) if any(map(self.graph.is_mlp, readers))]
-        if not chosen:
-            return
         read = self.base.hidden[layer]
         if not self.parts.blocks[layer].parallel:
             read = read + self.parts.writes(layer, self.base.z[layer])
-        rows = (read - changes[chosen]).flatten(0, 1)
-        added = self.parts.adds(layer, rows).unflatten(0, (len(chosen), -1)) - self.base.mlp[layer]
-        reader, after = (layer + 1) * self.graph.width - 1, self.base.hidden[layer + 1].to(added.device)
-        for sender, own in zip([list(wanted)[place] for place in chosen], added, strict=True):
-            yield (sender, reader), Edit(layer + 1, _nothing, after + own)
+        rows = (read - changes).flatten(0, 1)
+        added = self.parts.adds(layer, rows).unflatten(0, (len(edges), -1)) - self.base.mlp[layer]
+        after = self.base.hidden[layer + 1].to(added.device)
+        for edge, own in zip(edges, added, strict=True):
+            yield edge, Edit(layer + 1, _nothing, after + own)
 
-    def run(self, edits: Sequence[Edit]) -> Tensor:
-        """The metrics [E, N] under each edit alone."""
-        last = [edit.start == self.graph.layers for edit in edits]
-        found = torch.empty(len(edits), len(self.metric), dtype=self.metric.dtype)
-        within = [edit for edit, at_end in zip(edits, last, strict=True) if not at_end]
+    def _metrics(self, edits: Sequence[Edit]) -> Tensor:
+        """The metrics [E, N] under each edit alone; those behind the last layer come last."""
+        within = [edit for edit in edits if edit.start < self.graph.layers]
+        ends = [edit.hidden[:, -1:] for edit in edits[len(within) :] if edit.hidden is not None]
+        metrics = []
         if within:
-            logits = replay(
-                self.parts.model, self.parts.ids.cpu(), within, self.answers, self.first, budget=self.budget
-            ).logits
-            found[~torch.tensor(last)] = (logits[..., 0] - logits[..., 1]).to(found)
-        ends = [edit.hidden[:, -1:] for edit in edits if edit.start == self.graph.layers and edit.hidden is not None]
+            ids = self.parts.ids.cpu()
+            logits = replay(self.parts.model, ids, within, self.answers, self.first, budget=self.budget).logits
+            metrics.append((logits[..., 0] - logits[..., 1]).to(self.metric))
         if ends:
-            metrics = metric(self.parts, torch.cat(ends), self.answers).cpu()
-            found[torch.tensor(last)] = metrics.unflatten(0, (len(ends), -1)).to(found)
-        return found
+            metrics.append(metric(self.parts, torch.cat(ends), self.answers).to(self.metric).view(len(ends), -1))
+        return torch.cat(metrics)
+
+
+def _nothing(_: Place) -> tuple[()]:
+    return ()
+
+
+def heads_reading(before: Call, after: Call, name: str) -> Tensor:
+    """The outputs [R, T, H, dv] of heads whose query, key or value is that of `after` [R], the others of `before`."""
+    states: dict[str, Any] = {other: repeated(getattr(before, other), after.batch) for other in STATES if other != name}
+    return replace(after, **states).plain()
 
 
 def head_edit(layer: int, head: int, z: Tensor) -> Edit:

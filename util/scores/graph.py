@@ -10,7 +10,6 @@ Arrays of senders are [U], of readers [V], of edges [U, V], of nodes [U + 1]: th
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 
 import numpy as np
@@ -65,10 +64,8 @@ class ComponentGraph:
 
     @property
     def size(self) -> int:
-        """The number of edges, by arithmetic: no array is made."""
-        layers, heads = self.layers, self.heads
-        earlier = layers + (heads + 1) * layers * (layers - 1) // 2  # senders before a layer, summed over layers
-        return earlier * (3 * heads + 1) + (0 if self.parallel else layers * heads) + 1 + layers * (heads + 1)
+        """The number of edges."""
+        return int(self.edges.sum())
 
     @cached_property
     def edges(self) -> Bools:
@@ -109,84 +106,36 @@ class ComponentGraph:
             raise ValueError(f"there is no edge at {place}")
         return f"{self.senders[sender]}->{self.readers[reader]}"
 
-    def names(self) -> list[str]:
-        """The names of all edges, in their order: by sender, then by reader."""
-        return [f"{self.senders[sender]}->{self.readers[reader]}" for sender, reader in np.argwhere(self.edges)]
-
     def place(self, name: str) -> Place:
-        """Where the edge of a name is: (sender, reader).
-
-        Raises ValueError for a name that is not of the form "sender->reader", for a sender or reader that the graph
-        does not have, and where the reader reads before the sender writes.
-        """
-        sender, arrow, reader = name.partition("->")
-        if not arrow:
-            raise ValueError(f'edge {name!r}: give a sender and a reader, like "a0.h1->a3.h2<q>"')
-        if sender not in self._sender_places:
-            raise ValueError(f"edge {name!r}: {self._unknown(sender, 'sender')}")
-        if reader not in self._reader_places:
-            head = re.fullmatch(r"a\d+\.h\d+", reader)
-            hint = f'a head reads three times, as "{reader}<q>", "<k>" and "<v>"' if head else None
-            raise ValueError(f"edge {name!r}: {hint or self._unknown(reader, 'reader')}")
-        place = self._sender_places[sender], self._reader_places[reader]
-        if not self.edges[place]:
-            order = "parallel attention and MLPs" if self.parallel else "attention before the MLP"
-            raise ValueError(f"edge {name!r}: the reader reads before the sender writes (layers have {order})")
-        return place
-
-    def _unknown(self, name: str, kind: str) -> str:
-        return f"{name!r} is no {kind} of a model of {self.layers} layers with {self.heads} heads each"
-
-    @cached_property
-    def _sender_places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.senders)}
-
-    @cached_property
-    def _reader_places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.readers)}
+        """Where the edge of a name is: (sender, reader). Raises ValueError for a name that is no edge."""
+        sender, _, reader = name.partition("->")
+        if sender in self.senders and reader in self.readers:
+            place = self.senders.index(sender), self.readers.index(reader)
+            if self.edges[place]:
+                return place
+        order = "parallel attention and MLPs" if self.parallel else "attention before the MLP"
+        raise ValueError(
+            f"{name!r} is no edge of {self.layers} layers of {self.heads} heads with {order}; write it like "
+            '"a0.h1->a3.h2<q>", "input->m0" or "m0->logits", the writer first'
+        )
 
     # ------------------------------------------------------------------------------------------------ circuits
-
-    def checked_scores(self, scores: ArrayLike) -> Floats:
-        """Scores of edges [U, V] as float64, 0 where no edge is, whatever stands there.
-
-        Raises ValueError for another shape, and for a NaN or infinity at an edge.
-        """
-        array = np.asarray(scores, dtype=np.float64)
-        if array.shape != self.shape:
-            raise ValueError(f"scores of shape {array.shape}; this graph has {self.shape} senders and readers")
-        array = np.where(self.edges, array, 0.0)
-        wrong = np.argwhere(~np.isfinite(array))
-        if len(wrong):
-            name = self.name((int(wrong[0, 0]), int(wrong[0, 1])))
-            raise ValueError(f"{len(wrong)} scores are not finite, the first of them that of {name}")
-        return array
-
-    def checked_circuit(self, circuit: ArrayLike) -> Bools:
-        """A circuit [U, V], as an array of bool. Raises ValueError for another shape or type, and for no edges."""
-        array = np.asarray(circuit)
-        if array.shape != self.shape or array.dtype != np.bool_:
-            raise ValueError(f"a circuit is an array of bool {self.shape}, not of {array.dtype} {array.shape}")
-        wrong = np.argwhere(array & ~self.edges)
-        if len(wrong):
-            sender, reader = self.senders[wrong[0, 0]], self.readers[wrong[0, 1]]
-            raise ValueError(f"{len(wrong)} places of the circuit are no edges, the first of them {sender}->{reader}")
-        return array
 
     def top(self, scores: ArrayLike, count: int, *, absolute: bool) -> Bools:
         """The circuit [U, V] of the `count` edges of the highest scores [U, V], less those on no path (`on_paths`).
 
         absolute: rank by absolute values. Ties are in the order of sender, then reader. This is the selection of the
         MIB circuit track: the circuit has `count` edges at most, often fewer. Raises ValueError for a negative count or
-        more edges than there are, and for scores that are refused by `checked_scores`.
+        more edges than there are, and for a NaN or infinity at an edge.
         """
         if not 0 <= count <= self.size:
             raise ValueError(f"count = {count}: the graph has {self.size} edges")
-        array = self.checked_scores(scores)
+        ranked = np.asarray(scores, dtype=np.float64)[self.edges]
+        if not np.isfinite(ranked).all():
+            raise ValueError("some scores of edges are not finite")
         places = np.flatnonzero(self.edges)
-        ranked = np.abs(array.ravel()[places]) if absolute else array.ravel()[places]
         chosen = np.zeros(self.shape, bool)
-        chosen.ravel()[places[np.argsort(-ranked, kind="stable")[:count]]] = True
+        chosen.flat[places[np.argsort(-np.abs(ranked) if absolute else -ranked, kind="stable")[:count]]] = True
         return self.on_paths(chosen)
 
     def on_paths(self, circuit: Bools) -> Bools:
@@ -195,21 +144,13 @@ class ComponentGraph:
         q, k and v of a head are one node. A node is on a path if it has an edge to any of its readers and one that
         leaves it. Edges of nodes that are on none are dropped, again and again until there are no more of them.
         """
-        kept = self.checked_circuit(circuit)
+        kept = circuit
         while True:
-            reads, writes = self._ends(kept)
+            reads, writes = np.zeros(len(self.nodes), bool), np.ones(len(self.nodes), bool)
+            reads[0] = True  # the input needs no edge that leads to it, and the logits none that leaves them
+            reads[self.node_of_reader[kept.any(axis=0)]] = True
+            writes[:-1] = kept.any(axis=1)
             fewer = kept & reads[:-1, None] & writes[self.node_of_reader]
             if np.array_equal(fewer, kept):
                 return fewer
             kept = fewer
-
-    def _ends(self, circuit: Bools) -> tuple[Bools, Bools]:
-        """Whether an edge of the circuit [U, V] leads to a node, and whether one leaves it, [U + 1] each.
-
-        The input needs none that leads to it, and the logits none that leaves them.
-        """
-        reads, writes = np.zeros(len(self.nodes), bool), np.ones(len(self.nodes), bool)
-        reads[self.node_of_reader[circuit.any(axis=0)]] = True
-        reads[0] = True
-        writes[:-1] = circuit.any(axis=1)
-        return reads, writes

@@ -10,7 +10,7 @@ One frozen run serves all receivers of a sender. The second runs start at the re
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,10 +21,9 @@ from util.engine.finite import check_finite
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, replay, row_bytes
 from util.scores.attribution import check_pairs, first_difference, metric
-from util.scores.exact import head_edit
+from util.scores.exact import STATES, head_edit, heads_reading
 
-CHANNELS = ("query", "key", "value", "together")
-STATES = CHANNELS[:3]
+CHANNELS = (*STATES, "together")
 Head = tuple[int, int]  # (layer, head)
 Path = tuple[int, int, int]  # places of sender, receiver and channel
 
@@ -132,10 +131,9 @@ class _FrozenRun:
             return
         before = self.parts.reads(layer, self.base.hidden[layer])
         after = self.parts.reads(layer, self.stream)
-        states = {name: repeated(getattr(before, name), len(self.stream)) for name in STATES}
         for channel, name in enumerate(CHANNELS):
-            call = after if name == "together" else replace(after, **states | {name: getattr(after, name)})
-            z = call.plain().unflatten(0, (len(senders), -1))
+            z = after.plain() if name == "together" else heads_reading(before, after, name)
+            z = z.unflatten(0, (len(senders), -1))
             for sender, own in zip(senders, z, strict=True):
                 for receiver in receivers:
                     head = self.heads[receiver][1]

@@ -13,141 +13,99 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.edges.edge import kinds
-from util.edges.splicing import Ablated, Group, States, Store, outcomes_of
+from util.edges.splicing import Ablated, Group, of_layouts, outcomes_of, progress
+from util.edges.states import Store
 from util.engine.attention import input_device, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at, run_rows, shared_budget
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at, shared_budget
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import Splice
-from util.scores.units import SORTS, Circuit, Sort, plain_types, removes
+from util.prompts.token_types import TypedTokens
+from util.scores.units import SORTS, Circuit, Floats, Sort, plain_types
 
 METHOD, REDUCE = "local_exact", "sum_then_abs"  # what the scores are called in records and files
 CELLS = 2**21  # numbers in one tensor of cells and kinds
-Floats = NDArray[np.floating]
 
 
 # ------------------------------------------------------------------------------------------------ pruned runs
 
+Donors = dict[int, tuple[Tensor, Tensor, Tensor]]  # of plain runs: keys, values [B, Hkv, T, d], outputs z [B, T, H, dv]
+
 
 class DonorHeads(Instrument):
-    """Replace the outputs z of some heads at some tokens by those of donors.
+    """Replace the outputs of some heads at some tokens by those of donors that have run before.
 
-    where: by layer [B, T, H]. Donors are rows [B] of the same batch, or have run before: z, by layer [B, T, H, dv].
+    where: by layer [B, T, H].
     """
 
-    def __init__(
-        self, where: dict[int, Tensor], rows: Tensor | None = None, z: dict[int, Tensor] | None = None
-    ) -> None:
-        self.where, self.rows, self.z = where, rows, z
+    def __init__(self, where: dict[int, Tensor], donors: Donors) -> None:
+        self.where, self.donors = where, donors
         self.layers = frozenset(where)
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        if self.z is not None:
-            donors = self.z[call.layer]
-        else:
-            assert self.rows is not None
-            donors = out.detach()[self.rows.to(out.device)]
-        return torch.where(self.where[call.layer].to(out.device)[..., None], donors, out)
-
-
-@dataclass(frozen=True)
-class Donors:
-    """What plain runs of donors leave, by layer: states, keys and values [B, Hkv, T, d]; z, outputs [B, T, H, dv]."""
-
-    states: States
-    z: dict[int, Tensor]
+        return torch.where(self.where[call.layer].to(out.device)[..., None], self.donors[call.layer][2], out)
 
 
 class PrunedRun(Ablated):
     """Prompts and their donors (corruption 0) in a model of which a circuit is left.
 
-    In lock-step a prompt's rows are [donor, prompt], or the prompt alone where nothing is pruned.
     Raises ValueError for a circuit of a model of another size, for prompts without a donor of corruption 0, for kinds
     of edges that overlap, and what `Ablated` raises.
     """
 
-    def __init__(self, model: PreTrainedModel, groups: Sequence[Group], circuit: Circuit) -> None:
-        super().__init__(model, groups, circuit.start)
-        there = len(self.found.layers), self.found.heads
-        if circuit.heads.shape[:2] != there or circuit.edges.shape[:2] != there:
-            raise ValueError(f"the circuit has {circuit.heads.shape[:2]} layers and heads, the model {there}")
+    def __init__(
+        self, model: PreTrainedModel, groups: Sequence[Group], circuit: Circuit, store: Store | None = None
+    ) -> None:
+        super().__init__(model, groups, circuit.start, store)
+        there = len(self.support.layers), self.support.heads
+        if circuit.living_heads.shape[:2] != there or circuit.living_edges.shape[:2] != there:
+            raise ValueError(f"the circuit has {circuit.living_heads.shape[:2]} layers and heads, the model {there}")
         if any(0 not in group.donors for group in groups):
             raise ValueError("a prompt has no donor of corruption 0, which pruned units are read from")
-        known: dict[Any, tuple[Tensor, Tensor]] = {}
-        both = []
-        for group, removed in zip(groups, self.codes, strict=True):
-            key = group.base.types, group.base.examples, group.base.slots
-            if key not in known:
-                known[key] = self._kinds(circuit, group, removed)
-            both.append(known[key])
-        self.codes = [codes for codes, _ in both]  # kinds, and beyond these again the kinds of removed cells
-        self.types = [types for _, types in both]
-        self.present = torch.cat([codes.unique() for codes, _ in known.values()]).unique()
-        self.set_circuit(circuit)
+        self.count = len(circuit.kinds)
 
-    @staticmethod
-    def _kinds(circuit: Circuit, group: Group, removed: Tensor) -> tuple[Tensor, Tensor]:
-        """The kind of every cell [T, T], from 1, beyond these again for removed ones; the types [T] of heads."""
-        edges: Any = circuit.edges.kinds
-        codes = torch.from_numpy(kinds((), edges, group.base))
-        codes = torch.where(codes > 0, codes - 1, codes) + (len(edges) + 1) * (removed == 1)
-        names: Any = circuit.heads.kinds
-        places = [names.index(name) if name in names else len(names) for name in plain_types(group.base)]
-        return codes, torch.tensor(places)
+        def codes(tokens: TypedTokens) -> Tensor:  # kinds from 1, and beyond these again the kinds of removed cells
+            edges, removed = kinds((), circuit.kinds, tokens), circuit.start.codes(tokens) == 1
+            return torch.from_numpy(np.where(edges > 0, edges - 1, edges) + (self.count + 1) * removed)
+
+        def types(tokens: TypedTokens) -> Tensor:  # their number where a token is of none of them
+            places = {name: place for place, name in enumerate(circuit.types)}
+            return torch.tensor([places.get(name, len(places)) for name in plain_types(tokens)])
+
+        self.codes, self.types = of_layouts(groups, codes), of_layouts(groups, types)
+        self.set_circuit(circuit)
 
     def set_circuit(self, circuit: Circuit) -> None:
         """Prune another circuit of the same units and start."""
-        self.circuit = circuit
-        layers, heads, count = circuit.edges.shape
-        dead = torch.from_numpy(~circuit.living_edges).long()
-        removed = torch.from_numpy(removes(circuit.start, layers, heads)).long()
-        self.tables, self.dead_heads = {}, {}
-        for place, layer in enumerate(self.found.layers):
-            table = torch.zeros(heads, 2 * (count + 1), dtype=torch.long)
-            table[:, 1 : count + 1] = dead[place]
-            table[:, count + 1 :] = removed[place, :, None]
-            table[:, count + 2 :] |= dead[place]
-            self.tables[layer] = table
-            none = torch.zeros(heads, 1, dtype=torch.bool)  # of tokens that are no type of heads
-            self.dead_heads[layer] = torch.cat([torch.from_numpy(~circuit.living_heads[place]), none], 1)
-        cut = any(bool(table[:, self.present].any()) for table in self.tables.values())
-        patched = any(bool(table.any()) for table in self.dead_heads.values())
-        self.donors = (0,) if cut or patched else ()
+        none = torch.zeros(len(self.acts), self.support.heads, 1, dtype=torch.bool)  # cells and tokens of no kind
+        cells = torch.cat([none, torch.from_numpy(~circuit.living_edges)], 2)
+        tables = torch.cat([cells, cells | self.acts[..., None]], 2)
+        heads = torch.cat([torch.from_numpy(~circuit.living_heads), none], 2)
+        self.tables = dict(zip(self.support.layers, tables.long(), strict=True))
+        self.dead_heads = dict(zip(self.support.layers, heads, strict=True))
+        present = torch.cat([codes.unique() for codes in self.codes]).unique()
+        self.donors = (0,) if tables[..., present].any() or heads.any() else ()
 
     def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
-        """What acts on `batch(numbers)`."""
-        if not self.donors:
-            return []
-        donors = torch.arange(2 * len(numbers)) // 2 * 2  # of each row, itself for a donor
-        own = self._padded(numbers)
-        codes = torch.stack([torch.zeros_like(own), own], 1).flatten(0, 1)
-        where = {}
-        for layer, dead in self.swapped(numbers).items():
-            where[layer] = torch.stack([torch.zeros_like(dead), dead], 1).flatten(0, 1)
-        return [Splice(codes, self.tables, donors[:, None]), DonorHeads(where, rows=donors)]
+        """What acts on a pass of these prompts, whose donors run now."""
+        return self.beside(numbers, self.run_donors(numbers)) if self.donors else []
 
     def beside(self, numbers: Sequence[int], donors: Donors) -> list[Instrument]:
-        """What acts on `batch(numbers, donors=False)` once the donors have run."""
+        """What acts on a pass of these prompts once the donors have run."""
         if not self.donors:
             return []
         rows = torch.arange(len(numbers))[:, None]
-        splice = Splice(self._padded(numbers), self.tables, rows, states=donors.states)
-        return [splice, DonorHeads(self.swapped(numbers), z=donors.z)]
-
-    def apart(self, numbers: Sequence[int], store: Store | None = None) -> list[Instrument]:
-        """What acts on `batch(numbers, donors=False)` once the donors have run before it."""
-        return self.beside(numbers, self.run_donors(numbers, store)) if self.donors else []
+        states = {layer: (key, value) for layer, (key, value, _) in donors.items()}
+        splice = Splice(self.padded(numbers), self.tables, rows, states=states)
+        return [splice, DonorHeads(self.swapped(numbers), donors)]
 
     def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
         """No: heads are pruned at most of the tokens, so that none of the prompt is as in the plain run."""
@@ -159,65 +117,51 @@ class PrunedRun(Ablated):
         return {layer: dead.T[types] for layer, dead in self.dead_heads.items() if bool(dead.any())}
 
     def padded_types(self, numbers: Sequence[int]) -> Tensor:
-        """The place of each token's type among the kinds of head units [B, T], their number where it is none."""
-        width = max(self.lengths[number] for number in numbers)
-        types = torch.full((len(numbers), width), len(self.circuit.heads.kinds))
-        for place, number in enumerate(numbers):
-            size = self.lengths[number]
-            types[place, :size] = self.types[number][:size]
-        return types
+        """The place of each token's type among the types of head units [B, T], their number where it is none."""
+        types = [self.types[number][: self.lengths[number]] for number in numbers]
+        none = next(iter(self.dead_heads.values())).shape[1] - 1
+        return nn.utils.rnn.pad_sequence(types, batch_first=True, padding_value=none)
 
-    def run_donors(self, numbers: Sequence[int], store: Store | None = None) -> Donors:
-        """Run the donors of these prompts alone. store: keeps what they leave, which is the same for every circuit."""
-        ids = [self.groups[number].donors[0].ids[: self.lengths[number]] for number in numbers]
+    def run_donors(self, numbers: Sequence[int]) -> Donors:
+        """What donors of these prompts leave when they run alone, which is the same for every circuit."""
+        ids = self.ids(numbers, 0)
 
-        def run() -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+        @torch.no_grad()
+        def run() -> Donors:
             watch = _Watch()
-            with torch.no_grad():
-                batch = Batch.of([*map(Row, ids)], range(len(ids)))
-                _forward(self.model, self.model.base_model, batch, [watch])
+            _forward(self.model, self.model.base_model, ids, [watch])
             return {layer: (call.key, call.value, watch.z[layer]) for layer, call in watch.calls.items()}
 
-        found = run() if store is None else store.get(("donors of pruned units", *ids), run)
-        states = {layer: (key, value) for layer, (key, value, _) in found.items()}
-        return Donors(states, {layer: z for layer, (_, _, z) in found.items()})
+        return self.store.get(("donors of pruned units", *ids), run)
 
     def losses(self, numbers: Sequence[int], donors: Donors, *watching: Instrument) -> tuple[Tensor, Tensor]:
         """The loss of each prompt [B], and the log-probabilities [B, V] of its next token, beside donors that ran."""
-        batch = self.batch(numbers, donors=False)
-        sizes = [len(self.groups[number].target) for number in numbers]
-        owners = torch.tensor([place for place, size in enumerate(sizes) for _ in range(size)])
-        steps = torch.tensor([step for size in sizes for step in range(size)])
-        first = torch.tensor([self.groups[number].length - 1 for number in numbers])
-        places, which = (first[owners] + steps).unique(return_inverse=True)
-        instruments = [*self.beside(numbers, donors), *watching]
+        owners, steps, places, which = self.answer_places(numbers)
+        ids = self.ids(numbers)
         with logits_at(self.model, places) as options:
-            out = _forward(self.model, self.model, batch, instruments, **options)
-        logits = out.logits[owners.to(out.logits.device), which.to(out.logits.device)]
-        ids = [self.groups[number].base.ids for number in numbers]
-        check_finite(logits.detach(), "the logits", self.model, [ids[o] for o in owners.tolist()])
-        said = in_double(logits).log_softmax(-1)
+            out = _forward(self.model, self.model, ids, [*self.beside(numbers, donors), *watching], **options)
+        device = out.logits.device
+        owners, logits = owners.to(device), out.logits[owners.to(device), which.to(device)]
+        check_finite(logits.detach(), "the logits", self.model, [ids[owner] for owner in owners.tolist()])
+        log_probs = in_double(logits).log_softmax(-1)
         targets = torch.tensor([token for number in numbers for token in self.groups[number].target])
-        scores = said.gather(1, targets.to(said.device)[:, None])[:, 0]
-        lost = scores.new_zeros(len(numbers)).index_add(0, owners.to(said.device), -scores)
-        return lost / torch.tensor(sizes, device=said.device), said[(steps == 0).to(said.device)].detach()
+        scores = log_probs.gather(1, targets.to(device)[:, None])[:, 0]
+        lost = scores.new_zeros(len(numbers)).index_add(0, owners, -scores)
+        return lost / owners.bincount(), log_probs[(steps == 0).to(device)].detach()
 
 
 def answers(
     model: PreTrainedModel,
     groups: Sequence[Group],
     circuit: Circuit,
-    whole: np.ndarray | None = None,
     token_budget: int = TOKEN_BUDGET,
-    two_pass: bool = False,
     store: Store | None = None,
 ) -> dict[str, np.ndarray]:
-    """What a pruned model says after each prompt, [N] each, see `splicing.outcomes`; whole: [N, V].
+    """What a pruned model says after each prompt, [N] each, see `splicing.outcomes`.
 
-    two_pass: run the donors before the prompts, not beside them; store: keeps what they leave for the next circuit of
-    these prompts. Raises what `PrunedRun` raises.
+    store: keeps what donors leave for the next circuit of these prompts. Raises what `PrunedRun` raises.
     """
-    return outcomes_of(PrunedRun(model, groups, circuit), whole, token_budget, two_pass, store)
+    return outcomes_of(PrunedRun(model, groups, circuit, store), None, token_budget)
 
 
 class _Watch(Instrument):
@@ -240,8 +184,13 @@ class _Watch(Instrument):
 
 
 def _forward(
-    model: PreTrainedModel, module: Any, batch: Batch, instruments: Sequence[Instrument], **options: Any
+    model: PreTrainedModel,
+    module: Any,
+    ids: Sequence[tuple[int, ...]],
+    instruments: Sequence[Instrument],
+    **options: Any,
 ) -> Any:
+    batch = Batch.of([*map(Row, ids)], range(len(ids)))
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     with instrument(model, *instruments):
         return module(**inputs, use_cache=False, **options)
@@ -250,81 +199,58 @@ def _forward(
 # ------------------------------------------------------------------------------------------------ scores
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A circuit's scores, and what it answers.
-
-    heads, edges: nats [L, H, K], the mean over prompts of the size of what each unit does to the loss, as in the
-    reference code. losses and right [N]: mean NLL, and whether the first token is right.
-    """
-
-    heads: Floats
-    edges: Floats
-    losses: Floats
-    right: NDArray[np.bool_]
-
-    def of(self, sort: Sort) -> Floats:
-        """The scores of a sort of units."""
-        return self.heads if sort == "head" else self.edges
-
-
 def scores(
     model: PreTrainedModel,
     groups: Sequence[Group],
     circuit: Circuit,
     token_budget: int = TOKEN_BUDGET,
     store: Store | None = None,
-) -> Scored:
-    """The scores of all units of a circuit's model, measured in the circuit; those of dead units are 0.
+) -> dict[str, Floats]:
+    """The scores of all units of a circuit's model, measured in the circuit, and what it answers.
 
+    head, edge: nats [L, H, K], the mean over prompts of the size of what each unit does to the loss, as in the
+    reference code; those of dead units are 0. losses and right [N]: mean NLL, and whether the first token is right.
     store: keeps what donors leave, for the next circuit of these prompts. Raises what `PrunedRun` raises.
     """
-    run, n = PrunedRun(model, groups, circuit), len(groups)
+    run, n = PrunedRun(model, groups, circuit, store), len(groups)
     losses, right = np.zeros(n), np.zeros(n, bool)
-    totals = {sort: np.zeros(circuit.units(sort).shape) for sort in SORTS}
+    totals = {sort: np.zeros(circuit.living(sort).shape) for sort in SORTS}
 
-    def visit(batch: Batch) -> None:
-        numbers = [int(number) for number in batch.numbers]
-        parts, lost, said = _estimated(run, numbers, store)
+    def visit(numbers: list[int]) -> None:
+        parts, lost, log_probs = _estimated(run, numbers)
         losses[numbers] = lost.detach().cpu().numpy()
-        right[numbers] = said.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
+        right[numbers] = log_probs.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
         for sort, layer, effects in parts:  # only now: a batch without memory is run again
             check_finite(effects, f"the scores of {sort} units", model, [groups[number].base.ids for number in numbers])
             totals[sort][layer] += effects.abs().sum(0).cpu().numpy()
 
-    rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]
-    with _frozen(model), tqdm(total=n, unit="prompt", leave=False, delay=5) as bar:
-        run_rows(model, rows, visit, shared_budget(token_budget, 2), bar)
-    return Scored(totals["head"] / n, totals["edge"] / n, losses, right)
+    with _frozen(model), progress(n) as bar:
+        run.run(visit, shared_budget(token_budget, 2), bar)
+    return {**{sort: total / n for sort, total in totals.items()}, "losses": losses, "right": right}
 
 
 Part = tuple[Sort, int, Tensor]  # sort, place of the layer, effects [B, H, K]: sums over tokens
 
 
-def _estimated(run: PrunedRun, numbers: Sequence[int], store: Store | None) -> tuple[list[Part], Tensor, Tensor]:
+def _estimated(run: PrunedRun, numbers: Sequence[int]) -> tuple[list[Part], Tensor, Tensor]:
     """What all units do to some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
-    donors = run.run_donors(numbers, store)
-    watch = _Watch(graph=True)
+    donors, watch = dict(run.run_donors(numbers)), _Watch(graph=True)
     with torch.enable_grad():
-        lost, said = run.losses(numbers, donors, watch)
-        found = torch.autograd.grad(lost.sum(), list(watch.z.values()))
-    gradients = dict(zip(watch.z, found, strict=True))
-    del found
-    swapped, types = run.swapped(numbers), run.padded_types(numbers)
-    codes = run._padded(numbers)
+        lost, log_probs = run.losses(numbers, donors, watch)
+        gradients = dict(zip(watch.z, torch.autograd.grad(lost.sum(), list(watch.z.values())), strict=True))
+    swapped, types, codes = run.swapped(numbers), run.padded_types(numbers), run.padded(numbers)
     parts: list[Part] = []
     with torch.no_grad():
-        for place, layer in enumerate(run.found.layers):
+        for place, (layer, dead) in enumerate(run.dead_heads.items()):
             call, z = _detached(watch.calls.pop(layer)), watch.z.pop(layer).detach()
-            gradient = gradients.pop(layer)
+            gradient, (*states, donor_z) = gradients.pop(layer), donors.pop(layer)
             if layer in swapped:
                 gradient = gradient.masked_fill(swapped[layer].to(gradient.device)[..., None], 0)
-            change = in_double(((donors.z.pop(layer) - z) * gradient).sum(-1))  # [B, T, H]
-            own = nn.functional.one_hot(types, len(run.circuit.heads.kinds) + 1)[..., :-1].to(change)
+            change = in_double(((donor_z - z) * gradient).sum(-1))  # [B, T, H]
+            own = nn.functional.one_hot(types, dead.shape[1])[..., :-1].to(change)
             parts.append(("head", place, torch.einsum("bth,btk->bhk", change, own)))
-            effects = _edge_effects(call, donors.states.pop(layer), gradient, codes, run.tables[layer])
-            parts.append(("edge", place, effects))
-    return parts, lost.detach(), said
+            parts.append(("edge", place, _edge_effects(call, states, gradient, codes, run.tables[layer])))
+    return parts, lost.detach(), log_probs
 
 
 def _detached(call: Call) -> Call:
@@ -334,7 +260,7 @@ def _detached(call: Call) -> Call:
     return call_
 
 
-def _edge_effects(call: Call, donor: tuple[Tensor, Tensor], gradient: Tensor, codes: Tensor, table: Tensor) -> Tensor:
+def _edge_effects(call: Call, donor: Sequence[Tensor], gradient: Tensor, codes: Tensor, table: Tensor) -> Tensor:
     """The effects [B, H, C] of every kind of edge in a layer: sums over the tokens that read.
 
     donor: keys and values; gradient: [B, T, H, dv]. codes: the kinds of cells [B, T, T], and table: whether they are
@@ -352,7 +278,7 @@ def _edge_effects(call: Call, donor: tuple[Tensor, Tensor], gradient: Tensor, co
 
 def _row_effects(
     call: Call,
-    donor: tuple[Tensor, Tensor],
+    donor: Sequence[Tensor],
     gradient: Tensor,
     codes: Tensor,
     table: Tensor,

@@ -17,7 +17,8 @@ from util import paths
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
-from util.edges.splicing import STORED, Group, outcomes
+from util.edges.splicing import Group, outcomes
+from util.edges.states import STORED
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measure, numbers, runs, show
 from util.figures.edge_ablation.runs import Run
@@ -275,7 +276,7 @@ def test_data_say_what_was_asked_and_answered(tmp_path):
     assert data["right"].tolist() == (data["top"] == data["target"]).tolist()
 
 
-def test_whole_and_full_agree_and_two_passes_are_one(tmp_path):
+def test_whole_and_full_agree_with_states_that_are_kept_and_without(tmp_path):
     found = asking(toy(), tmp_path).answers(ABLATIONS)
     apart = asking(toy(), tmp_path, two_pass=True).answers(ABLATIONS)
     assert np.abs(found["FULL"]["kl"]).max() < 1e-6 and found["FULL"]["agrees"].all()

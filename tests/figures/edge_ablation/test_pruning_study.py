@@ -8,7 +8,7 @@ import pytest
 
 from util.edges.ablation import Ablation
 from util.edges.edge import Edge, type_pairs
-from util.edges.splicing import Store
+from util.edges.states import Store
 from util.figures import planted_controls
 from util.figures.edge_ablation import numbers, pruning
 from util.figures.edge_ablation.pruning import Pruner
@@ -184,7 +184,7 @@ def test_planted_edges_are_those_that_are_left(tmp_path):
     pruner = Pruner([run], LookUp(run.study, Draw(k=6, prompts=12, split="search")))
     found = pruner.pruned("edge", pruner.first, 1.0, 0.2)
     left = found.result.names("edge")
-    assert found.passing[-1].accuracy == 1 and found.stopped and len(left) <= 2 * len(truth.edges)
+    assert found.rounds[-2].accuracy == 1 > found.rounds[-1].accuracy and len(left) <= 2 * len(truth.edges)
     kinds = {Edge.of(name.partition(" ")[2]) for name in left}
     assert kinds >= {*type_pairs([Edge(*edge) for edge in truth.edges])}
     random = pruner.at_random("edge", pruner.first, found.result, 8)

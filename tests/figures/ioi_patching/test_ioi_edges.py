@@ -10,7 +10,7 @@ from util.engine.call import UnsupportedModel
 from util.figures.ioi_patching import measure, numbers, show
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, EXACT, drawn_edges
 from util.load_model_and_data import load_ICL_model
-from util.scores.evaluation import Circuits, spearman
+from util.scores.evaluation import circuits_of, spearman
 from util.scores.graph import ComponentGraph
 from util.show.part import drawn
 from util.study.model import Model
@@ -32,9 +32,9 @@ def arrays_of(effects, exact_means=None, prompts=40, kept=None):
     circuits: dict = {}
     for name, ranked in {**means, RANDOM: scores(9)}.items():
         for measured_by, absolute in (("CPR", False), ("CMD", True)):
-            chosen = Circuits.of(GRAPH, ranked, absolute=absolute)
-            share = np.linspace(0, 1, len(chosen.shares)) if kept is None else kept(chosen.edges)
-            run = {"sizes": chosen.sizes, "runs": np.repeat(2.0 + share[:, None], prompts, 1)}
+            chosen = circuits_of(GRAPH, ranked, absolute=absolute)
+            share = np.linspace(0, 1, len(chosen)) if kept is None else kept(chosen)
+            run = {"sizes": chosen.sum(axis=(1, 2)), "runs": np.repeat(2.0 + share[:, None], prompts, 1)}
             circuits.setdefault(name, {})[measured_by] = {**run, "empty": np.full(prompts, 2.0)}
     return {
         "refused": "", "graph": [2, 2, False], "means": means, "drawn": drawn, "effects": effects + noise,

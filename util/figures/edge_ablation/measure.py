@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from util.edges import names
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, probes, single_edges, windows
-from util.edges.edge import ALWAYS, CIRCUITS, Edge, type_pairs
-from util.edges.splicing import Store
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, probes, windows
+from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, type_pairs
+from util.edges.states import Store
 from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.numbers import DOUBTED, PROBED, Rows, aligned
 from util.figures.edge_ablation.pruning import curves
@@ -46,7 +46,8 @@ def circuits(study: Study) -> dict[str, Any]:
 
 def single(study: Study) -> Rows:
     """The whole model, and each type pair removed alone, on the split "search": queries that no other part has."""
-    return answers(study, {names.FULL: WHOLE, **single_edges()}, split="search")
+    removed = {str(edge): Ablation(removed=(edge,)) for edge in TYPE_PAIRS}
+    return answers(study, {names.FULL: WHOLE} | removed, split="search")
 
 
 def verified(study: Study) -> dict[str, Any]:

@@ -9,24 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import Edge
-from util.edges.splicing import Store
+from util.edges.states import Store
 from util.engine.attention import support
 from util.figures.edge_ablation.numbers import SHARE, Row, aligned
 from util.figures.edge_ablation.runs import Data, Run, draws
 from util.figures.edge_ablation.settings import Draw
 from util.scores import token_types
-from util.scores.pruning import Pruning, prune
+from util.scores.pruning import Pruning, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
-from util.scores.units import SORTS, Circuit, Floats, Sort, random_living, read_scores
+from util.scores.units import SORTS, Circuit, Floats, Sort
 from util.study.store import Record
 from util.study.study import Study
 
@@ -62,10 +62,10 @@ class Pruner:
             found, prompts = support(self.study.pair[0]), [group.base for group in self.search.groups]
             circuit = Circuit.whole(len(found.layers), found.heads, prompts, self.start)
             return {
-                "layers": circuit.heads.layers,
-                "heads": circuit.heads.heads,
-                "types": list(circuit.heads.kinds),
-                "kinds": [str(edge) for edge in circuit.edges.kinds],
+                "layers": len(found.layers),
+                "heads": found.heads,
+                "types": list(circuit.types),
+                "kinds": [*map(str, circuit.kinds)],
                 "living": circuit.living_edges.astype(np.int8),
             }
 
@@ -83,8 +83,7 @@ class Pruner:
         def compute() -> Data:
             run = self.search
             found = token_types.scores(self.study.pair[0], run.groups, circuit, run.budget, run.store)
-            scores = {f"{sort}s_{REDUCE}": found.of(sort) for sort in SORTS}
-            return {"right": found.right, "losses": found.losses, **scores}
+            return {"right": found["right"], "losses": found["losses"]} | {f"{s}s_{REDUCE}": found[s] for s in SORTS}
 
         return self.search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD).data
 
@@ -96,8 +95,8 @@ class Pruner:
         """The record of what a circuit answers in a run, see `Run.record`."""
 
         def compute() -> Data:
-            how = run.budget, run.draw.two_pass, run.store
-            return {**token_types.answers(self.study.pair[0], run.groups, circuit, None, *how), **run.about}
+            answers = token_types.answers(self.study.pair[0], run.groups, circuit, run.budget, run.store)
+            return {**answers, **run.about}
 
         return run.keep("token-type answers", compute, circuit=circuit.digest)
 
@@ -122,13 +121,13 @@ class Pruner:
         whole = self.search.answers({names.FULL: WHOLE})[names.FULL]
         with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
 
-            def measure(circuit: Circuit, number: int) -> Any:
+            def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats | None]:
                 steps.update()
                 if not score_files:
-                    return SimpleNamespace(right=self.scored(circuit)["right"], scores=self.scores(circuit, sort))
+                    return self.scored(circuit)["right"], self.scores(circuit, sort)
                 last = number == len(score_files)  # after it nothing is pruned
                 scores = None if last else read_scores(Path(score_files[number]), circuit, sort)
-                return SimpleNamespace(right=self.record(self.search, circuit).data["right"], scores=scores)
+                return self.record(self.search, circuit).data["right"], scores
 
             return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
 
@@ -158,7 +157,7 @@ class Pruner:
             "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
             "rows": {left[number]: self.row(pruning.rounds[number].circuit, self.runs) for number in chosen},
             "result": result.count(sort),
-            "kept": [*result.names(sort)],
+            "kept": result.names(sort),
             "random": [self.row(one, self.runs[:1]) for one in self.at_random(sort, start, result, sets)],
         }
 

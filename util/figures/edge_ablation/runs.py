@@ -18,17 +18,9 @@ from tqdm import tqdm
 
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
-from util.edges.splicing import (
-    STORED,
-    Ablated,
-    Group,
-    Store,
-    continuations,
-    groups_of,
-    outcomes,
-    whole_logits,
-    without_demonstrations,
-)
+from util.edges.splicing import Ablated, Group, groups_of, outcomes, whole_logits, without_demonstrations
+from util.edges.states import STORED, Store
+from util.edges.writing import continuations
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET
 from util.engine.label_scores import next_token_logits
@@ -143,7 +135,7 @@ class Run:
             net, tokenizer = self.study.pair
             while self._unchecked:  # a bad one stops nothing halfway
                 Ablated(net, self.groups, self._unchecked.pop(), target=not generate)
-            data: Data = outcomes(net, self.groups, ablation, self.whole, self.budget, self.draw.two_pass, self.store)
+            data: Data = outcomes(net, self.groups, ablation, self.whole, self.budget, self.store)
             if generate:
                 written = continuations(net, tokenizer, self.groups, ablation, self.budget, self.store)
                 for name, measure in (("line_right", line_right), ("prefix_right", prefix_right)):

@@ -29,8 +29,8 @@ class Draw:
 
     task: by its name, or a folder with a data set of pairs, see `word_pairs.pairs_from_saved`. layout: fields of
     `prompts.prompt.Layout` other than the task's, such as {"separator": ":", "join": " "}. token_budget: None for that
-    of `engine.batches`. two_pass: donors run before the prompts, not beside them, and once for many ablations. in_turn:
-    no query comes again before all came. trained: the words that the embedded model was trained on, not the longer
+    of `engine.batches`. two_pass: what runs leave is kept for other ablations, see `edges.states.Store`. in_turn: no
+    query comes again before all came. trained: the words that the embedded model was trained on, not the longer
     lists. Raises ValueError for a task, split, order, corruption or number that there is not.
     """
 

@@ -33,9 +33,9 @@ from util.figures.ioi_patching.patching import (
 )
 from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_pairs import NamePairs
-from util.scores.attribution import Method, edge_scores, graph_of
+from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
-from util.scores.evaluation import Circuits
+from util.scores.evaluation import circuits_of
 from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph
 from util.scores.paths import path_effects
@@ -279,7 +279,7 @@ def taken_apart(study: Study) -> Arrays:
     def compute() -> Arrays:
         model, tokenizer = study.pair
         try:
-            found = graph_of(Components(model, torch.tensor([tokenizer(study.settings.texts[0]).input_ids])))
+            found = model_graph(Components(model, torch.tensor([tokenizer(study.settings.texts[0]).input_ids])).model)
         except UnsupportedModel as error:
             return {"graph": [], "refused": str(error)}
         return {"graph": [found.layers, found.heads, found.parallel], "refused": ""}
@@ -318,7 +318,7 @@ def edges(study: Study) -> Arrays:
         rankings[f"random {place}"] = np.random.default_rng((settings.seed, place)).standard_normal(graph.shape)
     circuits = {
         name: {
-            by: _circuit_runs(study, judged, Circuits.of(graph, scores, absolute=by == "CMD")) for by in ("CPR", "CMD")
+            by: _circuit_runs(study, judged, circuits_of(graph, scores, absolute=by == "CMD")) for by in ("CPR", "CMD")
         }
         for name, scores in rankings.items()
     }
@@ -359,20 +359,20 @@ def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
     return _blocks(study, "exact effects of edges", pairs, blocks, compute, join, edges=_digest(places))
 
 
-def _circuit_runs(study: Study, pairs: NamePairs, circuits: Circuits) -> Arrays:
-    every = np.concatenate([circuits.edges, np.zeros_like(circuits.edges[:1])])
+def _circuit_runs(study: Study, pairs: NamePairs, circuits: NDArray[np.bool_]) -> Arrays:
+    every = np.concatenate([circuits, np.zeros_like(circuits[:1])])
 
     def compute(some: Block) -> Arrays:
-        run = partial(circuit_metrics, study.pair[0], circuits=[*every[list(some)]])
+        run = partial(circuit_metrics, study.pair[0], circuits=every[list(some)])
         return {"runs": _by_shape(pairs, lambda *batch: run(*batch).T)}
 
     def join(measured: list[Arrays]) -> Arrays:
         runs = np.concatenate([block["runs"] for block in measured], 1).T
         return {"runs": runs[:-1], "empty": runs[-1]}
 
-    blocks, asked = partial(_chunks, len(every), CIRCUITS), _digest(circuits.edges)
+    blocks, asked = partial(_chunks, len(every), CIRCUITS), _digest(circuits)
     runs = _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=asked)
-    return {"sizes": circuits.sizes, **runs}
+    return {"sizes": circuits.sum(axis=(1, 2)), **runs}
 
 
 def _digest(array: NDArray[Any]) -> str:

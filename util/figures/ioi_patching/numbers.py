@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from util.scores.evaluation import SHARES, Curve, spearman
+from util.scores.evaluation import SHARES, area, faithfulness, spearman
 from util.scores.graph import ComponentGraph
 from util.stats.controls import layer_alike
 from util.stats.heads import top
@@ -388,8 +388,13 @@ def edges(arrays: Arrays, settings: Any) -> Numbers:
     curves: dict[str, Numbers] = {name: {} for name in circuits}
     for name, runs in circuits.items():
         for measure, run in runs.items():
-            curve = Curve(SHARES, run["sizes"], measure == "CMD", run["runs"], full, run["empty"], clusters)
-            curves[name][measure] = curve.values() | {"faithfulness": vars(curve.faithfulness)}
+            metrics = run["runs"], full, run["empty"], clusters
+            curves[name][measure] = {
+                measure: area(*metrics, absolute=measure == "CMD"),
+                "faithfulness": vars(faithfulness(*metrics)),
+                "shares": list(SHARES),
+                "sizes": run["sizes"],
+            }
     return {
         "component graph": {
             "strongest": strongest,
