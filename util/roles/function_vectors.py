@@ -31,7 +31,7 @@ from util.engine.replay import path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
-from util.roles.cuts import last_write
+from util.roles.effects import chunks, last_write
 from util.roles.results import FunctionVectorHeads, IndirectEffects
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.study.provenance import digest
@@ -242,7 +242,7 @@ class FunctionVectorStudy(Measurement):
     def _blocks(self) -> list[list[int]]:
         """Prompts of like lengths together, as those of one length are run in one batch."""
         order = sorted(range(len(self._corrupted_groups)), key=lambda number: self._corrupted_groups[number].length)
-        return [order[start : start + BLOCK] for start in range(0, len(order), BLOCK)]
+        return chunks(order, BLOCK)
 
     def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
         groups = [self._corrupted_groups[number] for number in numbers]

@@ -9,7 +9,7 @@ Labels count by their first tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,17 +26,16 @@ from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
-from util.roles.cuts import Cells, head_cut, other_cells
-from util.roles.heads import plain
+from util.roles.effects import Cells, chunks, evidence, head_cut, other_cells
 from util.roles.label_task import DATASETS, KS, LabelTask, candidates, data_request, first_done
-from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
+from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.answers import label_mass, which_label
+from util.stats.heads import Head
 from util.stats.task_check import TaskCheck, chosen
 from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
 from util.study.records import Measurement, joined
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
-WHICH, MASS = "which label", "label mass"
 TASK_PROMPTS = 128  # the last queries: they say whether the task is done
 BLOCK = 4  # prompts that are measured before what was measured is kept
 
@@ -74,8 +73,7 @@ class LabelRoles(Measurement):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
-        effects = list(map(self._effect, ROLES))
-        return tuple(Evidence(role, self._scores[role], effect) for role, effect in zip(ROLES, effects, strict=True))
+        return tuple(map(self._evidence, ROLES))
 
     @cached_property
     def _candidates(self) -> tuple[LabelTask, ...]:
@@ -114,7 +112,7 @@ class LabelRoles(Measurement):
         data = self.measured(self._measure_scores, part="scores").data
         uniform = FACTOR * data["uniform"][:, :, None, None]  # [roles, N, 1, 1]
         nulls = np.maximum(uniform[0], data["elsewhere"]), uniform[1]
-        return {role: Score(data[str(role)], null, "attention") for role, null in zip(ROLES, nulls, strict=True)}
+        return {role: Score(data[str(role)], null) for role, null in zip(ROLES, nulls, strict=True)}
 
     def _measure_scores(self) -> dict[str, Any]:
         model, found = self.pair[0], prepare(self.pair[0])
@@ -144,19 +142,11 @@ class LabelRoles(Measurement):
 
     # -------------------------------------------------------------------------------------------- effects
 
-    def _effect(self, role: Role) -> Effect:
+    def _evidence(self, role: Role) -> Evidence:
         score = self._scores[role]
-        heads, second = score.chosen(), score.halves[1]
-        if not heads:
-            return score.no_effect("nats")
-        endpoint = WHICH if self.task.done else MASS
 
-        def blocks() -> list[list[int]]:
-            return [second[start : start + BLOCK].tolist() for start in range(0, len(second), BLOCK)]
-
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
-            layers = support(self.pair[0]).layers
-            lost = []
+        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+            layers, lost = support(self.pair[0]).layers, []
             for number in numbers:
                 cut = _cells(role, self._plan.tokens[number])
                 control = other_cells(cut, self._special, (self.seed, number))
@@ -165,10 +155,14 @@ class LabelRoles(Measurement):
             cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads), 2)
             return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
 
-        part = {"part": "effects of labels", "role": str(role), "heads": plain(heads)}
-        data = self.measured_in_blocks(blocks, measure, joined("cut", "control"), **part).data
-        place = (WHICH, MASS).index(endpoint)
-        return Effect(heads, data["cut"][..., place], data["control"][..., place], f"nats of {endpoint}")
+        def of_endpoint(lost: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
+            place = 0 if self.task.done else 1
+            return lost["cut"][..., place], lost["control"][..., place]
+
+        return evidence(
+            self, role, score, measure, lambda heads: chunks(score.halves[1].tolist(), BLOCK),
+            joined("cut", "control"), of_endpoint, part={"part": "effects of labels", "role": str(role)},
+        )  # fmt: skip
 
     @cached_property
     def _special(self) -> int:

@@ -9,7 +9,7 @@ either. Here it says that the task decides what the head writes, more than the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, get_args
@@ -24,7 +24,7 @@ from util.engine.batches import TOKEN_BUDGET
 from util.engine.handshake import prepare
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import replay
-from util.roles.cuts import last_write
+from util.roles.effects import Blocks, chunks, evidence, last_write
 from util.roles.function_vectors import (
     CORRUPTED,
     TASKS,
@@ -34,14 +34,12 @@ from util.roles.function_vectors import (
     each_last_output,
     without_prompts,
 )
-from util.roles.heads import plain
-from util.roles.rules import Effect, Evidence, Role, Score
+from util.roles.rules import Evidence, Floats, Role, Score
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Natural, checked
 from util.study.records import Measurement, joined
 
 ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
-UNIT = "probability of the answer"
 BLOCK = 8  # prompts that are measured before what was measured is kept
 
 
@@ -110,7 +108,7 @@ class VectorRoles(Measurement):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of the role."""
-        return (Evidence(Role.FUNCTION_VECTOR, self._score, self._effect()),)
+        return (self._evidence(),)
 
     # -------------------------------------------------------------------------------------------- the prompts
 
@@ -154,7 +152,7 @@ class VectorRoles(Measurement):
     @cached_property
     def _score(self) -> Score:
         data = self.measured(self._measure_likeness, part="likeness", corruption=self._corruption).data
-        return Score(data["own"], (1 + data["other"]) / 2, "cosine")
+        return Score(data["own"], (1 + data["other"]) / 2)
 
     def _measure_likeness(self) -> dict[str, Any]:
         """The likeness to the own task's mean and to those of the others, means over tasks [P, L, H] each."""
@@ -172,28 +170,25 @@ class VectorRoles(Measurement):
 
     # -------------------------------------------------------------------------------------------- effect
 
-    def _effect(self) -> Effect:
-        heads, second = self._score.chosen(), self._score.halves[1]
-        if not heads:
-            return self._score.no_effect(UNIT)
-        count = len(second)
+    def _evidence(self) -> Evidence:
+        second = self._score.halves[1]
+        count, tasks = len(second), len(self.tasks)
 
-        def blocks() -> list[list[int]]:
+        def blocks(heads: Sequence[Head]) -> Blocks:
             """Prompts of one task together: prompt i of task t has the number t * count + i."""
-            starts = range(0, count, BLOCK)
-            return [
-                [task * count + i for i in range(start, min(start + BLOCK, count))]
-                for task in range(len(self.tasks))
-                for start in starts
-            ]
+            return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
 
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
-            return self._measure_effects(numbers[0] // count, second[[number % count for number in numbers]], heads)
+        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+            return self._measure_effects(numbers[0] // count, second[np.array(numbers) % count], heads)
 
-        part = {"part": "effects", "corruption": self._corruption, "heads": plain(heads)}
-        data = self.measured_in_blocks(blocks, measure, joined("own", "other"), **part).data
-        own, other = (data[name].reshape(len(self.tasks), count, -1).mean(axis=0) for name in ("own", "other"))
-        return Effect(heads, own, other, UNIT)
+        def of_tasks(added: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
+            own, other = (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))
+            return own, other
+
+        return evidence(
+            self, Role.FUNCTION_VECTOR, self._score, measure, blocks, joined("own", "other"), of_tasks,
+            part={"part": "effects", "corruption": self._corruption},
+        )  # fmt: skip
 
     def _measure_effects(self, task: int, prompts: NDArray[np.int64], heads: Sequence[Head]) -> dict[str, Any]:
         """What the own task's mean and another task's add to the answer's probability, [P, C] each.
@@ -201,7 +196,7 @@ class VectorRoles(Measurement):
         task: its number; prompts [P]: places among the task's prompts; heads [C].
         """
         of_task, layers = self._tasks[task], prepare(self.pair[0]).layers
-        own, other = np.empty((len(prompts), len(heads))), np.empty((len(prompts), len(heads)))
+        added = np.empty((len(prompts), 2, len(heads)))
         lengths = np.array([of_task.groups[place].length for place in prompts])
         for length in np.unique(lengths).tolist():
             rows = np.flatnonzero(lengths == length)
@@ -215,9 +210,9 @@ class VectorRoles(Measurement):
             ids = torch.tensor([of_task.corrupted[place] for place in places])
             answers = torch.tensor([of_task.groups[place].target[:1] for place in places])
             runs = replay(self.pair[0], ids, edits, answers, length - 1, log_probabilities=True)
-            added = (runs.logits[..., 0].exp() - runs.base[:, 0].exp()).T.double().numpy()  # [N, 2 C]
-            own[rows], other[rows] = added[:, : len(heads)], added[:, len(heads) :]
-        return {"own": own, "other": other}
+            more = (runs.logits[..., 0].exp() - runs.base[:, 0].exp()).T.double().numpy()  # [N, 2 C]
+            added[rows] = more.reshape(len(rows), 2, -1)
+        return {"own": added[:, 0], "other": added[:, 1]}
 
     def _other_task(self, task: int, index: int) -> int:
         """The number of the task that is the control for prompt `index` of a task: each other one in turn."""
