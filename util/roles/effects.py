@@ -1,4 +1,4 @@
-"""Effects of single heads, and the edits that show them: cells (query, key) that are cut, and what is written instead."""
+"""Effects of single heads: cells (query, key) of attention that are cut, their control, what is written instead."""
 
 from __future__ import annotations
 

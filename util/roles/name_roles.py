@@ -130,7 +130,9 @@ class NameRoles(NamePairs):
             return {"cut": lost[:, : len(heads)], "control": lost[:, len(heads) :], "numbers": list(numbers)}
 
         join = joined("cut", "control", by="numbers")
-        return evidence(self, role, self._scores[role], measure, self._blocks, join, part={"part": "effects", "role": str(role)})
+        return evidence(
+            self, role, self._scores[role], measure, self._blocks, join, part={"part": "effects", "role": str(role)}
+        )
 
     def _inhibition(self, direct: Floats) -> Evidence:
         """What is lost by what heads write at END, without what they tell the output directly [M, L, H]."""

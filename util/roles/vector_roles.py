@@ -10,29 +10,27 @@ either. Here it says that the task decides what the head writes, more than the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 
-from util.edges.splicing import Group, groups_of
-from util.engine.batches import TOKEN_BUDGET
 from util.engine.handshake import prepare
-from util.engine.label_scores import next_token_logits
 from util.engine.replay import replay
+from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.effects import Blocks, chunks, evidence, last_write
 from util.roles.function_vectors import (
-    CORRUPTED,
     TASKS,
     Corruption,
     FunctionVectorStudy,
     TaskNames,
+    TaskPrompt,
+    answer_probabilities,
     each_last_output,
-    without_prompts,
+    why_no_prompts,
 )
 from util.roles.rules import Evidence, Floats, Role, Score
 from util.stats.heads import Head
@@ -104,7 +102,13 @@ class VectorRoles(Measurement):
 
     def tasks_left_out(self) -> dict[str, str]:
         """Returns the tasks that the tokenizer has no prompts of, each with the reason. The model is loaded."""
-        return without_prompts(study for of_tasks in self._studies.values() for study in of_tasks)
+        reasons: dict[str, str] = {}
+        for study in (study for studies in self._studies.values() for study in studies):
+            try:
+                study.corrupted, study.intact_prompts  # noqa: B018  # they raise it
+            except UnsupportedTokenizer as error:
+                reasons.setdefault(study.task, why_no_prompts(error))
+        return reasons
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of the role."""
@@ -123,28 +127,23 @@ class VectorRoles(Measurement):
 
         def measure() -> dict[str, Any]:
             lost = []
-            for task in self._drawn(corruption):
-                answers = [group.target[0] for group in task.groups]
-                runs = [group.base.ids[: group.length] for group in task.groups], task.corrupted
-                intact, corrupted = (softmax(next_token_logits(self.pair[0], ids), axis=1) for ids in runs)
-                lost.append((intact - corrupted)[np.arange(len(answers)), answers].mean(dtype=np.float64))
+            for _, prompts in self._drawn(corruption):
+                answers = [prompt.answer for prompt in prompts]
+                intact = answer_probabilities(self.pair[0], [prompt.intact for prompt in prompts], answers)
+                corrupted = answer_probabilities(self.pair[0], [prompt.corrupted for prompt in prompts], answers)
+                lost.append((intact - corrupted).mean(dtype=np.float64))
             return {"room": np.array(lost)}
 
         return float(self.measured(measure, part="room", corruption=corruption).data["room"].mean())
 
-    def _drawn(self, corruption: Corruption) -> list[_Task]:
-        """The prompts of every task, those alone whose number every task has."""
+    def _drawn(self, corruption: Corruption) -> list[tuple[FunctionVectorStudy, list[TaskPrompt]]]:
+        """Every task with its prompts: those whose number every task has."""
         studies = self._studies[corruption]
-        items = [{item.index: item for item in study.corrupted.items} for study in studies]
-        common = sorted(set.intersection(*map(set, items)))
-        number = CORRUPTED[corruption]
-        return [
-            _Task(groups_of([of_task[index] for index in common], self.pair[1]), number, common, study)
-            for study, of_task in zip(studies, items, strict=True)
-        ]
+        common = set.intersection(*({prompt.index for prompt in study.tokens} for study in studies))
+        return [(study, [prompt for prompt in study.tokens if prompt.index in common]) for study in studies]
 
     @cached_property
-    def _tasks(self) -> list[_Task]:
+    def _tasks(self) -> list[tuple[FunctionVectorStudy, list[TaskPrompt]]]:
         return self._drawn(self._corruption)
 
     # -------------------------------------------------------------------------------------------- score
@@ -156,12 +155,11 @@ class VectorRoles(Measurement):
 
     def _measure_likeness(self) -> dict[str, Any]:
         """The likeness to the own task's mean and to those of the others, means over tasks [P, L, H] each."""
-        means = np.stack([task.study.means for task in self._tasks]).astype(np.float64)
+        means = np.stack([study.means for study, _ in self._tasks]).astype(np.float64)
         means /= np.linalg.norm(means, axis=-1, keepdims=True)
         own, other = [], []
-        for number, task in enumerate(self._tasks):
-            ids = [group.base.ids[: group.length] for group in task.groups]
-            z = each_last_output(self.pair[0], ids, TOKEN_BUDGET)
+        for number, (_, prompts) in enumerate(self._tasks):
+            z = each_last_output(self.pair[0], [prompt.intact for prompt in prompts])
             z /= np.linalg.norm(z, axis=-1, keepdims=True)
             likeness = np.einsum("nlhd,tlhd->tnlh", z, means)
             own.append(likeness[number])
@@ -190,25 +188,25 @@ class VectorRoles(Measurement):
             part={"part": "effects", "corruption": self._corruption},
         )  # fmt: skip
 
-    def _measure_effects(self, task: int, prompts: NDArray[np.int64], heads: Sequence[Head]) -> dict[str, Any]:
+    def _measure_effects(self, task: int, numbers: NDArray[np.int64], heads: Sequence[Head]) -> dict[str, Any]:
         """What the own task's mean and another task's add to the answer's probability, [P, C] each.
 
-        task: its number; prompts [P]: places among the task's prompts; heads [C].
+        task: its number; numbers [P]: places among the task's prompts; heads [C].
         """
-        of_task, layers = self._tasks[task], prepare(self.pair[0]).layers
+        prompts, layers = [self._tasks[task][1][number] for number in numbers], prepare(self.pair[0]).layers
         added = np.empty((len(prompts), 2, len(heads)))
-        lengths = np.array([of_task.groups[place].length for place in prompts])
+        lengths = np.array([len(prompt.corrupted) for prompt in prompts])
         for length in np.unique(lengths).tolist():
             rows = np.flatnonzero(lengths == length)
-            places = prompts[rows].tolist()
-            sources = [task] * len(places), [self._other_task(task, of_task.index[place]) for place in places]
+            alike = [prompts[row] for row in rows]
+            sources = [task] * len(alike), [self._other_task(task, prompt.index) for prompt in alike]
             edits = [
                 last_write(layers[layer], head, self._means(tasks, (layer, head)))
                 for tasks in sources
                 for layer, head in heads
             ]
-            ids = torch.tensor([of_task.corrupted[place] for place in places])
-            answers = torch.tensor([of_task.groups[place].target[:1] for place in places])
+            ids = torch.tensor([prompt.corrupted for prompt in alike])
+            answers = torch.tensor([[prompt.answer] for prompt in alike])
             runs = replay(self.pair[0], ids, edits, answers, length - 1, log_probabilities=True)
             more = (runs.logits[..., 0].exp() - runs.base[:, 0].exp()).T.double().numpy()  # [N, 2 C]
             added[rows] = more.reshape(len(rows), 2, -1)
@@ -220,19 +218,4 @@ class VectorRoles(Measurement):
 
     def _means(self, tasks: Sequence[int], head: Head) -> torch.Tensor:
         """The mean output of one head on each of some tasks, [N, dv]."""
-        return torch.from_numpy(np.stack([self._tasks[task].study.means[head] for task in tasks]))
-
-
-@dataclass(frozen=True)
-class _Task:
-    """The prompts of one task: groups [P]; number: of their corruption; index [P]: the prompts' own numbers."""
-
-    groups: Sequence[Group]
-    number: int
-    index: Sequence[int]
-    study: FunctionVectorStudy
-
-    @property
-    def corrupted(self) -> list[Sequence[int]]:
-        """The tokens of the corrupted prompts."""
-        return [group.donors[self.number].ids[: group.length] for group in self.groups]
+        return torch.from_numpy(np.stack([self._tasks[task][0].means[head] for task in tasks]))

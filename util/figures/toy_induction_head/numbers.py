@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from util import paths
 from util.roles import attention_scores
-from util.roles.attention_scores import ROLES, best_heads, scored_head
+from util.roles.attention_scores import ROLES, best_heads, head_intervals
 from util.stats.heads import head_name
 
 Floats = NDArray[np.floating]
@@ -137,10 +137,10 @@ def heads(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """Scores of planted heads, and of the best heads of the trained model and its twin, held-out ones."""
     planted, shown = arrays["planted"], {}
     for layer, head, role in arrays["roles"]:
-        shown[f"planted GPT-2, {head_name((layer, head))}: {role}"] = scored_head(planted, (layer, head)).scores
+        shown[f"planted GPT-2, {head_name((layer, head))}: {role}"] = head_intervals(planted, (layer, head))
     for whose, name in (("trained", arrays["title"]), ("untrained", "untrained twin")):
-        for role, best in best_heads(arrays[whose]).items() if whose in arrays else ():
-            shown[f"{name}, {best.name}: best {role.replace('_', ' ')}"] = best.scores
+        for role, (best, intervals) in best_heads(arrays[whose]).items() if whose in arrays else ():
+            shown[f"{name}, {head_name(best)}: best {role.replace('_', ' ')}"] = intervals
     means = {role: planted[role].mean(axis=0) for role in ROLES}
     decoys = {role: float(max(mean[tuple(decoy)] for decoy in arrays["decoys"])) for role, mean in means.items()}
     return {"heads": shown, "planted": {"decoys, at most": decoys}}
@@ -160,10 +160,10 @@ def patterns(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     scores = [role_scores(pattern, length, copies, bos=bool(number)) for number, pattern in enumerate(by_hand.values())]
     found = {}
     for (role, pattern), own in zip(by_hand.items(), scores, strict=True):
-        best, score = arrays["best"][role], own[role.replace("_", " ")]
+        (best, intervals), score = arrays["best"][role], own[role.replace("_", " ")]
         found[f"by hand, {role}"] = {"score": score, **_visible(pattern[-copies * length :, -copies * length :])}
         rows = arrays["attention"][role][1:, 1:]
-        found[f"{best.name}, {role}"] = {"score": best.scores[role], **_visible(rows)}
+        found[f"{head_name(best)}, {role}"] = {"score": intervals[role], **_visible(rows)}
     return {"patterns": {"title": arrays["title"], "length": length, "heads": found}}
 
 
