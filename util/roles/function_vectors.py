@@ -9,10 +9,10 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
 from util.roles.effects import Blocks, chunks, last_write
+from util.stats.heads import Head
 from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.study.provenance import digest
@@ -96,27 +97,40 @@ def each_last_output(
     return np.stack(outputs)
 
 
+def probabilities_under(
+    model: PreTrainedModel,
+    ids: Sequence[Sequence[int]],
+    answers: Sequence[int],
+    writes: Sequence[tuple[Head, NDArray[np.floating]]],
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """The probability of each prompt's answer without any write [P], and under each of W alone [P, W].
+
+    ids: P prompts; answers [P]: the token of each answer; writes: a head and what it writes at the last token of each
+    prompt, [P, dv]. float32 (float64 in a float64 model).
+    """
+    layers, lengths, wanted = prepare(model).layers, np.array(list(map(len, ids))), torch.tensor(answers)
+    check_context(model, lengths.tolist())
+    probabilities = np.empty((len(ids), 1 + len(writes)), writes[0][1].dtype)
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        edits = [last_write(layers[layer], head, torch.from_numpy(values[rows])) for (layer, head), values in writes]
+        prompts = torch.tensor([ids[row] for row in rows])
+        runs = replay(model, prompts, edits, wanted[rows, None], length - 1, log_probabilities=True)
+        probabilities[rows] = torch.cat([runs.base, runs.logits[..., 0].T], dim=1).exp()
+    return probabilities[:, 0], probabilities[:, 1:]
+
+
 def patched_probabilities(
     model: PreTrainedModel, ids: Sequence[Sequence[int]], answers: Sequence[int], mean: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The probability of each prompt's answer, one head patched at a time.
+    """The probability of each prompt's answer, one head patched at a time: corrupted [P], patched [P, L, H].
 
-    ids: P prompts; answers [P]: the token of each answer; mean [L, H, dv]: what is written into a head at the last
-    token. Gives corrupted [P], nothing patched, and patched [P, L, H]; float32 (float64 in a float64 model).
+    mean [L, H, dv]: what is written into a head at the last token; else see `probabilities_under`.
     """
-    support = prepare(model)
-    check_context(model, list(map(len, ids)))
-    values = torch.from_numpy(mean)
-    places = list(np.ndindex(*mean.shape[:2]))
-    corrupted, patched = np.empty(len(ids), mean.dtype), np.empty((len(ids), *mean.shape[:2]), mean.dtype)
-    for length in sorted({len(tokens) for tokens in ids}):
-        numbers = [number for number, tokens in enumerate(ids) if len(tokens) == length]
-        edits = [last_write(support.layers[at], head, values[at, head].expand(len(numbers), -1)) for at, head in places]
-        prompts, wanted = torch.tensor([ids[i] for i in numbers]), torch.tensor([[answers[i]] for i in numbers])
-        runs = replay(model, prompts, edits, wanted, length - 1, log_probabilities=True)
-        corrupted[numbers] = runs.base[:, 0].exp().numpy()
-        patched[numbers] = runs.logits[..., 0].exp().T.reshape(len(numbers), *mean.shape[:2]).numpy()
-    return {"corrupted": corrupted, "patched": patched}
+    shape = len(ids), *mean.shape
+    writes = [(head, np.broadcast_to(mean[head], shape[::3])) for head in np.ndindex(*mean.shape[:2])]
+    corrupted, patched = probabilities_under(model, ids, answers, writes)
+    return {"corrupted": corrupted, "patched": patched.reshape(shape[:3])}
 
 
 def answer_probabilities(
@@ -200,14 +214,17 @@ class FunctionVectorHeads:
 # ------------------------------------------------------------------------------------------------ study
 
 
-@dataclass(frozen=True)
-class TaskPrompt:
-    """The tokens of a prompt with intact and with corrupted demonstrations, its answer's first token, its number."""
+class TaskPrompts(NamedTuple):
+    """P prompts as tokens: their numbers, tokens with intact and with corrupted demonstrations, first answer tokens."""
 
-    index: int
-    intact: Sequence[int]
-    corrupted: Sequence[int]
-    answer: int
+    index: Sequence[int]
+    intact: Sequence[Sequence[int]]
+    corrupted: Sequence[Sequence[int]]
+    answers: Sequence[int]
+
+    def take(self, places: Iterable[int]) -> TaskPrompts:
+        """The prompts at some places."""
+        return TaskPrompts(*zip(*(list(zip(*self, strict=True))[place] for place in places), strict=True))
 
 
 def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
@@ -298,13 +315,13 @@ class FunctionVectorStudy(Measurement):
         return self._drawn(self.intact, self.seed + OTHER_PROMPTS)
 
     @cached_property
-    def tokens(self) -> list[TaskPrompt]:
+    def tokens(self) -> TaskPrompts:
         """The corrupted prompts as tokens."""
-        items, tokens = self.corrupted.items, []
+        items, rows = self.corrupted.items, []
         for item, group in zip(items, groups_of(items, self.pair[1]), strict=True):
             intact, corrupted = (typed.ids[: group.length] for typed in (group.base, group.donors[self._number]))
-            tokens.append(TaskPrompt(item.index, intact, corrupted, group.target[0]))
-        return tokens
+            rows.append((item.index, intact, corrupted, group.target[0]))
+        return TaskPrompts(*zip(*rows, strict=True))
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
@@ -325,15 +342,13 @@ class FunctionVectorStudy(Measurement):
 
     def _blocks(self) -> Blocks:
         """Prompts of like lengths together, as those of one length are run in one batch."""
-        return chunks(sorted(range(len(self.tokens)), key=lambda number: len(self.tokens[number].intact)), BLOCK)
+        return chunks(np.argsort(list(map(len, self.tokens.intact)), kind="stable").tolist(), BLOCK)
 
     def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
-        prompts = [self.tokens[number] for number in numbers]
-        answers = [prompt.answer for prompt in prompts]
-        patched = patched_probabilities(self.pair[0], [prompt.corrupted for prompt in prompts], answers, self.means)
-        intact = answer_probabilities(self.pair[0], [prompt.intact for prompt in prompts], answers)
-        index = np.array([prompt.index for prompt in prompts])
-        return {**patched, "intact": intact, "index": index, "path": path(self.pair[0])}
+        prompts = self.tokens.take(numbers)
+        patched = patched_probabilities(self.pair[0], prompts.corrupted, prompts.answers, self.means)
+        intact = answer_probabilities(self.pair[0], prompts.intact, prompts.answers)
+        return {**patched, "intact": intact, "index": np.array(prompts.index), "path": path(self.pair[0])}
 
 
 def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:

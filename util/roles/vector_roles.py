@@ -15,21 +15,18 @@ from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from util.engine.handshake import prepare
-from util.engine.replay import replay
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, chunks, evidence, last_write
+from util.roles.effects import Blocks, chunks, evidence
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
     FunctionVectorStudy,
     TaskNames,
-    TaskPrompt,
+    TaskPrompts,
     answer_probabilities,
     each_last_output,
+    probabilities_under,
     why_no_prompts,
 )
 from util.roles.rules import Evidence, Floats, Role, Score
@@ -110,10 +107,6 @@ class VectorRoles(Measurement):
                 reasons.setdefault(study.task, why_no_prompts(error))
         return reasons
 
-    def evidence(self) -> tuple[Evidence, ...]:
-        """Returns score and effect of the role."""
-        return (self._evidence(),)
-
     # -------------------------------------------------------------------------------------------- the prompts
 
     @cached_property
@@ -126,24 +119,23 @@ class VectorRoles(Measurement):
         """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
 
         def measure() -> dict[str, Any]:
-            lost = []
+            model, lost = self.pair[0], []
             for _, prompts in self._drawn(corruption):
-                answers = [prompt.answer for prompt in prompts]
-                intact = answer_probabilities(self.pair[0], [prompt.intact for prompt in prompts], answers)
-                corrupted = answer_probabilities(self.pair[0], [prompt.corrupted for prompt in prompts], answers)
+                intact = answer_probabilities(model, prompts.intact, prompts.answers)
+                corrupted = answer_probabilities(model, prompts.corrupted, prompts.answers)
                 lost.append((intact - corrupted).mean(dtype=np.float64))
             return {"room": np.array(lost)}
 
         return float(self.measured(measure, part="room", corruption=corruption).data["room"].mean())
 
-    def _drawn(self, corruption: Corruption) -> list[tuple[FunctionVectorStudy, list[TaskPrompt]]]:
+    def _drawn(self, corruption: Corruption) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
         """Every task with its prompts: those whose number every task has."""
         studies = self._studies[corruption]
-        common = set.intersection(*({prompt.index for prompt in study.tokens} for study in studies))
-        return [(study, [prompt for prompt in study.tokens if prompt.index in common]) for study in studies]
+        common = sorted(set.intersection(*(set(study.tokens.index) for study in studies)))
+        return [(study, study.tokens.take(map(study.tokens.index.index, common))) for study in studies]
 
     @cached_property
-    def _tasks(self) -> list[tuple[FunctionVectorStudy, list[TaskPrompt]]]:
+    def _tasks(self) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
         return self._drawn(self._corruption)
 
     # -------------------------------------------------------------------------------------------- score
@@ -159,7 +151,7 @@ class VectorRoles(Measurement):
         means /= np.linalg.norm(means, axis=-1, keepdims=True)
         own, other = [], []
         for number, (_, prompts) in enumerate(self._tasks):
-            z = each_last_output(self.pair[0], [prompt.intact for prompt in prompts])
+            z = each_last_output(self.pair[0], prompts.intact)
             z /= np.linalg.norm(z, axis=-1, keepdims=True)
             likeness = np.einsum("nlhd,tlhd->tnlh", z, means)
             own.append(likeness[number])
@@ -168,7 +160,8 @@ class VectorRoles(Measurement):
 
     # -------------------------------------------------------------------------------------------- effect
 
-    def _evidence(self) -> Evidence:
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Returns score and effect of the role."""
         second = self._score.halves[1]
         count, tasks = len(second), len(self.tasks)
 
@@ -177,45 +170,24 @@ class VectorRoles(Measurement):
             return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
 
         def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
-            return self._measure_effects(numbers[0] // count, second[np.array(numbers) % count], heads)
+            """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
+            task = numbers[0] // count
+            prompts = self._tasks[task][1].take(second[np.array(numbers) % count])
+            sources = [task] * len(numbers), [self._other_task(task, index) for index in prompts.index]
+            means = np.stack([study.means for study, _ in self._tasks])
+            writes = [(head, means[(of_tasks, *head)]) for of_tasks in sources for head in heads]
+            corrupted, patched = probabilities_under(self.pair[0], prompts.corrupted, prompts.answers, writes)
+            own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)
+            return {"own": own, "other": other}
 
-        def of_tasks(added: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
+        def mean_of_tasks(added: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
             own, other = (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))
             return own, other
 
-        return evidence(
-            self, Role.FUNCTION_VECTOR, self._score, measure, blocks, joined("own", "other"), of_tasks,
-            part={"part": "effects", "corruption": self._corruption},
-        )  # fmt: skip
-
-    def _measure_effects(self, task: int, numbers: NDArray[np.int64], heads: Sequence[Head]) -> dict[str, Any]:
-        """What the own task's mean and another task's add to the answer's probability, [P, C] each.
-
-        task: its number; numbers [P]: places among the task's prompts; heads [C].
-        """
-        prompts, layers = [self._tasks[task][1][number] for number in numbers], prepare(self.pair[0]).layers
-        added = np.empty((len(prompts), 2, len(heads)))
-        lengths = np.array([len(prompt.corrupted) for prompt in prompts])
-        for length in np.unique(lengths).tolist():
-            rows = np.flatnonzero(lengths == length)
-            alike = [prompts[row] for row in rows]
-            sources = [task] * len(alike), [self._other_task(task, prompt.index) for prompt in alike]
-            edits = [
-                last_write(layers[layer], head, self._means(tasks, (layer, head)))
-                for tasks in sources
-                for layer, head in heads
-            ]
-            ids = torch.tensor([prompt.corrupted for prompt in alike])
-            answers = torch.tensor([[prompt.answer] for prompt in alike])
-            runs = replay(self.pair[0], ids, edits, answers, length - 1, log_probabilities=True)
-            more = (runs.logits[..., 0].exp() - runs.base[:, 0].exp()).T.double().numpy()  # [N, 2 C]
-            added[rows] = more.reshape(len(rows), 2, -1)
-        return {"own": added[:, 0], "other": added[:, 1]}
+        part, join = {"part": "effects", "corruption": self._corruption}, joined("own", "other")
+        role = Role.FUNCTION_VECTOR
+        return (evidence(self, role, self._score, measure, blocks, join, mean_of_tasks, part=part),)
 
     def _other_task(self, task: int, index: int) -> int:
         """The number of the task that is the control for prompt `index` of a task: each other one in turn."""
         return (task + 1 + index % (len(self.tasks) - 1)) % len(self.tasks)
-
-    def _means(self, tasks: Sequence[int], head: Head) -> torch.Tensor:
-        """The mean output of one head on each of some tasks, [N, dv]."""
-        return torch.from_numpy(np.stack([self._tasks[task][0].means[head] for task in tasks]))
