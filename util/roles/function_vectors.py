@@ -9,7 +9,7 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
@@ -222,9 +222,9 @@ class TaskPrompts(NamedTuple):
     corrupted: Sequence[Sequence[int]]
     answers: Sequence[int]
 
-    def take(self, places: Iterable[int]) -> TaskPrompts:
+    def take(self, places: Sequence[int]) -> TaskPrompts:
         """The prompts at some places."""
-        return TaskPrompts(*zip(*(list(zip(*self, strict=True))[place] for place in places), strict=True))
+        return TaskPrompts(*([column[place] for place in places] for column in self))
 
 
 def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:

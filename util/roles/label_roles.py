@@ -115,29 +115,26 @@ class LabelRoles(Measurement):
         return {role: Score(data[str(role)], null) for role, null in zip(ROLES, nulls, strict=True)}
 
     def _measure_scores(self) -> dict[str, Any]:
-        model, found = self.pair[0], prepare(self.pair[0])
-        shape = len(self._plan.ids), len(found.layers), found.heads
+        model, support, k = self.pair[0], prepare(self.pair[0]), self.task.k
+        shape = len(self._plan.ids), len(support.layers), support.heads
         before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
-        uniform, k = np.empty((len(ROLES), len(self._plan.ids))), self.task.k
-        for number, tokens in enumerate(self._plan.tokens):
-            labels = np.array(tokens.labels[:k])
-            uniform[:, number] = (1 / (labels + 1)).mean(), k / (tokens.forerunners[-1] + 1)
+        labels = np.array([tokens.labels[:k] for tokens in self._plan.tokens])
+        last = np.array([tokens.forerunners[-1] for tokens in self._plan.tokens])
 
         def visit(batch: Batch) -> None:
-            tokens = [self._plan.tokens[number] for number in batch.numbers]
             width = batch.inputs["input_ids"].shape[1]
             previous = CaptureRows(torch.arange(1, width), torch.arange(width - 1)[:, None])
-            labels = torch.tensor([one.labels[:k] for one in tokens])
-            last = CaptureRows(batch.lengths[:, None] - 1, labels[:, None])
-            forward(model, batch, previous, last)
-            for at, layer in enumerate(found.layers):
+            to_labels = CaptureRows(batch.lengths[:, None] - 1, torch.from_numpy(labels[batch.numbers])[:, None])
+            forward(model, batch, previous, to_labels)
+            for at, layer in enumerate(support.layers):
                 to_previous = previous.weights[layer][..., 0].float().cpu().numpy()  # [B, H, T - 1]
-                read[batch.numbers, at] = last.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
-                for row, number in enumerate(batch.numbers):
-                    before[number, at] = to_previous[row][:, labels[row].numpy() - 1].mean(1)
-                    elsewhere[number, at] = to_previous[row][:, _others(tokens[row]) - 1].mean(1)
+                read[batch.numbers, at] = to_labels.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
+                for row, number in zip(to_previous, batch.numbers, strict=True):
+                    before[number, at] = row[:, labels[number] - 1].mean(1)
+                    elsewhere[number, at] = row[:, _others(self._plan.tokens[number]) - 1].mean(1)
 
         run_rows(model, [Row(ids) for ids in self._plan.ids], visit, batches.TOKEN_BUDGET)
+        uniform = np.stack([(1 / (labels + 1)).mean(1), k / (last + 1)])
         return {str(ROLES[0]): before, str(ROLES[1]): read, "elsewhere": elsewhere, "uniform": uniform}
 
     # -------------------------------------------------------------------------------------------- effects
@@ -178,17 +175,23 @@ class LabelRoles(Measurement):
         return np.stack([which, label_mass(base) - label_mass(edited)], axis=1)
 
 
+def _labels(tokens: LabelledTokens) -> list[tuple[int, int]]:
+    """All tokens of labels, the query's among them, each beside the number of its label."""
+    spans = enumerate(zip(tokens.labels, tokens.label_lengths, strict=True))
+    return [(number, start + more) for number, (start, length) in spans for more in range(length)]
+
+
 def _cells(role: Role, tokens: LabelledTokens) -> Cells:
     """The cells [C, 2] of a role in one prompt; of a label of several tokens all of them."""
-    k = len(tokens.labels) - 1
-    spans = zip(tokens.labels[:k], tokens.label_lengths[:k], strict=True)
-    labels = [(i, start + more) for i, (start, length) in enumerate(spans) for more in range(length)]
+    shown, query = (
+        [(number, token) for number, token in _labels(tokens) if token < tokens.labels[-1]],
+        tokens.forerunners[-1],
+    )
     if role == Role.FORERUNNER:
-        return np.array([(token, tokens.forerunners[i]) for i, token in labels])
-    return np.array([(tokens.forerunners[k], token) for _, token in labels])
+        return np.array([(token, tokens.forerunners[number]) for number, token in shown])
+    return np.array([(query, token) for _, token in shown])
 
 
 def _others(tokens: LabelledTokens) -> NDArray[np.int64]:
     """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
-    labels = {start + more for start, n in zip(tokens.labels, tokens.label_lengths, strict=True) for more in range(n)}
-    return np.array([token for token in range(2, tokens.labels[-1]) if token not in labels])
+    return np.setdiff1d(np.arange(2, tokens.labels[-1]), [token for _, token in _labels(tokens)])

@@ -132,7 +132,9 @@ class VectorRoles(Measurement):
         """Every task with its prompts: those whose number every task has."""
         studies = self._studies[corruption]
         common = sorted(set.intersection(*(set(study.tokens.index) for study in studies)))
-        return [(study, study.tokens.take(map(study.tokens.index.index, common))) for study in studies]
+        return [
+            (study, study.tokens.take([study.tokens.index.index(number) for number in common])) for study in studies
+        ]
 
     @cached_property
     def _tasks(self) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
