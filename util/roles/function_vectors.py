@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ def probabilities_under(
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         edits = [last_write(layers[layer], head, torch.from_numpy(values[rows])) for (layer, head), values in writes]
-        prompts = torch.tensor([ids[row] for row in rows])
+        prompts = torch.tensor([ids[row] for row in rows.tolist()])
         runs = replay(model, prompts, edits, wanted[rows, None], length - 1, log_probabilities=True)
         probabilities[rows] = torch.cat([runs.base, runs.logits[..., 0].T], dim=1).exp()
     return probabilities[:, 0], probabilities[:, 1:]
@@ -214,17 +214,19 @@ class FunctionVectorHeads:
 # ------------------------------------------------------------------------------------------------ study
 
 
-class TaskPrompts(NamedTuple):
+@dataclass(frozen=True)
+class TaskPrompts:
     """P prompts as tokens: their numbers, tokens with intact and with corrupted demonstrations, first answer tokens."""
 
-    index: Sequence[int]
+    numbers: Sequence[int]
     intact: Sequence[Sequence[int]]
     corrupted: Sequence[Sequence[int]]
     answers: Sequence[int]
 
     def take(self, places: Sequence[int]) -> TaskPrompts:
         """The prompts at some places."""
-        return TaskPrompts(*([column[place] for place in places] for column in self))
+        columns: tuple[Any, ...] = self.numbers, self.intact, self.corrupted, self.answers
+        return TaskPrompts(*([column[place] for place in places] for column in columns))
 
 
 def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
@@ -348,7 +350,7 @@ class FunctionVectorStudy(Measurement):
         prompts = self.tokens.take(numbers)
         patched = patched_probabilities(self.pair[0], prompts.corrupted, prompts.answers, self.means)
         intact = answer_probabilities(self.pair[0], prompts.intact, prompts.answers)
-        return {**patched, "intact": intact, "index": np.array(prompts.index), "path": path(self.pair[0])}
+        return {**patched, "intact": intact, "index": np.array(prompts.numbers), "path": path(self.pair[0])}
 
 
 def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -146,9 +146,8 @@ class SequenceStudy(Measurement):
             return measured_scores(self.pair[0], self.drawn, removed)
 
         record = self.measured(compute, part="scores", ablated=plain(removed))
-        others = {name: record.data[name] for name in ("ids", "layers", "ranking")}
-        scores = {name: values for name, values in record.data.items() if name not in others}
+        scores = dict(record.data)
+        ids, layers, ranking = (scores.pop(name) for name in ("ids", "layers", "ranking"))
         check(*scores["prefix_matching"].shape[1:])
-        layout = {"length": self.length, "copies": self.copies, "bos": self.bos}
-        of_model = {"model_title": self.model.title, "description": record.provenance["model"]}
-        return HeadScores(scores, **others, **layout, **of_model)
+        title, description = self.model.title, record.provenance["model"]
+        return HeadScores(scores, ids, layers, ranking, self.length, self.copies, self.bos, title, description)

@@ -131,10 +131,9 @@ class VectorRoles(Measurement):
     def _drawn(self, corruption: Corruption) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
         """Every task with its prompts: those whose number every task has."""
         studies = self._studies[corruption]
-        common = sorted(set.intersection(*(set(study.tokens.index) for study in studies)))
-        return [
-            (study, study.tokens.take([study.tokens.index.index(number) for number in common])) for study in studies
-        ]
+        common = sorted(set.intersection(*(set(study.tokens.numbers) for study in studies)))
+        places = [[study.tokens.numbers.index(number) for number in common] for study in studies]
+        return [(study, study.tokens.take(some)) for study, some in zip(studies, places, strict=True)]
 
     @cached_property
     def _tasks(self) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
@@ -175,7 +174,7 @@ class VectorRoles(Measurement):
             """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
             task = numbers[0] // count
             prompts = self._tasks[task][1].take(second[np.array(numbers) % count])
-            sources = [task] * len(numbers), [self._other_task(task, index) for index in prompts.index]
+            sources = [task] * len(numbers), [self._other_task(task, index) for index in prompts.numbers]
             means = np.stack([study.means for study, _ in self._tasks])
             writes = [(head, means[(of_tasks, *head)]) for of_tasks in sources for head in heads]
             corrupted, patched = probabilities_under(self.pair[0], prompts.corrupted, prompts.answers, writes)

@@ -108,7 +108,7 @@ def test_visible_weights_are_dots_keys_across_and_queries_down():
         ({"matching": (0.5, 0.4, 0.6)}, "Of its attention L22H5 gives 0.96 [0.90, 0.97] to the previous token"),
         (
             {"previous": (0.5, 0.4, 0.6), "matching": (0.01, 0.0, 0.02)},
-            "No head is seen to give half of its attention to the previous token or to what followed earlier occurrences",
+            "No head is seen to give half of its attention to either kind of token",
         ),
     ],
 )

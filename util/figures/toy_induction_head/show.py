@@ -165,9 +165,7 @@ def patterns_say(values: Values) -> Iterator[str]:
         for (head, role), score in ((name.split(", "), score) for name, score in heads.items())
         if score[1] > 0.5
     ]
-    none = (
-        "No head was seen to give half of its attention to the previous token or to what followed earlier occurrences"
-    )
+    none = "No head is seen to give half of its attention to either kind of token"
     yield f"Of its attention {', '.join(gives)}" if gives else none
 
 
