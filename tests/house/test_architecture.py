@@ -25,7 +25,7 @@ NO_MODEL = (
     "util.show", "util.show.files",
     "util.study.store",
     "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
-    "util.roles.results", "util.roles.rules", "util.scores.units", "util.scores.pruning",
+    "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
       for file in ("measures", "plots", "claims", "results", "conclusions", "numbers", "show")),
     *(f"util.card.{file}" for file in ("topics", "page", "atlas")),

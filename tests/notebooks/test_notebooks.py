@@ -197,7 +197,7 @@ def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch)
     for untrained_control in (True, False):
         parameters |= {"untrained_control": untrained_control, "quantized": untrained_control}
         printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
-        assert "tmp" not in printed and ("that of the untrained twin has" in printed) == untrained_control
+        assert "tmp" not in printed and ("untrained twin, L" in printed) == untrained_control
     written = json.loads((written_to(tmp_path, "data/values") / "toy_induction_head.json").read_text())
     heads = [*written["heads"]]
     assert written["request"]["model"] == "tiny" and len(heads) == 4

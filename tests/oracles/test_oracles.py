@@ -117,11 +117,10 @@ def test_the_patch_map_of_a_real_model_is_the_librarys(library: str, model: Any,
 @real
 def test_induction_scores_of_a_real_model_are_those_of_detect_head(model: Any, tmp_path: Path) -> None:
     from util.prompts.sequences import repeated_sequences
-    from util.roles.attention_scores import variants
     from util.roles.head_scores import head_scores
 
     drawn = repeated_sequences(model[1], 25, 3, [0, 1])
     ours = head_scores(model[0], drawn)["prefix_matching"].mean(0)
     found = np.array(theirs("scores", {"ids": drawn.ids.tolist()}, tmp_path))
     assert found.shape == (30, 9) and found.max() > 0.2
-    np.testing.assert_allclose(variants(ours, 25, 3)["TransformerLens mul"], found, atol=1e-5)
+    np.testing.assert_allclose(ours * 50 / 76, found, atol=1e-5)  # theirs averages over the first copy and BOS, too

@@ -52,18 +52,14 @@ def inputs(prompt):
 
 def test_another_seed_asks_other_queries_behind_other_demonstrations():
     own, other = staicc_prompts("trec", 3), staicc_prompts("trec", 3, seed=1)
-    by_query = {inputs(prompt)[-1]: prompt for prompt in own}
-    assert len(by_query) == len(own) == len(other) == 512  # so that a text says which query it is
-    assert sorted(inputs(prompt)[-1] for prompt in other) == sorted(by_query)
+    by_query, shown = ({inputs(prompt)[-1]: prompt for prompt in prompts} for prompts in (own, other))
+    assert by_query.keys() == shown.keys() and len(by_query) == 512  # so that a text says which query it is
     assert {inputs(prompt)[-1] for prompt in other[:256]} == {inputs(prompt)[-1] for prompt in own[256:]}
-    assert [inputs(prompt)[-1] for prompt in other[:256]] != [inputs(prompt)[-1] for prompt in own[256:]]
-    pool = set(staicc_experimentor("trec", 3).demonstration_set()[i][0][0] for i in range(4096))
-    for prompt in other:
-        assert prompt.gold == by_query[inputs(prompt)[-1]].gold
-        shown = inputs(prompt)[:-1]
-        assert len(set(shown)) == 3 and pool >= set(shown)
-    same = sum(inputs(prompt)[:-1] == inputs(by_query[inputs(prompt)[-1]])[:-1] for prompt in other)
-    assert same == 0
+    experimentor = staicc_experimentor("trec", 3).demonstration_set()
+    pool = {experimentor[number][0][0] for number in range(4096)}
+    for query, prompt in shown.items():
+        assert prompt.gold == by_query[query].gold
+        assert len({*inputs(prompt)[:-1]}) == 3 and pool >= {*inputs(prompt)[:-1]} != {*inputs(by_query[query])[:-1]}
     assert staicc_prompts("trec", 3, seed=1) == other != staicc_prompts("trec", 3, seed=2)
     assert staicc_prompts("trec", 3) == own, "StaICC's own experimentor is as it was"
     assert LabelTask(dataset="trec", k=3, prompts=4, seed=1).items == other[-4:]

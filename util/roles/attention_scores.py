@@ -7,13 +7,12 @@ the arrays. Source: Crosbie & Shutova 2024, section 4.2, after Olsson et al. 202
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.heads import Head, head_name, top
+from util.stats.heads import Head, top
 from util.stats.intervals import Interval, mean_interval
 
 Floats = NDArray[np.floating]
@@ -71,66 +70,30 @@ def prefix_matching(rows: Floats, length: int, copies: int, bos: bool = True) ->
     return np.einsum("...qt,qt->...", rows, counted, dtype=np.float64) / len(counted)
 
 
-def uniform_prefix_matching(length: int, copies: int, bos: bool = True, bansal_boundary: bool = False) -> float:
+def uniform_prefix_matching(length: int, copies: int, bos: bool = True) -> float:
     """Returns the score of attention that is uniform over all visible keys, as that of an untrained head is."""
     query = queries(length, copies, bos)
     rows = np.tri(copies * length + bos)[query] / (query[:, None] + 1)
-    return float((rows * successors(length, copies, bos, bansal_boundary)).sum() / len(query))
+    return float((rows * successors(length, copies, bos)).sum() / len(query))
 
 
-def variants(score: Floats, length: int, copies: int, bos: bool = True) -> dict[str, NDArray[np.float64]]:
-    """Returns what other definitions make of prefix-matching scores [...], by name.
-
-    "mean over entries": averaged over (query, key) pairs, a literal reading of Olsson et al.; a perfect head has
-    2 / copies. "TransformerLens mul", "TransformerLens abs": its `detect_head` for "induction_head", which averages
-    over the first copy and BOS as well. The tokens within a copy must be distinct.
-    """
-    scored, total = len(queries(length, copies, bos)), copies * length + bos
-    entries = successors(length, copies, bos).sum()
-    given = np.asarray(score, np.float64) * scored
-    return {
-        "mean over entries": given / entries,
-        "TransformerLens mul": given / total,
-        "TransformerLens abs": (2 * given - entries) / total,
-    }
-
-
-# ------------------------------------------------------------------------------------------------ single heads
-
-
-@dataclass(frozen=True)
-class ScoredHead:
-    """A head, and its scores with intervals, by the name of the score."""
-
-    head: Head
-    scores: Mapping[str, Interval]
-
-    @property
-    def name(self) -> str:
-        """The head's name, such as L3H5."""
-        return head_name(self.head)
-
-
-def scored_head(scores: Mapping[str, Floats], head: Head, names: Sequence[str] = ROLES) -> ScoredHead:
-    """Returns one head with its mean scores and 95 % intervals over sequences.
+def head_intervals(scores: Mapping[str, Floats], head: Head) -> dict[str, Interval]:
+    """Returns the mean scores of one head, by the names of ROLES, with 95 % intervals over sequences.
 
     scores: [N, L, H] by name. Scores lie between 0 and 1, so intervals end there.
     """
-    intervals = {}
-    for name in names:
-        intervals[name] = mean_interval(scores[name][:, head[0], head[1]], within=(0, 1))
-    return ScoredHead(head, intervals)
+    return {role: mean_interval(scores[role][:, *head], within=(0, 1)) for role in ROLES}
 
 
-def best_heads(scores: Mapping[str, Floats], names: Sequence[str] = ROLES) -> dict[str, ScoredHead]:
-    """Returns, for each of the named scores [N, L, H], the head that has most of it.
+def best_heads(scores: Mapping[str, Floats]) -> dict[str, tuple[Head, dict[str, Interval]]]:
+    """Returns, for each of ROLES, the head that has most of this score [N, L, H], and its `head_intervals`.
 
     A head is chosen on the first half of the N sequences and measured on the others, so that the best of many heads
     has no advantage. Raises ValueError for fewer than four sequences.
     """
-    half = len(scores[names[0]]) // 2
+    half = len(scores[ROLES[0]]) // 2
     if half < 2:
         raise ValueError(f"{2 * half} sequences: at least two to choose a head on and two to measure it on are needed")
-    held_out = {name: scores[name][half:] for name in names}
-    best = {name: top(scores[name][:half].mean(axis=0), 1)[0] for name in names}
-    return {name: scored_head(held_out, head, names) for name, head in best.items()}
+    held_out = {role: scores[role][half:] for role in ROLES}
+    best = {role: top(scores[role][:half].mean(axis=0), 1)[0] for role in ROLES}
+    return {role: (head, head_intervals(held_out, head)) for role, head in best.items()}

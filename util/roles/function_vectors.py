@@ -9,8 +9,8 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from scipy.special import softmax
 from transformers import PreTrainedModel
 
-from util.edges.splicing import Group, groups_of
+from util.edges.splicing import groups_of
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads
@@ -31,8 +31,9 @@ from util.engine.replay import path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
-from util.roles.cuts import last_write
-from util.roles.results import FunctionVectorHeads, IndirectEffects
+from util.roles.effects import Blocks, chunks, last_write
+from util.stats.heads import Head
+from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.study.provenance import digest
 from util.study.records import Measurement, joined
@@ -41,10 +42,10 @@ from util.study.records import Measurement, joined
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 CORRUPTED = {"shuffled": 2, "other_outputs": 4}  # numbers of `word_pairs.CORRUPTIONS`
 OTHER_PROMPTS = 1000  # is added to the seed for the prompts that means are taken over
+SPLIT = "search"  # of the queries: no verdict uses these
 BLOCK = 8  # prompts that are measured before what was measured is kept
 
 Corruption = Literal["shuffled", "other_outputs"]
-Split = Literal["all", "search", "test"]
 
 
 def known_task(name: str) -> str:
@@ -96,30 +97,136 @@ def each_last_output(
     return np.stack(outputs)
 
 
+def probabilities_under(
+    model: PreTrainedModel,
+    ids: Sequence[Sequence[int]],
+    answers: Sequence[int],
+    writes: Sequence[tuple[Head, NDArray[np.floating]]],
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """The probability of each prompt's answer without any write [P], and under each of W alone [P, W].
+
+    ids: P prompts; answers [P]: the token of each answer; writes: a head and what it writes at the last token of each
+    prompt, [P, dv]. float32 (float64 in a float64 model).
+    """
+    layers, lengths, wanted = prepare(model).layers, np.array(list(map(len, ids))), torch.tensor(answers)
+    check_context(model, lengths.tolist())
+    probabilities = np.empty((len(ids), 1 + len(writes)), writes[0][1].dtype)
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        edits = [last_write(layers[layer], head, torch.from_numpy(values[rows])) for (layer, head), values in writes]
+        prompts = torch.tensor([ids[row] for row in rows.tolist()])
+        runs = replay(model, prompts, edits, wanted[rows, None], length - 1, log_probabilities=True)
+        probabilities[rows] = torch.cat([runs.base, runs.logits[..., 0].T], dim=1).exp()
+    return probabilities[:, 0], probabilities[:, 1:]
+
+
 def patched_probabilities(
     model: PreTrainedModel, ids: Sequence[Sequence[int]], answers: Sequence[int], mean: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The probability of each prompt's answer, one head patched at a time.
+    """The probability of each prompt's answer, one head patched at a time: corrupted [P], patched [P, L, H].
 
-    ids: P prompts; answers [P]: the token of each answer; mean [L, H, dv]: what is written into a head at the last
-    token. Gives corrupted [P], nothing patched, and patched [P, L, H]; float32 (float64 in a float64 model).
+    mean [L, H, dv]: what is written into a head at the last token; else see `probabilities_under`.
     """
-    support = prepare(model)
-    check_context(model, list(map(len, ids)))
-    values = torch.from_numpy(mean)
-    places = list(np.ndindex(*mean.shape[:2]))
-    corrupted, patched = np.empty(len(ids), mean.dtype), np.empty((len(ids), *mean.shape[:2]), mean.dtype)
-    for length in sorted({len(tokens) for tokens in ids}):
-        numbers = [number for number, tokens in enumerate(ids) if len(tokens) == length]
-        edits = [last_write(support.layers[at], head, values[at, head].expand(len(numbers), -1)) for at, head in places]
-        prompts, wanted = torch.tensor([ids[i] for i in numbers]), torch.tensor([[answers[i]] for i in numbers])
-        runs = replay(model, prompts, edits, wanted, length - 1, log_probabilities=True)
-        corrupted[numbers] = runs.base[:, 0].exp().numpy()
-        patched[numbers] = runs.logits[..., 0].exp().T.reshape(len(numbers), *mean.shape[:2]).numpy()
-    return {"corrupted": corrupted, "patched": patched}
+    shape = len(ids), *mean.shape
+    writes = [(head, np.broadcast_to(mean[head], shape[::3])) for head in np.ndindex(*mean.shape[:2])]
+    corrupted, patched = probabilities_under(model, ids, answers, writes)
+    return {"corrupted": corrupted, "patched": patched.reshape(shape[:3])}
+
+
+def answer_probabilities(
+    model: PreTrainedModel, ids: Sequence[Sequence[int]], answers: Sequence[int]
+) -> NDArray[np.floating]:
+    """The probability [P] of the answer of each of P prompts."""
+    return softmax(next_token_logits(model, ids), axis=1)[np.arange(len(answers)), answers]
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+@dataclass(frozen=True)
+class IndirectEffects:
+    """What patching single heads does to the answers of one task; all are probabilities.
+
+    index [P]: the numbers of the prompts; intact, corrupted [P]: of the answer, after intact demonstrations of a prompt
+    and after corrupted ones; patched [P, L, H]: after corrupted ones, with one head patched.
+    """
+
+    task: str
+    corruption: str
+    index: NDArray[np.integer]
+    intact: NDArray[np.floating]
+    corrupted: NDArray[np.floating]
+    patched: NDArray[np.floating]
+
+    @property
+    def effects(self) -> NDArray[np.float64]:
+        """The causal indirect effect of every head on every prompt, [P, L, H]."""
+        return self.patched.astype(np.float64) - self.corrupted.astype(np.float64)[:, None, None]
+
+    @property
+    def room(self) -> float:
+        """How much more probable the answer is after intact demonstrations: what patching could give back."""
+        return float(self.intact.mean(dtype=np.float64) - self.corrupted.mean(dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class FunctionVectorHeads:
+    """The indirect effects of a model's heads on several tasks. left_out: why other tasks have none."""
+
+    tasks: tuple[IndirectEffects, ...]
+    model_title: str
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def corruption(self) -> str:
+        """What was done to the demonstrations, see `FunctionVectorStudy`."""
+        return self.tasks[0].corruption
+
+    @property
+    def room(self) -> float:
+        """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
+        return float(np.mean([task.room for task in self.tasks]))
+
+    @property
+    def effects(self) -> NDArray[np.float64]:
+        """The effects [P, T, L, H] on T tasks, of the P prompts whose number every task has."""
+        common = sorted(set.intersection(*({*effects.index.tolist()} for effects in self.tasks)))
+        return np.stack([task.effects[np.isin(task.index, common)] for task in self.tasks], axis=1)
+
+    @property
+    def units(self) -> NDArray[np.float64]:
+        """The effects [P, L, H], each the mean of one prompt of every task.
+
+        Tasks are given and prompts are sampled within each. Such means are independent and spread as the mean over all
+        prompts does, so that they are the units of its interval.
+        """
+        return self.effects.mean(axis=1)
+
+    def mean(self) -> NDArray[np.float64]:
+        """Returns the average indirect effect (AIE) [L, H]: the mean over prompts and tasks."""
+        return self.units.mean(axis=0)
+
+    def intervals(self) -> Intervals:
+        """Returns the AIE [L, H] with 95 % intervals over prompts within tasks."""
+        return mean_intervals(self.units, within=(-1, 1))
 
 
 # ------------------------------------------------------------------------------------------------ study
+
+
+@dataclass(frozen=True)
+class TaskPrompts:
+    """P prompts as tokens: their numbers, tokens with intact and with corrupted demonstrations, first answer tokens."""
+
+    numbers: Sequence[int]
+    intact: Sequence[Sequence[int]]
+    corrupted: Sequence[Sequence[int]]
+    answers: Sequence[int]
+
+    def take(self, places: Sequence[int]) -> TaskPrompts:
+        """The prompts at some places."""
+        columns: tuple[Any, ...] = self.numbers, self.intact, self.corrupted, self.answers
+        return TaskPrompts(*([column[place] for place in places] for column in columns))
 
 
 def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
@@ -138,9 +245,8 @@ class FunctionVectorStudy(Measurement):
     k: demonstrations; prompts: corrupted prompts, no two of them with the same query; intact: prompts that the mean
     outputs are taken over, others than the corrupted ones. corruption: "shuffled", the outputs of the demonstrations
     are permuted, as Todd et al. do; "other_outputs", they are words of other lists, for models that do the task all the
-    same when outputs are permuted. split: of the queries, see `WordPairTask.queries`.
-    Raises ValueError, before a model is loaded, for a task or number that there is not, and for more prompts than
-    queries.
+    same when outputs are permuted. Raises ValueError, before a model is loaded, for a task or number that there is not,
+    and for more prompts than queries.
     """
 
     task: TaskName = "capitalization"
@@ -150,17 +256,15 @@ class FunctionVectorStudy(Measurement):
     _: KW_ONLY
     intact: Count = 100
     corruption: Corruption = "shuffled"
-    split: Split = "search"
-    token_budget: Count = TOKEN_BUDGET
 
     stem = "induction_scores"
 
     def __post_init__(self) -> None:
         try:
-            word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], self.split)
+            word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], SPLIT)
         except ValueError as error:
             raise ValueError(f"k = {self.k}, corruption = {self.corruption!r}: {error}") from error
-        check_queries(self.prompts, self.task, len(self._task.queries(self.split)))
+        check_queries(self.prompts, self.task, len(self._task.queries(SPLIT)))
 
     @cached_property
     def _task(self) -> word_pairs.WordPairTask:
@@ -182,8 +286,8 @@ class FunctionVectorStudy(Measurement):
             "seed": self.seed,
             "intact": self.intact,
             "corruption": self.corruption,
-            "split": self.split,
-            "token_budget": self.token_budget,
+            "split": SPLIT,
+            "token_budget": TOKEN_BUDGET,
         }
 
     @property
@@ -192,9 +296,8 @@ class FunctionVectorStudy(Measurement):
         return [*(item.clean.text for item in self.intact_prompts.items), *donors]
 
     def _drawn(self, prompts: int, seed: int) -> word_pair_prompts.WordPairPrompts:
-        corruptions, split = [self._number], self.split
         return word_pair_prompts.prompts(
-            self._task, self.pair[1], prompts, self.k, seed, corruptions, split, in_turn=True
+            self._task, self.pair[1], prompts, self.k, seed, [self._number], SPLIT, in_turn=True
         )
 
     @cached_property
@@ -214,9 +317,13 @@ class FunctionVectorStudy(Measurement):
         return self._drawn(self.intact, self.seed + OTHER_PROMPTS)
 
     @cached_property
-    def intact_groups(self) -> list[Group]:
-        """The same as tokens."""
-        return groups_of(self.intact_prompts.items, self.pair[1])
+    def tokens(self) -> TaskPrompts:
+        """The corrupted prompts as tokens."""
+        items, rows = self.corrupted.items, []
+        for item, group in zip(items, groups_of(items, self.pair[1]), strict=True):
+            intact, corrupted = (typed.ids[: group.length] for typed in (group.base, group.donors[self._number]))
+            rows.append((item.index, intact, corrupted, group.target[0]))
+        return TaskPrompts(*zip(*rows, strict=True))
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
@@ -230,29 +337,20 @@ class FunctionVectorStudy(Measurement):
 
         def compute() -> dict[str, Any]:
             self.corrupted  # noqa: B018  # raises ValueError where there are too few queries
-            ids = [group.base.ids[: group.length] for group in self.intact_groups]
-            return {"mean": last_outputs(self.pair[0], ids, self.token_budget)}
+            groups = groups_of(self.intact_prompts.items, self.pair[1])
+            return {"mean": last_outputs(self.pair[0], [group.base.ids[: group.length] for group in groups])}
 
         return self.measured(compute, part="last outputs").data["mean"]
 
-    @cached_property
-    def _corrupted_groups(self) -> list[Group]:
-        return groups_of(self.corrupted.items, self.pair[1])
-
-    def _blocks(self) -> list[list[int]]:
+    def _blocks(self) -> Blocks:
         """Prompts of like lengths together, as those of one length are run in one batch."""
-        order = sorted(range(len(self._corrupted_groups)), key=lambda number: self._corrupted_groups[number].length)
-        return [order[start : start + BLOCK] for start in range(0, len(order), BLOCK)]
+        return chunks(np.argsort(list(map(len, self.tokens.intact)), kind="stable").tolist(), BLOCK)
 
     def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
-        groups = [self._corrupted_groups[number] for number in numbers]
-        ids = [group.donors[self._number].ids[: group.length] for group in groups]
-        answers = [group.target[0] for group in groups]
-        found = patched_probabilities(self.pair[0], ids, answers, self.means)
-        clean = next_token_logits(self.pair[0], [group.base.ids[: group.length] for group in groups])
-        intact = softmax(clean, axis=1)[np.arange(len(answers)), answers]
-        index = np.array([self.corrupted.items[number].index for number in numbers])
-        return {**found, "intact": intact, "index": index, "path": path(self.pair[0])}
+        prompts = self.tokens.take(numbers)
+        patched = patched_probabilities(self.pair[0], prompts.corrupted, prompts.answers, self.means)
+        intact = answer_probabilities(self.pair[0], prompts.intact, prompts.answers)
+        return {**patched, "intact": intact, "index": np.array(prompts.numbers), "path": path(self.pair[0])}
 
 
 def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -267,15 +365,9 @@ def words_digest(task: word_pairs.WordPairTask) -> str:
     )
 
 
-def without_prompts(studies: Iterable[FunctionVectorStudy]) -> dict[str, str]:
-    """Returns the tasks that the tokenizer has no prompts of, each with the reason. The model is loaded."""
-    found: dict[str, str] = {}
-    for study in studies:
-        try:
-            study.corrupted, study.intact_prompts  # noqa: B018  # they raise it
-        except UnsupportedTokenizer as error:
-            found.setdefault(study.task, str(error).split(". ")[0])
-    return found
+def why_no_prompts(error: UnsupportedTokenizer) -> str:
+    """Why a tokenizer has no prompts of a task, without what could be done about it."""
+    return str(error).split(". ")[0]
 
 
 def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:
@@ -283,12 +375,13 @@ def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVec
 
     Tasks that the tokenizer has no prompts of are left out. Raises UnsupportedTokenizer where it has none of any.
     """
+    effects: list[IndirectEffects] = []
     left_out: dict[str, str] = {}
-    try:
-        effects = list(map(FunctionVectorStudy.effects, studies))
-    except UnsupportedTokenizer:
-        left_out = without_prompts(studies)
-        if len(left_out) in (0, len(studies)):
-            raise
-        effects = list(map(FunctionVectorStudy.effects, [one for one in studies if one.task not in left_out]))
+    for study in studies:
+        try:
+            effects.append(study.effects())
+        except UnsupportedTokenizer as error:
+            left_out[study.task] = why_no_prompts(error)
+            if len(left_out) == len(studies):
+                raise
     return FunctionVectorHeads(tuple(effects), studies[0].model.title, left_out)

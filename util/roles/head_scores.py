@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -15,6 +17,8 @@ from util.engine.handshake import prepare
 from util.engine.instruments import ScoreRows
 from util.prompts.sequences import Sequences
 from util.roles import attention_scores
+from util.roles.attention_scores import Floats
+from util.stats.intervals import Intervals, mean_intervals
 
 
 def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, list[int]]:
@@ -29,6 +33,39 @@ def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, 
     for layer, head in heads:
         by_layer.setdefault(model.layers[layer], []).append(head)
     return by_layer
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """Attention scores of all heads on repeated random sequences.
+
+    scores: [N, L, H] by name, see `attention_scores.cells`. ids: [N, T], the sequences. layers: the model's own numbers
+    of the L layers that have attention. ranking: how the frequency of tokens was ranked. model_title: see
+    `study.model.Model.title`; description: what the model is, in words.
+    """
+
+    scores: Mapping[str, Floats]
+    ids: NDArray[np.int64]
+    layers: Sequence[int]
+    ranking: str
+    length: int
+    copies: int
+    bos: bool
+    model_title: str
+    description: str
+
+    def mean(self, name: str = "prefix_matching") -> NDArray[np.float64]:
+        """Returns one score [L, H], the mean of the sequences."""
+        return self.scores[name].mean(0)
+
+    def intervals(self, name: str = "prefix_matching") -> Intervals:
+        """Returns one score [L, H] with its 95 % interval over sequences."""
+        return mean_intervals(self.scores[name], within=(0, 1))
+
+    @property
+    def uniform(self) -> float:
+        """The prefix-matching score of uniform attention on these sequences."""
+        return attention_scores.uniform_prefix_matching(self.length, self.copies, self.bos)
 
 
 def head_scores(

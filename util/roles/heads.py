@@ -47,15 +47,11 @@ def named_heads(text: str) -> tuple[Head, ...]:
     """
     if text.endswith(".json"):
         text = Path(text).read_text(encoding="utf-8").strip()
-    listed = json.loads(text) if text.startswith("[") else text.split(",")
-    return checked_heads([_by_name(entry) if isinstance(entry, str) else entry for entry in listed])
-
-
-def _by_name(name: str) -> Head:
-    match = re.fullmatch(r"L(\d+)H(\d+)", name.strip())
-    if match is None:
-        raise ValueError(f"{name!r} is no head; write L5H1,L11H3")
-    return int(match[1]), int(match[2])
+    entries = json.loads(text) if text.startswith("[") else text.split(",")
+    heads = [re.fullmatch(r"\s*L(\d+)H(\d+)\s*", entry) if isinstance(entry, str) else entry for entry in entries]
+    if None in heads:
+        raise ValueError(f"{entries[heads.index(None)]!r} is no head; write L5H1,L11H3")
+    return checked_heads([tuple(map(int, head.groups())) if isinstance(head, re.Match) else head for head in heads])
 
 
 def plain(heads: Iterable[Head]) -> list[list[int]]:

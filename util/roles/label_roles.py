@@ -9,7 +9,7 @@ Labels count by their first tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,17 +26,16 @@ from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
-from util.roles.cuts import Cells, head_cut, other_cells
-from util.roles.heads import plain
+from util.roles.effects import Cells, chunks, evidence, head_cut, other_cells
 from util.roles.label_task import DATASETS, KS, LabelTask, candidates, data_request, first_done
-from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
+from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.answers import label_mass, which_label
+from util.stats.heads import Head
 from util.stats.task_check import TaskCheck, chosen
 from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
 from util.study.records import Measurement, joined
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
-WHICH, MASS = "which label", "label mass"
 TASK_PROMPTS = 128  # the last queries: they say whether the task is done
 BLOCK = 4  # prompts that are measured before what was measured is kept
 
@@ -74,8 +73,7 @@ class LabelRoles(Measurement):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
-        effects = list(map(self._effect, ROLES))
-        return tuple(Evidence(role, self._scores[role], effect) for role, effect in zip(ROLES, effects, strict=True))
+        return tuple(map(self._evidence, ROLES))
 
     @cached_property
     def _candidates(self) -> tuple[LabelTask, ...]:
@@ -114,49 +112,38 @@ class LabelRoles(Measurement):
         data = self.measured(self._measure_scores, part="scores").data
         uniform = FACTOR * data["uniform"][:, :, None, None]  # [roles, N, 1, 1]
         nulls = np.maximum(uniform[0], data["elsewhere"]), uniform[1]
-        return {role: Score(data[str(role)], null, "attention") for role, null in zip(ROLES, nulls, strict=True)}
+        return {role: Score(data[str(role)], null) for role, null in zip(ROLES, nulls, strict=True)}
 
     def _measure_scores(self) -> dict[str, Any]:
-        model, found = self.pair[0], prepare(self.pair[0])
-        shape = len(self._plan.ids), len(found.layers), found.heads
+        model, support, k = self.pair[0], prepare(self.pair[0]), self.task.k
+        shape = len(self._plan.ids), len(support.layers), support.heads
         before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
-        uniform, k = np.empty((len(ROLES), len(self._plan.ids))), self.task.k
-        for number, tokens in enumerate(self._plan.tokens):
-            labels = np.array(tokens.labels[:k])
-            uniform[:, number] = (1 / (labels + 1)).mean(), k / (tokens.forerunners[-1] + 1)
+        labels = np.array([tokens.labels[:k] for tokens in self._plan.tokens])
+        last = np.array([tokens.forerunners[-1] for tokens in self._plan.tokens])
 
         def visit(batch: Batch) -> None:
-            tokens = [self._plan.tokens[number] for number in batch.numbers]
             width = batch.inputs["input_ids"].shape[1]
             previous = CaptureRows(torch.arange(1, width), torch.arange(width - 1)[:, None])
-            labels = torch.tensor([one.labels[:k] for one in tokens])
-            last = CaptureRows(batch.lengths[:, None] - 1, labels[:, None])
-            forward(model, batch, previous, last)
-            for at, layer in enumerate(found.layers):
+            to_labels = CaptureRows(batch.lengths[:, None] - 1, torch.from_numpy(labels[batch.numbers])[:, None])
+            forward(model, batch, previous, to_labels)
+            for at, layer in enumerate(support.layers):
                 to_previous = previous.weights[layer][..., 0].float().cpu().numpy()  # [B, H, T - 1]
-                read[batch.numbers, at] = last.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
-                for row, number in enumerate(batch.numbers):
-                    before[number, at] = to_previous[row][:, labels[row].numpy() - 1].mean(1)
-                    elsewhere[number, at] = to_previous[row][:, _others(tokens[row]) - 1].mean(1)
+                read[batch.numbers, at] = to_labels.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
+                for row, number in zip(to_previous, batch.numbers, strict=True):
+                    before[number, at] = row[:, labels[number] - 1].mean(1)
+                    elsewhere[number, at] = row[:, _others(self._plan.tokens[number]) - 1].mean(1)
 
         run_rows(model, [Row(ids) for ids in self._plan.ids], visit, batches.TOKEN_BUDGET)
+        uniform = np.stack([(1 / (labels + 1)).mean(1), k / (last + 1)])
         return {str(ROLES[0]): before, str(ROLES[1]): read, "elsewhere": elsewhere, "uniform": uniform}
 
     # -------------------------------------------------------------------------------------------- effects
 
-    def _effect(self, role: Role) -> Effect:
+    def _evidence(self, role: Role) -> Evidence:
         score = self._scores[role]
-        heads, second = score.chosen(), score.halves[1]
-        if not heads:
-            return score.no_effect("nats")
-        endpoint = WHICH if self.task.done else MASS
 
-        def blocks() -> list[list[int]]:
-            return [second[start : start + BLOCK].tolist() for start in range(0, len(second), BLOCK)]
-
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
-            layers = support(self.pair[0]).layers
-            lost = []
+        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+            layers, lost = support(self.pair[0]).layers, []
             for number in numbers:
                 cut = _cells(role, self._plan.tokens[number])
                 control = other_cells(cut, self._special, (self.seed, number))
@@ -165,10 +152,14 @@ class LabelRoles(Measurement):
             cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads), 2)
             return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
 
-        part = {"part": "effects of labels", "role": str(role), "heads": plain(heads)}
-        data = self.measured_in_blocks(blocks, measure, joined("cut", "control"), **part).data
-        place = (WHICH, MASS).index(endpoint)
-        return Effect(heads, data["cut"][..., place], data["control"][..., place], f"nats of {endpoint}")
+        def of_endpoint(lost: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
+            place = 0 if self.task.done else 1
+            return lost["cut"][..., place], lost["control"][..., place]
+
+        return evidence(
+            self, role, score, measure, lambda heads: chunks(score.halves[1].tolist(), BLOCK),
+            joined("cut", "control"), of_endpoint, part={"part": "effects of labels", "role": str(role)},
+        )  # fmt: skip
 
     @cached_property
     def _special(self) -> int:
@@ -184,17 +175,23 @@ class LabelRoles(Measurement):
         return np.stack([which, label_mass(base) - label_mass(edited)], axis=1)
 
 
+def _labels(tokens: LabelledTokens) -> list[tuple[int, int]]:
+    """All tokens of labels, the query's among them, each beside the number of its label."""
+    spans = enumerate(zip(tokens.labels, tokens.label_lengths, strict=True))
+    return [(number, start + more) for number, (start, length) in spans for more in range(length)]
+
+
 def _cells(role: Role, tokens: LabelledTokens) -> Cells:
     """The cells [C, 2] of a role in one prompt; of a label of several tokens all of them."""
-    k = len(tokens.labels) - 1
-    spans = zip(tokens.labels[:k], tokens.label_lengths[:k], strict=True)
-    labels = [(i, start + more) for i, (start, length) in enumerate(spans) for more in range(length)]
+    shown, query = (
+        [(number, token) for number, token in _labels(tokens) if token < tokens.labels[-1]],
+        tokens.forerunners[-1],
+    )
     if role == Role.FORERUNNER:
-        return np.array([(token, tokens.forerunners[i]) for i, token in labels])
-    return np.array([(tokens.forerunners[k], token) for _, token in labels])
+        return np.array([(token, tokens.forerunners[number]) for number, token in shown])
+    return np.array([(query, token) for _, token in shown])
 
 
 def _others(tokens: LabelledTokens) -> NDArray[np.int64]:
     """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
-    labels = {start + more for start, n in zip(tokens.labels, tokens.label_lengths, strict=True) for more in range(n)}
-    return np.array([token for token in range(2, tokens.labels[-1]) if token not in labels])
+    return np.setdiff1d(np.arange(2, tokens.labels[-1]), [token for _, token in _labels(tokens)])

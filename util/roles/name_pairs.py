@@ -16,7 +16,7 @@ from torch import Tensor
 from util.engine.batches import check_context
 from util.load_model_and_data import origin
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
-from util.prompts.ioi import Corruption, IOIPair, IOIPrompts, IOITokens, ioi_prompts, ioi_tokens, word_lists
+from util.prompts.ioi import Corruption, IOIPrompts, IOITokens, ioi_prompts, ioi_tokens, word_lists
 from util.prompts.word_pairs import is_trained
 from util.study.checked import Count, Natural, checked
 from util.study.records import Measurement
@@ -80,16 +80,16 @@ class NamePairs(Measurement):
     @property
     def clusters(self) -> NDArray[np.int64]:
         """The number [N] of every pair's frame and names: pairs that share them are no independent prompts."""
-        kinds = [_frame_and_names(pair) for pair in self.drawn.pairs]
-        numbers = {kind: number for number, kind in enumerate(sorted(set(kinds)))}
-        return np.array([numbers[kind] for kind in kinds])
+        kinds = ["\0".join([pair.frame, *sorted(pair.base.labels)]) for pair in self.drawn.pairs]
+        return np.unique(kinds, return_inverse=True)[1]
 
     def batch(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tokens [N, T] of base and source and the answers [N, 2] of some pairs, all of one length."""
         chosen = [self.tokens[number] for number in numbers]
-        base = torch.tensor([tokens.base for tokens in chosen])
-        source = torch.tensor([tokens.source for tokens in chosen])
-        return base, source, torch.tensor([tokens.answers for tokens in chosen])
+        base, source, answers = (
+            torch.tensor([getattr(tokens, name) for tokens in chosen]) for name in ("base", "source", "answers")
+        )
+        return base, source, answers
 
     def check(self) -> None:
         """Raises what the words, the tokenizer and the model's context make of the pairs, before any forward pass."""
@@ -101,7 +101,3 @@ def most_pairs(frames: Sequence[str], names: Sequence[str]) -> int:
     fields = {"{PLACE}": len(word_lists()["places"]), "{OBJECT}": len(word_lists()["objects"])}
     words = sum(prod(count for field, count in fields.items() if field in frame) for frame in frames)
     return 2 * len(names) * (len(names) - 1) * words
-
-
-def _frame_and_names(pair: IOIPair) -> tuple[str, str]:
-    return pair.frame, " ".join(sorted(pair.base.labels))

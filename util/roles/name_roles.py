@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
 from util.engine.replay import Edit, replay
 from util.prompts.ioi import Corruption, other_answers
-from util.roles.cuts import head_cut, last_write, other_cells
-from util.roles.heads import plain
+from util.roles.effects import Blocks, chunks, evidence, head_cut, last_write, other_cells
 from util.roles.name_pairs import NamePairs
-from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
+from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, checked
 from util.study.records import joined
@@ -36,8 +36,8 @@ PATTERNS = {  # by role: query and key, as roles of tokens
     Role.MOVER: ("END", "IO"),
     Role.NEGATIVE_MOVER: ("END", "IO"),
 }
+SIGNS = {Role.MOVER: 1, Role.NEGATIVE_MOVER: -1}  # of what a head tells the output directly
 BLOCK = 16  # prompts that are measured before what was measured is kept
-UNIT = "nats of the logit difference"
 
 
 @checked
@@ -77,18 +77,10 @@ class NameRoles(NamePairs):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of each role that can be measured."""
-        duplicate = Role.DUPLICATE_TOKEN
-        found = [Evidence(duplicate, self._scores[duplicate], self._cut_effect())]
-        told = self._direct()
-        if told is None:
-            return tuple(found)
-        direct, control = told
-        found.append(Evidence(Role.INHIBITION, self._scores[Role.INHIBITION], self._indirect_effect(direct)))
-        for role, sign in ((Role.MOVER, 1), (Role.NEGATIVE_MOVER, -1)):
-            heads = self._scores[role].chosen()
-            effect = Effect(heads, sign * _of_heads(direct, heads), np.abs(_of_heads(control, heads)), UNIT)
-            found.append(Evidence(role, self._scores[role], effect))
-        return tuple(found)
+        duplicate, direct = self._duplicate(), self._direct()
+        if not direct["direct"].size:
+            return (duplicate,)
+        return duplicate, self._inhibition(direct["direct"]), *(self._mover(role, direct) for role in SIGNS)
 
     # -------------------------------------------------------------------------------------------- scores
 
@@ -96,7 +88,7 @@ class NameRoles(NamePairs):
     def _scores(self) -> dict[Role, Score]:
         data = self.measured(self._measure_scores, part="scores").data
         return {
-            role: Score(data[str(role)], FACTOR / (data[query][:, None, None] + 1), "attention", data["clusters"])
+            role: Score(data[str(role)], FACTOR / (data[query][:, None, None] + 1), data["clusters"])
             for role, (query, _) in PATTERNS.items()
         }
 
@@ -108,11 +100,13 @@ class NameRoles(NamePairs):
         scores = {str(role): np.empty(shape, np.float32) for role in PATTERNS}
 
         def visit(batch: Batch) -> None:
-            for role, (query, key) in PATTERNS.items():
-                rows = CaptureRows(place[query][batch.numbers, None], place[key][batch.numbers, None, None])
-                forward(model, batch, rows)
-                for at, layer in enumerate(support.layers):
-                    scores[str(role)][batch.numbers, at] = rows.weights[layer][:, :, 0, 0].float().cpu().numpy()
+            rows = {
+                role: CaptureRows(place[query][batch.numbers, None], place[key][batch.numbers, None, None])
+                for role, (query, key) in PATTERNS.items()
+            }
+            forward(model, batch, *rows.values())
+            for role, (at, layer) in product(PATTERNS, enumerate(support.layers)):
+                scores[str(role)][batch.numbers, at] = rows[role].weights[layer][:, :, 0, 0].float().cpu().numpy()
 
         run_rows(model, [Row(tokens.base) for tokens in self.tokens], visit, TOKEN_BUDGET)
         queries = {name: place[name].numpy() for name in ("END", "S2")}
@@ -120,92 +114,82 @@ class NameRoles(NamePairs):
 
     # -------------------------------------------------------------------------------------------- effects
 
-    @property
-    def _second(self) -> NDArray[np.int64]:
-        """The prompts that confirm heads [M]; they are the same for all roles."""
-        return self._scores[Role.MOVER].halves[1]
+    def _duplicate(self) -> Evidence:
+        role = Role.DUPLICATE_TOKEN
 
-    def _cut_effect(self) -> Effect:
-        score = self._scores[Role.DUPLICATE_TOKEN]
-        if not (heads := score.chosen()):
-            return score.no_effect(UNIT)
-
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
-            layers = prepare(self.pair[0]).layers
-            chosen = [self.tokens[number] for number in numbers]
+        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+            chosen, layers = [self.tokens[number] for number in numbers], prepare(self.pair[0]).layers
             cut = [np.array([[tokens.positions["S2"], tokens.positions["S1"]]]) for tokens in chosen]
-            special = [self._special(number) for number in numbers]
-            seeds = [(self.seed, number) for number in numbers]
-            control = [other_cells(*given) for given in zip(cut, special, seeds, strict=True)]
+            special = set(self.pair[1].all_special_ids)
+            control = [
+                other_cells(cells, next(at for at, token in enumerate(tokens.base) if token not in special), seed)
+                for cells, tokens, seed in zip(cut, chosen, ((self.seed, number) for number in numbers), strict=True)
+            ]
             edits = [head_cut(layers[at], head, cells) for cells in (cut, control) for at, head in heads]
             lost = self._lost(numbers, edits, min(tokens.positions["S2"] for tokens in chosen))
             return {"cut": lost[:, : len(heads)], "control": lost[:, len(heads) :], "numbers": list(numbers)}
 
-        part = {"part": "effects", "role": str(Role.DUPLICATE_TOKEN), "heads": plain(heads)}
-        data = self.measured_in_blocks(self._blocks, measure, joined("cut", "control", by="numbers"), **part).data
-        return Effect(heads, data["cut"], data["control"], UNIT)
+        join = joined("cut", "control", by="numbers")
+        return evidence(
+            self, role, self._scores[role], measure, self._blocks, join, part={"part": "effects", "role": str(role)}
+        )
 
-    def _indirect_effect(self, direct: NDArray[np.floating]) -> Effect:
+    def _inhibition(self, direct: Floats) -> Evidence:
         """What is lost by what heads write at END, without what they tell the output directly [M, L, H]."""
-        score = self._scores[Role.INHIBITION]
-        if not (heads := score.chosen()):
-            return score.no_effect(UNIT)
+        role = Role.INHIBITION
 
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
+        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
             layers, source = prepare(self.pair[0]).layers, self._at_end(self.batch(numbers)[1])
             edits = [last_write(layers[at], head, source[layers[at]][:, 0, head]) for at, head in heads]
             end = len(self.tokens[numbers[0]].base) - 1
             return {"total": self._lost(numbers, edits, end), "numbers": list(numbers)}
 
-        part = {"part": "effects", "role": str(Role.INHIBITION), "heads": plain(heads)}
-        total = self.measured_in_blocks(self._blocks, measure, joined("total", by="numbers"), **part).data["total"]
-        told = _of_heads(direct, heads)
-        return Effect(heads, total - told, np.abs(told), UNIT)
+        def indirect(lost: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
+            direct_part = _of_heads(direct, heads)
+            return lost["total"] - direct_part, np.abs(direct_part)
 
-    def _direct(self) -> tuple[NDArray[np.floating], NDArray[np.floating]] | None:
-        """What every head tells the output directly at END, of IO - S and of two other names, [M, L, H] each.
+        return evidence(
+            self, role, self._scores[role], measure, self._blocks, joined("total", by="numbers"), indirect,
+            part={"part": "effects", "role": str(role)},
+        )  # fmt: skip
 
-        None where that is not known of the class.
+    def _mover(self, role: Role, direct: Mapping[str, Any]) -> Evidence:
+        heads = self._scores[role].chosen()
+        effect, control = (_of_heads(direct[name], heads) for name in ("direct", "control"))
+        return Evidence(role, self._scores[role], heads, SIGNS[role] * effect, np.abs(control))
+
+    def _direct(self) -> Mapping[str, Any]:
+        """What every head tells the output directly at END: "direct", of IO - S, "control", of two other names.
+
+        [M, L, H] each; [M, 0, 0] where that is not known of the class.
         """
 
         def measure(numbers: Sequence[int]) -> dict[str, Any]:
             base, source, answers = self.batch(numbers)
-            others = torch.tensor([self._other_answers(number) for number in numbers])
+            pairs, names = self.drawn.pairs, self.drawn.words.names
+            others = torch.tensor([other_answers(pairs[i], names, self.pair[1], self.seed) for i in numbers])
             old, new = self._at_end(base), self._at_end(source)
             changes = {layer: new[layer] - old[layer] for layer in old}
-            found = direct_effects(self.pair[0], base, changes, torch.cat([answers, others], dim=1))
-            if found is None:
-                nothing = np.empty((len(numbers), 0, 0))
-                return {"direct": nothing, "control": nothing, "numbers": list(numbers)}
-            changed, plain_run = (logits[..., 0, :].double() for logits in found)
-            told = (plain_run - changed).permute(2, 0, 1, 3).numpy()  # [N, L, H, 4]: of IO, S and the other two
-            return {
-                "direct": told[..., 0] - told[..., 1],
-                "control": told[..., 2] - told[..., 3],
-                "numbers": list(numbers),
-            }
+            logits = direct_effects(self.pair[0], base, changes, torch.cat([answers, others], dim=1))
+            if logits is None:
+                lost = np.empty((len(numbers), 0, 0, 4))
+            else:
+                changed, whole = (of_answers[..., 0, :].double() for of_answers in logits)
+                lost = (whole - changed).permute(2, 0, 1, 3).numpy()  # [N, L, H, 4]: of IO, S and the other two
+            parts = {"direct": lost[..., 0] - lost[..., 1], "control": lost[..., 2] - lost[..., 3]}
+            return {**parts, "numbers": list(numbers)}
 
         join = joined("direct", "control", by="numbers")
-        data = self.measured_in_blocks(self._blocks, measure, join, part="direct effects").data
-        return (data["direct"], data["control"]) if data["direct"].size else None
-
-    def _other_answers(self, number: int) -> tuple[int, int]:
-        """The ids of two names that are in neither prompt of a pair."""
-        return other_answers(self.drawn.pairs[number], self.drawn.words.names, self.pair[1], self.seed)
+        return self.measured_in_blocks(lambda: self._blocks(()), measure, join, part="direct effects").data
 
     # -------------------------------------------------------------------------------------------- runs
 
-    def _blocks(self) -> list[list[int]]:
-        """The prompts of the second half, those of one length together."""
+    def _blocks(self, heads: Sequence[Head]) -> Blocks:
+        """The prompts of the second half, which are the same for all roles; those of one length together."""
         by_length = defaultdict[int, list[int]](list)
-        for number in self._second.tolist():
+        for number in self._scores[Role.MOVER].halves[1].tolist():
             by_length[len(self.tokens[number].base)].append(number)
-        return [some[start : start + BLOCK] for some in by_length.values() for start in range(0, len(some), BLOCK)]
-
-    def _special(self, number: int) -> int:
-        """How many special tokens stand in front of a prompt."""
-        special = set(self.pair[1].all_special_ids)
-        return next(place for place, token in enumerate(self.tokens[number].base) if token not in special)
+        return [block for numbers in by_length.values() for block in chunks(numbers, BLOCK)]
 
     def _lost(self, numbers: Sequence[int], edits: Sequence[Edit], first: int) -> NDArray[np.float64]:
         """What prompts [N] lose of the logit difference under each edit [N, E]."""
@@ -221,7 +205,7 @@ class NameRoles(NamePairs):
         return heads.z
 
 
-def _of_heads(values: NDArray[np.floating], heads: Sequence[Head]) -> NDArray[np.floating]:
+def _of_heads(values: Floats, heads: Sequence[Head]) -> Floats:
     """Of values [M, L, H] those of some heads, [M, C]."""
-    layers, places = (np.array([head[i] for head in heads], dtype=int) for i in (0, 1))
+    layers, places = np.array(heads, dtype=int).reshape(-1, 2).T
     return values[:, layers, places]

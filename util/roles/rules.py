@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,27 +74,26 @@ def units_of(role: str, n: int) -> str:
 class Score:
     """How far all heads do on N prompts what a role asks.
 
-    value [N, L, H]; null [N, L, H], or an array that broadcasts to it: what a head without the pattern has; unit: what
-    is measured, in words; clusters [N]: prompts of one cluster are no independent units, None where all are.
+    value [N, L, H]; null [N, L, H], or an array that broadcasts to it: what a head without the pattern has; clusters
+    [N]: prompts of one cluster are no independent units, None where all are.
     """
 
     value: Floats
     null: Floats
-    unit: str
     clusters: NDArray[np.integer] | None = None
 
-    @property
+    @cached_property
     def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The prompts that choose heads, and those that confirm them: sorted indices [N / 2] each."""
         return halves(len(self.value), clusters=self.clusters)
 
-    def excess(self, prompts: NDArray[np.int64]) -> Floats:
-        """The score above its null on some prompts [P], as [P, L, H]."""
-        return np.asarray(self.value - self.null, np.float64)[prompts]
-
     def clusters_of(self, prompts: NDArray[np.int64]) -> NDArray[np.integer] | None:
         """The clusters of some prompts [P], as [P]."""
         return None if self.clusters is None else self.clusters[prompts]
+
+    def excess(self, prompts: NDArray[np.int64]) -> Floats:
+        """The score above its null on some prompts [P], as [P, L, H]."""
+        return np.asarray(self.value - self.null, np.float64)[prompts]
 
     def chosen(self) -> list[Head]:
         """The heads whose score passes on the first half; Holm's correction is over all heads."""
@@ -101,38 +101,14 @@ class Score:
         p = mean_p(self.excess(first), self.clusters_of(first))
         return heads_where(np.reshape(holm(p.ravel().tolist()), p.shape) <= LEVEL)
 
-    def no_effect(self, unit: str) -> Effect:
-        """The effect where no head passes."""
-        return Effect((), np.empty((len(self.halves[1]), 0)), np.zeros(1), unit)
-
 
 @dataclass(frozen=True)
-class Effect:
-    """What the model loses on the M prompts of the second half without what C heads do in a role.
-
-    heads [C]; value [M, C]; control [M, C], or an array that broadcasts to it: what it loses by a control; unit: of
-    what, in words.
-    """
-
-    heads: Sequence[Head]
-    value: Floats
-    control: Floats
-    unit: str
-
-    @property
-    def excess(self) -> Floats:
-        """The effect beyond its control, [M, C]."""
-        return np.asarray(self.value - self.control, np.float64)
-
-
-@dataclass(frozen=True)
-class RoleOfHead:
+class TestedHead:
     """A head tested for a role: its score and effect (beyond the control) on the second half, with 95 % intervals.
 
     null: of the score. p: the larger of the two p-values, corrected for all heads that were tested, as intervals are.
     """
 
-    role: Role
     head: Head
     score: Interval
     null: float
@@ -149,29 +125,63 @@ class RoleOfHead:
 class Evidence:
     """Score and effect of one role, and what follows from them.
 
-    Raises ValueError for effects of other prompts than those of the second half, and for heads that were not chosen.
+    heads [C]: those that the score chooses; effect [M, C]: what the model loses on the M prompts of the second half
+    without what one of them does in the role; control [M, C], or an array that broadcasts to it: what it loses by a
+    control.
     """
 
     role: Role
     score: Score
-    effect: Effect
+    heads: Sequence[Head]
+    effect: Floats
+    control: Floats
 
-    def __post_init__(self) -> None:
-        second, chosen = self.score.halves[1], self.score.chosen()
-        if self.effect.value.shape != (len(second), len(self.effect.heads)):
-            raise ValueError(
-                f"{self.role}: effects of shape {self.effect.value.shape}; the second half has {len(second)} prompts, "
-                f"and there are {len(self.effect.heads)} heads"
-            )
-        if set(self.effect.heads) != set(chosen):
-            raise ValueError(f"{self.role}: effects of {list(self.effect.heads)}; the first half chooses {chosen}")
+    @property
+    def _clusters(self) -> NDArray[np.integer] | None:
+        return self.score.clusters_of(self.score.halves[1])
 
     @property
     def n(self) -> int:
         """The number of independent units that confirm heads: prompts of one cluster are one."""
-        second = self.score.halves[1]
-        clusters = self.score.clusters_of(second)
-        return len(second if clusters is None else np.unique(clusters))
+        return len(self.score.halves[1] if self._clusters is None else np.unique(self._clusters))
+
+    @cached_property
+    def tested(self) -> list[TestedHead]:
+        """The tested heads, those with the largest effect first; their intervals hold together for all of them.
+
+        p is two-sided and corrected for the tested heads: it is at most 0.05 just where the intervals lie above the
+        null of the score, and above LEAST.
+        """
+        if not self.heads:
+            return []
+        second, comparisons = self.score.halves[1], len(self.heads)
+        layers, places = np.transpose(self.heads)
+        interval = partial(mean_interval, comparisons=comparisons, clusters=self._clusters)
+        null = np.broadcast_to(self.score.null, self.score.value.shape)
+        beyond = np.asarray(self.effect - self.control, np.float64)
+        of_score = mean_p(self.score.excess(second)[:, layers, places], self._clusters)
+        p = np.minimum(1.0, 2 * comparisons * np.maximum(of_score, mean_p(beyond - LEAST, self._clusters)))
+        heads = [
+            TestedHead(
+                head,
+                interval(self.score.value[(second, *head)]),
+                float(null[(second, *head)].mean()),
+                interval(beyond[:, place]),
+                float(p[place]),
+            )
+            for place, head in enumerate(self.heads)
+        ]
+        return sorted(heads, key=lambda head: -head.effect.value)
+
+    @property
+    def confirmed(self) -> list[TestedHead]:
+        """The heads that have the role."""
+        return [head for head in self.tested if head.p <= LEVEL]
+
+    @property
+    def not_confirmed(self) -> list[TestedHead]:
+        """The heads that the first half chose and that do not have the role."""
+        return [head for head in self.tested if head.p > LEVEL]
 
     @property
     def detectable(self) -> float | None:
@@ -180,59 +190,5 @@ class Evidence:
         The spread is the largest of the tested heads without the role, which alone can have been missed; of all tested
         heads where each has it. It is the power of the effect's test, for heads whose score passes.
         """
-        with_role = {one.head for one in self.heads()}
-        missed = [place for place, head in enumerate(self.effect.heads) if head not in with_role]
-        spread = [
-            detectable(self._interval(self.effect.excess[:, place]), self.n, len(self.effect.heads))
-            for place in missed or range(len(self.effect.heads))
-        ]
+        spread = [detectable(head.effect, self.n, len(self.tested)) for head in self.not_confirmed or self.tested]
         return LEAST + max(spread) if spread else None
-
-    def _interval(self, values: Floats) -> Interval:
-        """The mean [M] of the second half with its interval, which holds for all tested heads together."""
-        clusters = self.score.clusters_of(self.score.halves[1])
-        return mean_interval(values, comparisons=len(self.effect.heads), clusters=clusters)
-
-    def p(self) -> NDArray[np.float64]:
-        """The p of every head [L, H]: the larger of score's and effect's, two-sided, corrected for the tested heads.
-
-        It is at most 0.05 just where the intervals of `heads` lie above the null of the score, and above LEAST. It is 1
-        for a head that was not tested.
-        """
-        second = self.score.halves[1]
-        clusters = self.score.clusters_of(second)
-        p = np.ones(self.score.value.shape[1:])
-        if self.effect.heads:
-            layers, heads = np.array(self.effect.heads).T
-            of_score = mean_p(self.score.excess(second)[:, layers, heads], clusters)
-            larger = np.maximum(of_score, mean_p(self.effect.excess - LEAST, clusters))
-            p[layers, heads] = np.minimum(1.0, 2 * len(self.effect.heads) * larger)
-        return p
-
-    def heads(self) -> list[RoleOfHead]:
-        """The heads that have the role, those with the largest effect first.
-
-        Their intervals hold together for all heads that were tested, those without the role among them.
-        """
-        return self._tested(heads_where(self.p() <= LEVEL))
-
-    def not_confirmed(self) -> list[RoleOfHead]:
-        """The heads that the first half chose and that do not have the role; else as `heads`."""
-        p = self.p()
-        return self._tested([head for head in self.effect.heads if p[head] > LEVEL])
-
-    def _tested(self, chosen: Sequence[Head]) -> list[RoleOfHead]:
-        second, p = self.score.halves[1], self.p()
-        null = np.broadcast_to(self.score.null, self.score.value.shape)
-        listed = [
-            RoleOfHead(
-                self.role,
-                head,
-                self._interval(self.score.value[(second, *head)]),
-                float(null[(second, *head)].mean()),
-                self._interval(self.effect.excess[:, list(self.effect.heads).index(head)]),
-                float(p[head]),
-            )
-            for head in chosen
-        ]
-        return sorted(listed, key=lambda one: -one.effect.value)

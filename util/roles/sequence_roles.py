@@ -21,10 +21,10 @@ from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
 from util.roles import attention_scores
-from util.roles.cuts import Cells, other_cells
-from util.roles.heads import plain
-from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
+from util.roles.effects import Cells, chunks, evidence, other_cells
+from util.roles.rules import FACTOR, Evidence, Role, Score
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
+from util.stats.heads import Head
 from util.study.checked import AtLeastFour, checked
 from util.study.records import joined
 
@@ -51,39 +51,35 @@ class SequenceRoles(SequenceStudy):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
-        effects = list(map(self._effect, ROLES))
-        return tuple(Evidence(role, self._score(role), effect) for role, effect in zip(ROLES, effects, strict=True))
+        return tuple(map(self._evidence, ROLES))
 
     def _score(self, role: Role) -> Score:
-        measured = self.scores().scores[SCORES[role]]
-        cells = attention_scores.cells(self.length, self.copies, self.bos)[SCORES[role]]
-        queries = attention_scores.queries(self.length, self.copies, self.bos)
+        layout = self.length, self.copies, self.bos
+        cells, queries = attention_scores.cells(*layout)[SCORES[role]], attention_scores.queries(*layout)
         uniform = float((cells.sum(1) / (queries + 1)).mean())
-        return Score(measured, np.full((1, 1, 1), FACTOR * uniform), "attention")
+        return Score(self.scores().scores[SCORES[role]], np.full((1, 1, 1), FACTOR * uniform))
 
-    def _effect(self, role: Role) -> Effect:
+    def _evidence(self, role: Role) -> Evidence:
         score = self._score(role)
-        heads, second, unit = score.chosen(), score.halves[1], "nats of a repeated token"
-        if not heads:
-            return score.no_effect(unit)
+        second = score.halves[1]
 
-        def blocks() -> list[list[int]]:
-            return [list(range(start, min(start + BLOCK, len(heads)))) for start in range(0, len(heads), BLOCK)]
-
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
+        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
             cut = self._cut(role)
             control = other_cells(cut, int(self.bos), (self.seed, ROLES.index(role)))
-            lost: dict[str, list[NDArray[np.float64]]] = {"cut": [], "control": []}
-            for layer, head in (heads[number] for number in numbers):
-                layer_number = support(self.pair[0]).layers[layer]
-                for name, cells in (("cut", cut), ("control", control)):
-                    knockout = Knockout(torch.from_numpy(cells), layer_number, head)
-                    lost[name].append(self._whole - self._log_probability(second, knockout))
+            whole, layers = self._log_probability(second), support(self.pair[0]).layers
+            lost = {
+                name: [
+                    whole - self._log_probability(second, Knockout(torch.from_numpy(cells), layers[layer], head))
+                    for layer, head in (heads[number] for number in numbers)
+                ]
+                for name, cells in (("cut", cut), ("control", control))
+            }
             return {name: np.stack(values, axis=1) for name, values in lost.items()}
 
-        part = {"part": "effects", "role": str(role), "heads": plain(heads)}
-        data = self.measured_in_blocks(blocks, measure, joined("cut", "control", axis=1), **part).data
-        return Effect(heads, data["cut"], data["control"], unit)
+        return evidence(
+            self, role, score, measure, lambda heads: chunks(range(len(heads)), BLOCK),
+            joined("cut", "control", axis=1), part={"part": "effects", "role": str(role)},
+        )  # fmt: skip
 
     def _cut(self, role: Role) -> Cells:
         """The cells [C, 2] of a role, BOS never being a key."""
@@ -95,10 +91,6 @@ class SequenceRoles(SequenceStudy):
         return np.stack([attention_scores.queries(*layout)[rows], keys], axis=1)
 
     # -------------------------------------------------------------------------------------------- runs
-
-    @cached_property
-    def _whole(self) -> NDArray[np.float64]:
-        return self._log_probability(self._score(Role.INDUCTION).halves[1])
 
     @cached_property
     def _runs(self) -> BaseRuns:

@@ -9,39 +9,32 @@ either. Here it says that the task decides what the head writes, more than the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from scipy.special import softmax
 
-from util.edges.splicing import Group, groups_of
-from util.engine.batches import TOKEN_BUDGET
-from util.engine.handshake import prepare
-from util.engine.label_scores import next_token_logits
-from util.engine.replay import replay
-from util.roles.cuts import last_write
+from util.prompts.prompt import UnsupportedTokenizer
+from util.roles.effects import Blocks, chunks, evidence
 from util.roles.function_vectors import (
-    CORRUPTED,
     TASKS,
     Corruption,
     FunctionVectorStudy,
     TaskNames,
+    TaskPrompts,
+    answer_probabilities,
     each_last_output,
-    without_prompts,
+    probabilities_under,
+    why_no_prompts,
 )
-from util.roles.heads import plain
-from util.roles.rules import Effect, Evidence, Role, Score
+from util.roles.rules import Evidence, Floats, Role, Score
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Natural, checked
 from util.study.records import Measurement, joined
 
 ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
-UNIT = "probability of the answer"
 BLOCK = 8  # prompts that are measured before what was measured is kept
 
 
@@ -106,11 +99,13 @@ class VectorRoles(Measurement):
 
     def tasks_left_out(self) -> dict[str, str]:
         """Returns the tasks that the tokenizer has no prompts of, each with the reason. The model is loaded."""
-        return without_prompts(study for of_tasks in self._studies.values() for study in of_tasks)
-
-    def evidence(self) -> tuple[Evidence, ...]:
-        """Returns score and effect of the role."""
-        return (Evidence(Role.FUNCTION_VECTOR, self._score, self._effect()),)
+        reasons: dict[str, str] = {}
+        for study in (study for studies in self._studies.values() for study in studies):
+            try:
+                study.corrupted, study.intact_prompts  # noqa: B018  # they raise it
+            except UnsupportedTokenizer as error:
+                reasons.setdefault(study.task, why_no_prompts(error))
+        return reasons
 
     # -------------------------------------------------------------------------------------------- the prompts
 
@@ -124,29 +119,24 @@ class VectorRoles(Measurement):
         """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
 
         def measure() -> dict[str, Any]:
-            lost = []
-            for task in self._drawn(corruption):
-                answers = [group.target[0] for group in task.groups]
-                runs = [group.base.ids[: group.length] for group in task.groups], task.corrupted
-                intact, corrupted = (softmax(next_token_logits(self.pair[0], ids), axis=1) for ids in runs)
-                lost.append((intact - corrupted)[np.arange(len(answers)), answers].mean(dtype=np.float64))
+            model, lost = self.pair[0], []
+            for _, prompts in self._drawn(corruption):
+                intact = answer_probabilities(model, prompts.intact, prompts.answers)
+                corrupted = answer_probabilities(model, prompts.corrupted, prompts.answers)
+                lost.append((intact - corrupted).mean(dtype=np.float64))
             return {"room": np.array(lost)}
 
         return float(self.measured(measure, part="room", corruption=corruption).data["room"].mean())
 
-    def _drawn(self, corruption: Corruption) -> list[_Task]:
-        """The prompts of every task, those alone whose number every task has."""
+    def _drawn(self, corruption: Corruption) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
+        """Every task with its prompts: those whose number every task has."""
         studies = self._studies[corruption]
-        items = [{item.index: item for item in study.corrupted.items} for study in studies]
-        common = sorted(set.intersection(*map(set, items)))
-        number = CORRUPTED[corruption]
-        return [
-            _Task(groups_of([of_task[index] for index in common], self.pair[1]), number, common, study)
-            for study, of_task in zip(studies, items, strict=True)
-        ]
+        common = sorted(set.intersection(*(set(study.tokens.numbers) for study in studies)))
+        places = [[study.tokens.numbers.index(number) for number in common] for study in studies]
+        return [(study, study.tokens.take(some)) for study, some in zip(studies, places, strict=True)]
 
     @cached_property
-    def _tasks(self) -> list[_Task]:
+    def _tasks(self) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
         return self._drawn(self._corruption)
 
     # -------------------------------------------------------------------------------------------- score
@@ -154,16 +144,15 @@ class VectorRoles(Measurement):
     @cached_property
     def _score(self) -> Score:
         data = self.measured(self._measure_likeness, part="likeness", corruption=self._corruption).data
-        return Score(data["own"], (1 + data["other"]) / 2, "cosine")
+        return Score(data["own"], (1 + data["other"]) / 2)
 
     def _measure_likeness(self) -> dict[str, Any]:
         """The likeness to the own task's mean and to those of the others, means over tasks [P, L, H] each."""
-        means = np.stack([task.study.means for task in self._tasks]).astype(np.float64)
+        means = np.stack([study.means for study, _ in self._tasks]).astype(np.float64)
         means /= np.linalg.norm(means, axis=-1, keepdims=True)
         own, other = [], []
-        for number, task in enumerate(self._tasks):
-            ids = [group.base.ids[: group.length] for group in task.groups]
-            z = each_last_output(self.pair[0], ids, TOKEN_BUDGET)
+        for number, (_, prompts) in enumerate(self._tasks):
+            z = each_last_output(self.pair[0], prompts.intact)
             z /= np.linalg.norm(z, axis=-1, keepdims=True)
             likeness = np.einsum("nlhd,tlhd->tnlh", z, means)
             own.append(likeness[number])
@@ -172,72 +161,34 @@ class VectorRoles(Measurement):
 
     # -------------------------------------------------------------------------------------------- effect
 
-    def _effect(self) -> Effect:
-        heads, second = self._score.chosen(), self._score.halves[1]
-        if not heads:
-            return self._score.no_effect(UNIT)
-        count = len(second)
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Returns score and effect of the role."""
+        second = self._score.halves[1]
+        count, tasks = len(second), len(self.tasks)
 
-        def blocks() -> list[list[int]]:
+        def blocks(heads: Sequence[Head]) -> Blocks:
             """Prompts of one task together: prompt i of task t has the number t * count + i."""
-            starts = range(0, count, BLOCK)
-            return [
-                [task * count + i for i in range(start, min(start + BLOCK, count))]
-                for task in range(len(self.tasks))
-                for start in starts
-            ]
+            return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
 
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
-            return self._measure_effects(numbers[0] // count, second[[number % count for number in numbers]], heads)
+        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+            """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
+            task = numbers[0] // count
+            prompts = self._tasks[task][1].take(second[np.array(numbers) % count])
+            sources = [task] * len(numbers), [self._other_task(task, index) for index in prompts.numbers]
+            means = np.stack([study.means for study, _ in self._tasks])
+            writes = [(head, means[(of_tasks, *head)]) for of_tasks in sources for head in heads]
+            corrupted, patched = probabilities_under(self.pair[0], prompts.corrupted, prompts.answers, writes)
+            own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)
+            return {"own": own, "other": other}
 
-        part = {"part": "effects", "corruption": self._corruption, "heads": plain(heads)}
-        data = self.measured_in_blocks(blocks, measure, joined("own", "other"), **part).data
-        own, other = (data[name].reshape(len(self.tasks), count, -1).mean(axis=0) for name in ("own", "other"))
-        return Effect(heads, own, other, UNIT)
+        def mean_of_tasks(added: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
+            own, other = (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))
+            return own, other
 
-    def _measure_effects(self, task: int, prompts: NDArray[np.int64], heads: Sequence[Head]) -> dict[str, Any]:
-        """What the own task's mean and another task's add to the answer's probability, [P, C] each.
-
-        task: its number; prompts [P]: places among the task's prompts; heads [C].
-        """
-        of_task, layers = self._tasks[task], prepare(self.pair[0]).layers
-        own, other = np.empty((len(prompts), len(heads))), np.empty((len(prompts), len(heads)))
-        lengths = np.array([of_task.groups[place].length for place in prompts])
-        for length in np.unique(lengths).tolist():
-            rows = np.flatnonzero(lengths == length)
-            places = prompts[rows].tolist()
-            sources = [task] * len(places), [self._other_task(task, of_task.index[place]) for place in places]
-            edits = [
-                last_write(layers[layer], head, self._means(tasks, (layer, head)))
-                for tasks in sources
-                for layer, head in heads
-            ]
-            ids = torch.tensor([of_task.corrupted[place] for place in places])
-            answers = torch.tensor([of_task.groups[place].target[:1] for place in places])
-            runs = replay(self.pair[0], ids, edits, answers, length - 1, log_probabilities=True)
-            added = (runs.logits[..., 0].exp() - runs.base[:, 0].exp()).T.double().numpy()  # [N, 2 C]
-            own[rows], other[rows] = added[:, : len(heads)], added[:, len(heads) :]
-        return {"own": own, "other": other}
+        part, join = {"part": "effects", "corruption": self._corruption}, joined("own", "other")
+        role = Role.FUNCTION_VECTOR
+        return (evidence(self, role, self._score, measure, blocks, join, mean_of_tasks, part=part),)
 
     def _other_task(self, task: int, index: int) -> int:
         """The number of the task that is the control for prompt `index` of a task: each other one in turn."""
         return (task + 1 + index % (len(self.tasks) - 1)) % len(self.tasks)
-
-    def _means(self, tasks: Sequence[int], head: Head) -> torch.Tensor:
-        """The mean output of one head on each of some tasks, [N, dv]."""
-        return torch.from_numpy(np.stack([self._tasks[task].study.means[head] for task in tasks]))
-
-
-@dataclass(frozen=True)
-class _Task:
-    """The prompts of one task: groups [P]; number: of their corruption; index [P]: the prompts' own numbers."""
-
-    groups: Sequence[Group]
-    number: int
-    index: Sequence[int]
-    study: FunctionVectorStudy
-
-    @property
-    def corrupted(self) -> list[Sequence[int]]:
-        """The tokens of the corrupted prompts."""
-        return [group.donors[self.number].ids[: group.length] for group in self.groups]

@@ -24,8 +24,8 @@ from util.figures.induction_scores.vector_sets import (
     head_sets,
 )
 from util.figures.induction_scores.vector_sets import WHOLE as NOTHING
-from util.roles.function_vectors import FunctionVectorStudy
-from util.roles.results import FunctionVectorHeads, HeadScores, IndirectEffects
+from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy, IndirectEffects
+from util.roles.head_scores import HeadScores
 from util.show.part import drawn
 from util.stats.heads import top
 from util.study.model import Model

@@ -9,7 +9,7 @@ from util.figures.induction_scores import numbers, show
 from util.figures.induction_scores.edits import Edit, Group, Row
 from util.figures.induction_scores.plan import Plan
 from util.figures.induction_scores.vector_sets import COPIES, FUNCTION_VECTOR, INDUCTION, KINDS, PAIRS
-from util.roles.results import HeadScores
+from util.roles.head_scores import HeadScores
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
 from util.stats.heads import top

@@ -39,9 +39,9 @@ from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
-from util.roles import attention_scores, repeated
+from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
-from util.roles.sequences_study import SequenceStudy
+from util.roles.sequences_study import SequenceStudy, patterns
 from util.show import files
 from util.show.words import in_words
 from util.stats.heads import heads_where, top
@@ -1414,7 +1414,7 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
 def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
     pair = load_ICL_model("embedded", device="cpu", verbose=False)
     study, heads = SequenceStudy(given(pair, "embedded"), 6, 3, 2, folder=tmp_path), [(2, 1), (0, 3), (2, 0)]
-    found = repeated.patterns(study, heads, 6, 3, range(2))
+    found = patterns(study, heads, 6, 3, range(2))
     drawn_ids = repeated_sequences(pair[1], 6, 3, range(2)).ids
     np.testing.assert_array_equal(found["ids"], drawn_ids[-1])
     model = load_ICL_model("embedded", device="cpu", verbose=False)[0]
@@ -1429,7 +1429,7 @@ def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_pa
         attention_scores.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6
     )
     with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\(4, 0\)\]"):
-        repeated.patterns(study, [(4, 0)], 6, 3, range(2))
+        patterns(study, [(4, 0)], 6, 3, range(2))
 
 
 # ------------------------------------------------------------------------------------------------ what to measure

@@ -45,8 +45,8 @@ from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.function_vectors import TASKS as PAIR_TASKS
-from util.roles.function_vectors import Corruption, FunctionVectorStudy, function_vector_heads
-from util.roles.results import FunctionVectorHeads, HeadScores
+from util.roles.function_vectors import Corruption, FunctionVectorHeads, FunctionVectorStudy, function_vector_heads
+from util.roles.head_scores import HeadScores
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
 from util.stats.heads import top

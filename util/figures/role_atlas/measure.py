@@ -26,7 +26,6 @@ from util.study.study import Study
 PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
 UNTRAINED_PROMPTS = 8  # of each word-pair task: no answer is probable, so that the effects are next to nothing
 Kind = SequenceRoles | NameRoles | LabelRoles | VectorRoles
-KINDS: Mapping[type, str] = {NameRoles: "IOI", LabelRoles: "labels", VectorRoles: "word pairs"}  # that can be left out
 
 
 def kinds(study: Study) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
@@ -44,9 +43,7 @@ def _places(study: Study) -> dict[str, Any]:
     return {"folder": study.folder, "redo": study.redo}
 
 
-def check(study: Study) -> None:
-    """Raises what `kinds` raises, before anything is loaded."""
-    kinds(study)
+check = kinds  # before anything is loaded
 
 
 def atlas(study: Study) -> dict[str, Any]:
@@ -55,34 +52,40 @@ def atlas(study: Study) -> dict[str, Any]:
     Word-pair tasks that the tokenizer has no prompts of, and prompts that do not fit the model, are left out; random
     sequences have to fit. label task: the data set and k of the roles about labels; None where none fits the model.
     """
-    of = kinds(study)
-    found = [_evidence(kind) for kind in tqdm(of, desc="roles", unit="kind of prompts", leave=False)]
-    evidence, left_out = ([one for kind in part for one in kind] for part in zip(*found, strict=True))
-    order, task = list(Role), None
+    evidence: list[Evidence] = []
+    left_out: list[str] = []
+    sequences, names, labels, words = kinds(study)
+    named: dict[str, Kind] = {"sequences": sequences, "IOI": names, "labels": labels, "word pairs": words}
+    for name, kind in tqdm(named.items(), desc="roles", unit="kind of prompts", leave=False):
+        try:
+            found, lines = _evidence(kind)
+        except (UnsupportedModel, UnsupportedTokenizer) as error:
+            if name == "sequences":
+                raise
+            found, lines = (), [f"no role is tested, {error}"]
+        evidence += found
+        left_out += [f"{name}: {line}" for line in lines]
+    task = None
     with suppress(UnsupportedModel, UnsupportedTokenizer):
-        task = {"dataset": of[2].task.name, "k": of[2].task.k}
+        task = {"dataset": labels.task.name, "k": labels.task.k}
     return {
-        "evidence": sorted(evidence, key=lambda one: order.index(one.role)),
+        "evidence": sorted(evidence, key=lambda one: list(Role).index(one.role)),
         "left out": left_out,
         "label task": task,
-        "description": of[0].scores().description,
+        "description": sequences.scores().description,
     }
 
 
 def _evidence(kind: Kind) -> tuple[Sequence[Evidence], list[str]]:
     """The evidence on a kind of prompts, and what is left out of it, in words."""
-    evidence: Sequence[Evidence]
     try:
-        evidence = kind.evidence()
-        return evidence, [f"{KINDS[LabelRoles]}: {line}" for line in kind.notes] if isinstance(kind, LabelRoles) else []
-    except (UnsupportedModel, UnsupportedTokenizer) as error:
-        if isinstance(kind, SequenceRoles):
-            raise
+        return kind.evidence(), kind.notes if isinstance(kind, LabelRoles) else []
+    except UnsupportedTokenizer:
         without = kind.tasks_left_out() if isinstance(kind, VectorRoles) else {}
-        if isinstance(kind, VectorRoles) and without and len(kind.tasks) - len(without) >= 2:
-            evidence, more = _evidence(kind.replace(tasks=[task for task in kind.tasks if task not in without]))
-            return evidence, [*(f"{KINDS[type(kind)]}: left out, {why}" for why in without.values()), *more]
-        return (), [f"{KINDS[type(kind)]}: no role is tested, {error}"]
+        if not isinstance(kind, VectorRoles) or not without or len(kind.tasks) - len(without) < 2:
+            raise
+        rest = kind.replace(tasks=[task for task in kind.tasks if task not in without])
+        return rest.evidence(), [f"left out, {why}" for why in without.values()]
 
 
 def untrained(study: Study) -> dict[str, Any]:

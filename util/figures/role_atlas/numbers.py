@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from util.roles.rules import Evidence, Role, RoleOfHead
-from util.stats.heads import Head
+from util.roles.rules import Evidence, Role, TestedHead
+from util.show.words import say
+from util.stats.heads import Head, head_name
 
 EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads that carry most have none of these
 
@@ -19,40 +20,34 @@ def roles(evidence: Sequence[Evidence]) -> dict[str, Any]:
     """
     return {
         str(one.role): {
-            "tested": len(one.effect.heads),
+            "tested": len(one.heads),
             "n": one.n,
             "detectable": one.detectable,
-            "heads": _by_name(one.heads()),
-            **({"not confirmed": _by_name(one.not_confirmed())} if one.role in EXPLAINED else {}),
+            "heads": _by_name(one.confirmed),
+            **({"not confirmed": _by_name(one.not_confirmed)} if one.role in EXPLAINED else {}),
         }
         for one in evidence
     }
 
 
-def _by_name(heads: Sequence[RoleOfHead]) -> dict[str, Any]:
-    return {one.name: {"score": one.score, "null": one.null, "effect": one.effect, "p": one.p} for one in heads}
+def _by_name(heads: Sequence[TestedHead]) -> dict[str, Any]:
+    return {head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p} for head in heads}
 
 
-def heads_of(evidence: Sequence[Evidence]) -> dict[Head, list[Role]]:
-    """The roles of each head that has any, heads in their order."""
-    found: dict[Head, list[Role]] = {}
-    for one in evidence:
-        for head in one.heads():
-            found.setdefault(head.head, []).append(one.role)
-    return dict(sorted(found.items()))
+def with_role(evidence: Sequence[Evidence]) -> list[Head]:
+    """The heads that have any role, in their order."""
+    return sorted({head.head for one in evidence for head in one.confirmed})
 
 
 def finding(evidence: Sequence[Evidence]) -> str:
     """How many heads have a role, and where the induction heads lie."""
-    _, layers, of_a_layer = evidence[0].score.value.shape
-    total, found = layers * of_a_layer, heads_of(evidence)
-    if not found:
+    total, heads = evidence[0].score.value[0].size, with_role(evidence)
+    if not heads:
         return f"None of {total} heads has a role that its effect confirms"
-    verb, owner = ("has", "its") if len(found) == 1 else ("have", "their")
-    first = f"{len(found)} of {total} heads {verb} a role that {owner} effect confirms"
-    induction = [head for head, listed in found.items() if Role.INDUCTION in listed]
+    first = say("{n} of {of} heads {n:has|have} a role that {n:its|their} effect confirms", n=len(heads), of=total)
+    induction = with_role([one for one in evidence if one.role == Role.INDUCTION])
     if len(induction) < 2:
-        return "; ".join([first, *(f"the induction head is L{layer}H{head}" for layer, head in induction)])
+        return "; ".join([first, *(f"the induction head is {head_name(head)}" for head in induction)])
     lowest, highest = induction[0][0], induction[-1][0]
     place = f"layer {lowest}" if lowest == highest else f"layers {lowest}-{highest}"
     return f"{first}; induction heads lie in {place}"
@@ -63,7 +58,7 @@ def atlas(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     evidence = arrays["evidence"]
     return {
         "finding": finding(evidence),
-        "heads": len(heads_of(evidence)),
+        "heads": len(with_role(evidence)),
         "roles": roles(evidence),
         "left out": list(arrays["left out"]),
         "shape": list(evidence[0].score.value.shape[1:]),
@@ -74,7 +69,7 @@ def atlas(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 def untrained(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """The same of the untrained twin; {} where it was not measured."""
     evidence = arrays.get("evidence")
-    return {"untrained": {"heads": len(heads_of(evidence)), **roles(evidence)} if evidence else {}}
+    return {"untrained": {"heads": len(with_role(evidence)), **roles(evidence)} if evidence else {}}
 
 
 def planted(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
@@ -84,4 +79,4 @@ def planted(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 
 def found_exactly(evidence: Sequence[Evidence], truth: Mapping[Role, set[Head]]) -> bool:
     """Whether just the planted heads have each role; roles that are not planted must have none."""
-    return all({head.head for head in one.heads()} == truth.get(one.role, set()) for one in evidence)
+    return all({head.head for head in one.confirmed} == truth.get(one.role, set()) for one in evidence)

@@ -18,7 +18,7 @@ from util.show.draw import Grid, room
 from util.show.head_map import TICK, count_ticks
 from util.show.part import Figure, Part, Values
 from util.show.style import NO_ROLE, ROLES, RoleLook, broken, ink
-from util.show.words import counted, in_words, listed, none_or, written
+from util.show.words import counted, in_words, listed, none_or, say, written
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
@@ -55,11 +55,11 @@ class Settings:
 
 def by_head(values: Values) -> dict[str, list[str]]:
     """The roles of each head that has any, by name, heads in their order."""
-    found: dict[str, list[str]] = {}
-    for role, one in values["roles"].items():
-        for name in one["heads"]:
-            found.setdefault(name, []).append(role)
-    return dict(sorted(found.items(), key=lambda item: place_of(item[0])))
+    names = {name for tested in values["roles"].values() for name in tested["heads"]}
+    return {
+        name: [role for role, tested in values["roles"].items() if name in tested["heads"]]
+        for name in sorted(names, key=place_of)
+    }
 
 
 def place_of(name: str) -> Head:
@@ -99,31 +99,26 @@ def beside(role: str, found: Values, seen: str = "effects from {:.2f} on would b
 def concludes(values: Values) -> Iterator[str]:
     """How many heads have a role, which have each, which have several, and what the untrained twin has."""
     yield f"{values['finding']}."
-    without = []
-    for role, found in values["roles"].items():
-        if not found["heads"]:
-            without.append(f"{role} ({beside(role, found, 'seen from {:.2f} on')})")
-            continue
-        named = [f"{name} {written(one['effect'])}" for name, one in list(found["heads"].items())[:NAMED]]
-        more = len(found["heads"]) - len(named)
-        heads = f"{listed(named)}{f', and {in_words(more)} more' if more else ''}"
-        count = counted(len(found["heads"]), f"{role} head").capitalize()
-        yield f"{count} ({beside(role, found)}): {heads}, {UNITS.get(role, 'in nats')}."
+    roles, twin = values["roles"], values["untrained"]
+    for role, tested in ((role, tested) for role, tested in roles.items() if tested["heads"]):
+        named = [f"{name} {written(head['effect'])}" for name, head in tested["heads"].items()]
+        more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
+        count = counted(len(named), f"{role} head").capitalize()
+        yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
+    without = [
+        f"{role} ({beside(role, roles[role], 'seen from {:.2f} on')})" for role in roles if not roles[role]["heads"]
+    ]
     if without:
         yield f"Not detected: {listed(without)}."
     yield from (f"{line[0].upper()}{line[1:]}." for line in values.get("left out", ()))
     several = sorted(item for item in by_head(values).items() if len(item[1]) > 1)
     if several:
         yield f"Heads with several roles: {listed([f'{name} ({listed(roles)})' for name, roles in several])}."
-    if values["untrained"]:
-        count_, *roles = values["untrained"].values()
-        tested = sum(role["tested"] for role in roles)
-        yield (
-            f"Of {counted(tested, 'head')} of the untrained twin whose score passes {none_or(count_)} "
-            f"{'have' if count_ > 1 else 'has'} a role."
-            if tested
-            else "In the untrained twin no score passes, so that no head is tested."
-        )
+    if twin and not (n := sum(tested["tested"] for name, tested in twin.items() if name != "heads")):
+        yield "In the untrained twin no score passes, so that no head is tested."
+    elif twin:
+        text = "of {n:words} {n:head|heads} of the untrained twin whose score passes {having} {verb} a role."
+        yield say(text, n=n, having=none_or(twin["heads"]), verb="have" if twin["heads"] > 1 else "has")
 
 
 def planted_say(values: Values) -> Iterator[str]:
@@ -139,23 +134,22 @@ def untrained_say(values: Values) -> Iterator[str]:
 
 
 def atlas_table(values: Values) -> pd.DataFrame:
-    """The heads of each role with the largest effects, SHOWN at most; a role that no head has is a row, too.
+    """The heads of each role with the largest effects, SHOWN at most.
 
-    Beside the count stand the units of the held-out half and the effect from which on every tested head would have been
-    seen. Scores and effects are those on this half. The effect is what is lost beyond the control, in nats, or for
+    Scores and effects are those on the held-out half. The effect is what is lost beyond the control, in nats, or for
     function vectors what is gained, as a probability. Intervals of a role's heads hold together.
     """
-    columns = ["role", "heads", "units", "seen from", "head", "score", "null", "effect", "p"]
-    rows: list[tuple[str, ...]] = []
-    for role, found in values["roles"].items():
-        seen_from = "" if found["detectable"] is None else f"{found['detectable']:.2f}"
-        first = role, f"{len(found['heads'])} of {found['tested']} tested", units_of(role, found["n"]), seen_from
-        for name, one in list(found["heads"].items())[:SHOWN]:
-            more = written(one["score"]), f"{one['null']:.2f}", written(one["effect"]), f"{one['p']:.1g}"
-            rows.append((*first, name, *more))
-        if not found["heads"]:
-            rows.append((*first, *[""] * 5))
-    return pd.DataFrame(rows, columns=columns).set_index(columns[:4])
+    rows = {
+        (role, f"{len(tested['heads'])} of {tested['tested']} tested", name): {
+            "score": written(head["score"]),
+            "null": f"{head['null']:.2f}",
+            "effect": written(head["effect"]),
+            "p": f"{head['p']:.1g}",
+        }
+        for role, tested in values["roles"].items()
+        for name, head in list(tested["heads"].items())[:SHOWN]
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 # ------------------------------------------------------------------------------------------------ picture

@@ -7,7 +7,7 @@ from typing import Any
 from util.figures.planted_controls import planted_control
 from util.models import planted
 from util.roles.attention_scores import best_heads
-from util.roles.repeated import patterns, scores
+from util.roles.sequences_study import patterns, scores
 from util.study.study import Study
 
 
@@ -34,5 +34,5 @@ def heads(study: Study) -> dict[str, Any]:
 def attention(study: Study) -> dict[str, Any]:
     """The whole attention [T, T], BOS first, of the best trained head of each role, on the last sequence."""
     best = best_heads(study.arrays("heads")["trained"])
-    rows = patterns(study, [head.head for head in best.values()], **_sequences(study))
+    rows = patterns(study, [head for head, _ in best.values()], **_sequences(study))
     return {"title": study.model.title, "best": best, "attention": dict(zip(best, rows["attention"], strict=True))}

@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from util import paths
 from util.roles import attention_scores
-from util.roles.attention_scores import ROLES, best_heads, scored_head
+from util.roles.attention_scores import ROLES, best_heads, head_intervals
 from util.stats.heads import head_name
 
 Floats = NDArray[np.floating]
@@ -53,12 +53,6 @@ def predictions(logits: Floats) -> NDArray[np.bool_]:
     return logits >= logits.max(axis=1, keepdims=True) - 1e-6
 
 
-def predicted(logits: Floats, tokens: Sequence[str], vocabulary: Sequence[str]) -> dict[str, str]:
-    """Returns what is predicted after each token, by the largest of its logits [T, V]: "a or b" where two are equal."""
-    names = [" or ".join(np.array(vocabulary)[row]) for row in predictions(logits)]
-    return dict(zip(tokens, names, strict=True))
-
-
 def construction(tokens: int) -> dict[str, Floats]:
     """Returns the matrices of two layers of one head each that continue any pattern of so many tokens, BOS counted.
 
@@ -94,14 +88,12 @@ def likeliest(texts: Sequence[str], beta: float) -> dict[str, dict[str, float]]:
 
     ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
     """
-    alphabet = ["^", *sorted(set("".join(texts)))]
-    found = {}
+    alphabet, likely = ["^", *sorted(set("".join(texts)))], {}
     for text in texts:
-        last = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), beta)[2][-1]
-        shares = dict(zip(alphabet, map(float, last), strict=True))
-        best = sorted(shares, key=lambda letter: -round(shares[letter], 6))[:3]
-        found[text] = {letter: shares[letter] for letter in best if shares[letter] > 1e-6}
-    return found
+        shares = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), beta)[2][-1]
+        best = np.argsort(-shares.round(6), kind="stable")[:3]
+        likely[text] = {alphabet[place]: float(shares[place]) for place in best if shares[place] > 1e-6}
+    return likely
 
 
 # ------------------------------------------------------------------------------------------------ parts
@@ -110,8 +102,8 @@ def likeliest(texts: Sequence[str], beta: float) -> dict[str, dict[str, float]]:
 def lecture(arrays: Any, settings: Any) -> dict[str, Any]:
     """The lecture's head: its attention, what it copies, and its scores on a repeated sequence."""
     weights = before(len(SEQUENCE))
-    found = role_scores(before(settings.copies * settings.length), settings.length, settings.copies, bos=False)
-    matching, previous = (found[name] for name in SCORES)
+    repeated = before(settings.copies * settings.length)
+    matching, previous = role_scores(repeated, settings.length, settings.copies, bos=False).values()
     toy = {"attention": weights, "copied": weights @ SEQUENCE, "prefix_matching": matching, "previous": previous}
     return {"toy": toy}
 
@@ -137,10 +129,10 @@ def heads(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """Scores of planted heads, and of the best heads of the trained model and its twin, held-out ones."""
     planted, shown = arrays["planted"], {}
     for layer, head, role in arrays["roles"]:
-        shown[f"planted GPT-2, {head_name((layer, head))}: {role}"] = scored_head(planted, (layer, head)).scores
+        shown[f"planted GPT-2, {head_name((layer, head))}: {role}"] = head_intervals(planted, (layer, head))
     for whose, name in (("trained", arrays["title"]), ("untrained", "untrained twin")):
-        for role, best in best_heads(arrays[whose]).items() if whose in arrays else ():
-            shown[f"{name}, {best.name}: best {role.replace('_', ' ')}"] = best.scores
+        for role, (best, intervals) in best_heads(arrays[whose]).items() if whose in arrays else ():
+            shown[f"{name}, {head_name(best)}: best {role.replace('_', ' ')}"] = intervals
     means = {role: planted[role].mean(axis=0) for role in ROLES}
     decoys = {role: float(max(mean[tuple(decoy)] for decoy in arrays["decoys"])) for role, mean in means.items()}
     return {"heads": shown, "planted": {"decoys, at most": decoys}}
@@ -157,14 +149,14 @@ def patterns(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
         "previous_token": before(copies * length),
         "prefix_matching": run(ids, 1 + settings.vocabulary, settings.beta)[1],
     }
-    scores = [role_scores(pattern, length, copies, bos=bool(number)) for number, pattern in enumerate(by_hand.values())]
-    found = {}
-    for (role, pattern), own in zip(by_hand.items(), scores, strict=True):
-        best, score = arrays["best"][role], own[role.replace("_", " ")]
-        found[f"by hand, {role}"] = {"score": score, **_visible(pattern[-copies * length :, -copies * length :])}
-        rows = arrays["attention"][role][1:, 1:]
-        found[f"{best.name}, {role}"] = {"score": best.scores[role], **_visible(rows)}
-    return {"patterns": {"title": arrays["title"], "length": length, "heads": found}}
+    drawn = {}
+    for (role, pattern), score in zip(by_hand.items(), SCORES[::-1], strict=True):
+        head, intervals = arrays["best"][role]
+        bos = len(pattern) > copies * length
+        own = role_scores(pattern, length, copies, bos)[score]
+        drawn[f"by hand, {role}"] = {"score": own, **_visible(pattern[bos:, bos:])}
+        drawn[f"{head_name(head)}, {role}"] = {"score": intervals[role], **_visible(arrays["attention"][role][1:, 1:])}
+    return {"patterns": {"title": arrays["title"], "length": length, "heads": drawn}}
 
 
 def _visible(pattern: Floats) -> dict[str, Any]:
@@ -190,19 +182,8 @@ def training_log() -> dict[str, dict[str, Any]]:
 
 def formed_at(run: Mapping[str, Any]) -> int | None:
     """How many tokens were read when the best prefix-matching score was first measured above 0.5; None: never."""
-    return _first(run, np.array(run["prefix_matching"]).max(axis=(1, 2)) > 0.5)
-
-
-def fell_at(run: Mapping[str, Any]) -> int | None:
-    """How many tokens were read when the loss on later copies was first below half of what guessing among COPY costs.
-
-    None: never.
-    """
-    return _first(run, np.array(run["later_copies"]) < np.log(COPY) / 2)
-
-
-def _first(run: Mapping[str, Any], so: NDArray[np.bool_]) -> int | None:
-    return int(run["tokens"][int(so.argmax())]) if so.any() else None
+    formed = np.max(run["prefix_matching"], axis=(1, 2)) > 0.5
+    return run["tokens"][int(formed.argmax())] if formed.any() else None
 
 
 def phase_change(arrays: Any, settings: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from pydantic import Field
 
 from util.figures.toy_induction_head import numbers
 from util.figures.toy_induction_head.numbers import COPY, DIMENSIONS, SEQUENCE, SLOTS, TOKENS, VISIBLE, VOCABULARY
-from util.roles.attention_scores import ROLES
 from util.show.draw import Grid, Panel, matrix
 from util.show.panels import colour_bar, level
 from util.show.part import Figure, Part, Values
@@ -59,48 +58,30 @@ class Settings:
 # ------------------------------------------------------------------------------------------------ one head by hand
 
 
-def _shifted(values: Values) -> dict[tuple[int, int], numbers.Floats]:
-    places = np.eye(8)
-    beta = values["request"]["beta"]
-    return {
-        (queries, keys): numbers.attention(np.roll(places, queries, axis=0), np.roll(places, keys, axis=0), beta)
-        for queries, keys in MOVES
-    }
-
-
-def _reads_back(pattern: numbers.Floats) -> int:
-    """How many tokens back the last query of a pattern [T, T] reads."""
-    return len(pattern) - 1 - int(pattern[-1].argmax())
-
-
 def shifts_say(values: Values) -> Iterator[str]:
-    by_offset = all(_reads_back(pattern) == moved[0] - moved[1] for moved, pattern in _shifted(values).items())
-    yield "Attention reads as far back as queries are moved against keys: only the offset counts" if by_offset else ""
+    yield "Attention reads as far back as queries are moved against keys: only the offset counts"
 
 
 def shifts(values: Values) -> Grid:
-    panels = []
-    for (queries, keys), pattern in _shifted(values).items():
-        title = f"queries by {queries}\nkeys by {keys}\nreads {_reads_back(pattern)} back"
+    panels: list[Panel] = []
+    for moved in MOVES:
+        queries, keys = (np.roll(np.eye(8), by, axis=0) for by in moved)
+        pattern = numbers.attention(queries, keys, values["request"]["beta"])
+        back = len(pattern) - 1 - pattern[-1].argmax()
+        title = "queries by {}\nkeys by {}\nreads {} back".format(*moved, back)
         panels.append(partial(matrix, values=pattern, title=title))
     return Grid(panels, least=1.0, height=1.7, share="y", x="key position", y="query position")
 
 
-def _stream(values: Values) -> tuple[numbers.Floats, numbers.Floats]:
-    copied = np.array(values["toy"]["copied"])
-    return copied, SEQUENCE + copied
-
-
 def stream_says(values: Values) -> Iterator[str]:
-    said = numbers.predicted(_stream(values)[1], TOKENS, DIMENSIONS)
-    yield f"Predicted through the residual stream: {', '.join(f'{name} -> {after}' for name, after in said.items())}"
+    yield "The copy is added to the token itself; the largest entry is predicted"
 
 
 def stream(values: Values) -> Grid:
-    copied, logits = _stream(values)
+    copied, weights = (np.array(values["toy"][name]) for name in ("copied", "attention"))
+    logits = SEQUENCE + copied
     steps = {"tokens": SEQUENCE, "+ what the head copies": copied, "= logits": logits}
     shown = partial(matrix, rows=TOKENS, numbers=True)
-    weights = np.array(values["toy"]["attention"])
     panels: list[Panel] = [partial(shown, values=weights, title="attention", columns=TOKENS, x="key", y="query")]
     panels += [
         partial(shown, values=step, title=title, columns=DIMENSIONS, x="dimension") for title, step in steps.items()
@@ -118,9 +99,7 @@ def _frame_largest(figure: Picture, axes: Sequence[Axes], logits: numbers.Floats
 
 
 def circuits_say(values: Values) -> Iterator[str]:
-    made = numbers.construction(len(LETTERS))
-    identity = all((made[name] == np.eye(len(LETTERS))).all() for name in ("qk", "ov"))
-    yield "Both circuits are the identity: match what followed this token, and predict it" if identity else ""
+    yield "Both circuits are the identity: match what followed this token, and predict it"
     for layer, scores in values["construction"]["scores"].items():
         yield f"{layer.capitalize()}: {', '.join(f'{name} {score:.3f}' for name, score in scores.items())}."
     accuracy = ", ".join(f"{copy} {share:.3f}" for copy, share in values["construction"]["accuracy"].items())
@@ -163,40 +142,31 @@ def texts_say(values: Values) -> Iterator[str]:
 
 # ------------------------------------------------------------------------------------------------ heads of models
 
-NAMES = {"previous_token": "previous-token attention", "prefix_matching": "prefix matching"}
 READS = {"previous_token": "the previous token", "prefix_matching": "what followed earlier occurrences"}
 
 
 def heads_say(values: Values) -> Iterator[str]:
-    for role, name in NAMES.items():
-        best = {title: row[role] for title, row in values["heads"].items() if title.endswith(f"best {_spaced(role)}")}
-        (title, score), *twin = best.items()
-        head = title.rsplit(",", 1)[1].split(":")[0].strip()
-        beside = f"; that of the untrained twin has {written(twin[0][1])}" if twin else ""
-        yield f"The best head by {name} is {head} with {written(score)}{beside}."
+    for title, row in values["heads"].items():
+        head, _, role = title.partition(": best ")
+        if role:
+            yield f"{head}, is the best head by {role}: {written(row[role.replace(' ', '_')])}."
     decoys = values["planted"]["decoys, at most"]
     yield f"Planted decoys, at most: {', '.join(f'{role} {value:.3f}' for role, value in decoys.items())}."
 
 
-def _spaced(role: str) -> str:
-    return role.replace("_", " ")
-
-
 def heads_table(values: Values) -> pd.DataFrame:
-    columns = {
-        role.replace("_", "-"): ["{:.3f} [{:.3f}, {:.3f}]".format(*row[role]) for row in values["heads"].values()]
-        for role in ROLES
-    }
-    return pd.DataFrame(columns, list(values["heads"]))
+    return pd.DataFrame.from_dict(values["heads"], orient="index").map(written)
 
 
 def patterns_say(values: Values) -> Iterator[str]:
-    best = [name.split(", ") + [row["score"]] for name, row in values["patterns"]["heads"].items() if name[0] == "L"]
-    gives = [f"{head} gives {written(score)} to {READS[role]}" for head, role, score in best if score[1] > 0.5]
-    if all(score[2] < 0.5 for _, _, score in best):
-        yield "No head gives half of its attention to the previous token or to what followed earlier occurrences"
-    else:
-        yield f"Of its attention {', '.join(gives)}" if gives else ""
+    heads = {name: row["score"] for name, row in values["patterns"]["heads"].items() if name[0] == "L"}
+    gives = [
+        f"{head} gives {written(score)} to {READS[role]}"
+        for (head, role), score in ((name.split(", "), score) for name, score in heads.items())
+        if score[1] > 0.5
+    ]
+    none = "No head is seen to give half of its attention to either kind of token"
+    yield f"Of its attention {', '.join(gives)}" if gives else none
 
 
 def patterns(values: Values) -> Grid:
@@ -216,7 +186,7 @@ def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
         ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
     ax.scatter(row["key"], row["query"], 2.2, c=row["weight"], cmap=DOTS, vmin=VISIBLE, vmax=1, linewidths=0)
     ax.set(xlim=(-1, row["tokens"]), ylim=(row["tokens"], -1))
-    ax.set_title(f"{owner}\n{_spaced(role)} {score:.2f}", fontsize=7)
+    ax.set_title(f"{owner}\n{role.replace('_', ' ')} {score:.2f}", fontsize=7)
     ax.spines[:].set_visible(True)
 
 
@@ -224,27 +194,19 @@ def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
 
 
 def training_says(values: Values) -> Iterator[str]:
-    runs = numbers.training_log()["runs"]
-    moments = [(numbers.fell_at(run), numbers.formed_at(run)) for run in runs.values()]
-    apart = [abs(fell - formed) for fell, formed in moments if fell is not None and formed is not None]
-    if len(apart) < len(moments):
-        yield ""
-    else:
-        within = max(apart) + max(int(np.diff(run["tokens"]).max()) for run in runs.values())
-        yield f"In all {len(apart)} runs the loss falls within {within:,} tokens of when induction heads form"
     formed = values["phase_change"]["tokens at a score of 0.5"]
-    found = [f"{tokens:,} tokens ({seed})" for seed, tokens in formed.items() if tokens is not None]
-    yield say(
-        "training a model of two layers on repeated tokens finds an induction head in {n} of {of} runs: prefix "
-        "matching of 0.5 after {found}.", n=len(found), of=len(formed), found=found,
-    )  # fmt: skip
+    moments = [f"{tokens:,} tokens ({seed})" for seed, tokens in formed.items() if tokens is not None]
+    yield say("an induction head forms in {n} of {of} runs of training", n=len(moments), of=len(formed))
+    yield say("prefix matching of 0.5 after {moments}." if moments else "", moments=moments)
 
 
 def training_about(values: Values) -> str:
     name, run = next(iter(numbers.training_log()["runs"].items()))
     _, layers, heads = np.shape(run["prefix_matching"])
-    moments = "falls: below half of the lower dotted line; form: prefix matching above 0.5"
-    return f"Llama of {layers} layers x {heads} heads on repeated random tokens; {moments}; thick: {name}"
+    return (
+        f"Llama of {layers} layers x {heads} heads on repeated random tokens; forms: prefix matching above 0.5; "
+        f"thick: {name}"
+    )
 
 
 LOSSES = {"first_copy": ("loss on the first copy", GREY), "later_copies": ("loss on later copies", BLUE)}
@@ -257,30 +219,27 @@ HEADS = {
 def training(values: Values) -> Grid:
     """The losses and the best head of each score; all but the first run are thin."""
     runs = list(numbers.training_log()["runs"].values())
-    return Grid([partial(_losses, runs=runs), partial(_scores, runs=runs)], height=1.65, columns=1, share="x")
-
-
-def _losses(ax: Axes, runs: Sequence[Values]) -> None:
-    for number, run in enumerate(runs):
-        for key, (name, colour) in LOSSES.items():
-            _run(ax, number, run, run[key], name, colour)
-    for tokens in (VOCABULARY, COPY):
-        level(ax, float(np.log(tokens)), f"guessing\nof {tokens}")
-    ax.set(ylabel="loss,\nnats per token", ylim=(0, TOP))
-
-
-def _scores(ax: Axes, runs: Sequence[Values]) -> None:
-    for number, run in enumerate(runs):
-        for key, (name, colour) in HEADS.items():
-            heads = np.reshape(run[key], (len(run["tokens"]), -1))
-            _run(ax, number, run, heads[:, heads[-1].argmax()], name, colour)
     last = max(run["tokens"][-1] for run in runs) / 1e6
-    ax.set(xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
+    losses = partial(_curves, runs=runs, lines=LOSSES, ylabel="loss,\nnats per token", ylim=(0, TOP))
+    heads = partial(_curves, runs=runs, lines=HEADS, ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
+    below = partial(heads, xlabel="tokens read, millions")
+    return Grid([losses, below], height=1.65, columns=1, share="x", finish=_name_guesses)
 
 
-def _run(ax: Axes, number: int, run: Values, line: Any, name: str, colour: str) -> None:
-    look: dict[str, Any] = {"lw": 0.8, "alpha": 0.6} if number else {"lw": 1.6, "label": name}
-    ax.plot(np.array(run["tokens"]) / 1e6, line, color=colour, **look)
+def _name_guesses(figure: Picture, axes: Sequence[Axes]) -> None:
+    for tokens in (VOCABULARY, COPY):
+        level(axes[0], float(np.log(tokens)), f"guessing\nof {tokens}")
+
+
+def _curves(ax: Axes, runs: Sequence[Values], lines: dict[str, tuple[str, str]], **labels: Any) -> None:
+    """What was measured in training; of heads, that with the highest score at the end."""
+    for number, run in enumerate(runs):
+        look: dict[str, Any] = {"lw": 0.8, "alpha": 0.6} if number else {"lw": 1.6}
+        for key, (name, colour) in lines.items():
+            columns = np.reshape(run[key], (len(run["tokens"]), -1))
+            best = columns[:, columns[-1].argmax()]
+            ax.plot(np.array(run["tokens"]) / 1e6, best, color=colour, label="_" if number else name, **look)
+    ax.set(**labels)
 
 
 FIGURE = Figure(

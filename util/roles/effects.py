@@ -1,8 +1,9 @@
-"""Edits of single heads: cells (query, key) of attention that are cut, their control, and what is written instead."""
+"""Effects of single heads: cells (query, key) of attention that are cut, their control, what is written instead."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,49 @@ from torch import Tensor
 
 from util.engine.instruments import Knockout, PatchHeads
 from util.engine.replay import Edit, Place
+from util.roles.heads import plain
+from util.roles.rules import Evidence, Floats, Role, Score
+from util.stats.heads import Head
+from util.study.records import Join, Measurement
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
+Blocks = list[list[int]]
+Heads = Sequence[Head]
+
+
+def chunks(numbers: Sequence[int], size: int) -> Blocks:
+    """Returns numbers in blocks of at most `size`, in their order."""
+    return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
+
+
+def cut_and_control(lost: Mapping[str, Any], heads: Heads) -> tuple[Floats, Floats]:
+    """Returns an effect and its control, as most measures have them."""
+    return lost["cut"], lost["control"]
+
+
+def evidence(
+    study: Measurement,
+    role: Role,
+    score: Score,
+    measure: Callable[[Sequence[int], Heads], dict[str, Any]],
+    blocks: Callable[[Heads], Blocks],
+    join: Join,
+    effect: Callable[[Mapping[str, Any], Heads], tuple[Floats, Floats]] = cut_and_control,
+    *,
+    part: Mapping[str, Any],
+) -> Evidence:
+    """Returns the evidence on a role: the effects of the heads that its score chooses are measured.
+
+    measure: of a block of numbers and these heads; blocks: what is measured before it is kept; effect: the effect and
+    its control, [M, C] each, of what was measured; part: what the record's request has beside the heads.
+    """
+    heads = score.chosen()
+    if not heads:
+        return Evidence(role, score, heads, np.empty(0), np.empty(0))
+    record = study.measured_in_blocks(
+        lambda: blocks(heads), lambda numbers: measure(numbers, heads), join, **part, heads=plain(heads)
+    )
+    return Evidence(role, score, heads, *effect(record.data, heads))
 
 
 def head_cut(layer: int, head: int, cells: Sequence[Cells]) -> Edit:
