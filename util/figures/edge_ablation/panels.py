@@ -19,11 +19,11 @@ from util.show.draw import Floats, Grid
 from util.show.head_map import short_number
 from util.show.panels import colour_bar, excludes_0, intervals, name_rows
 from util.show.part import Values
-from util.show.style import BLUE, GREY, PALE_RED, RED, ink, points
+from util.show.style import BLUE, GREY, RED, ink, points
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
-LOOKS = {names.FULL: (BLUE, "o"), names.CTX_AGG: (PALE_RED, "s"), names.AGG_ONLY: (RED, "v")}
+COLOURS = {names.FULL: BLUE, names.ALONE: GREY}  # of ablations; all others are red
 IN_WORDS = {
     names.FULL: "whole model",
     names.CTX_AGG: "with contextualisation",
@@ -33,6 +33,7 @@ IN_WORDS = {
     names.NONE: "nothing is read",
     names.ALONE: "bare query",
 }
+ARROW: dict[str, Any] = {"arrowstyle": "-|>", "color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
 
 
 def short(name: str) -> str:
@@ -46,21 +47,17 @@ def arrow(edge: str) -> str:
     return r" $\to$ ".join(map(short, pair.split("->"))) + (f" ({relation})" if relation else "")
 
 
-# ------------------------------------------------------------------------------------------------ circuits
-
-
 def circuits(values: Values) -> Grid:
     """Accuracy by task and circuit; dotted: chance."""
-    panels = [partial(_accuracy, task, rows, values["chance"][task]) for task, rows in values["accuracy"].items()]
-    return Grid(panels, least=1.0, height=2.6, share="y")
+    return Grid([partial(_accuracy, values, task) for task in values["accuracy"]], least=1.0, height=2.6, share="y")
 
 
-def _accuracy(task: str, rows: Mapping[str, Any], chance: float, ax: Axes) -> None:
-    name_rows(ax, [f"{IN_WORDS[name]}\n{name}" for name in rows], zero=False)
-    for row, (name, triple) in enumerate(rows.items()):
-        colour = {names.FULL: BLUE, names.ALONE: GREY}.get(name, RED)
-        intervals(ax, [triple], row, colour, hollow=False)
-    ax.axvline(chance, color="0.6", lw=0.8, ls=":", label="chance")
+def _accuracy(values: Values, task: str, ax: Axes) -> None:
+    accuracy = values["accuracy"][task]
+    name_rows(ax, [f"{IN_WORDS[name]}\n{name}" for name in accuracy], zero=False)
+    for row, name in enumerate(accuracy):
+        intervals(ax, [accuracy[name]], row, COLOURS.get(name, RED), hollow=False)
+    ax.axvline(values["chance"][task], color="0.6", lw=0.8, ls=":", label="chance")
     ax.tick_params(axis="y", labelsize=6.5)
     ax.set(xlim=(-0.06, 1.06), xticks=[0, 0.5, 1], xlabel="accuracy")
     ax.set_title(task.replace("_", " "), fontsize=7)
@@ -79,13 +76,12 @@ def _cells(ax: Axes, shown: Floats, norm: Normalize, numbers: Floats, framed: An
         if framed[row][column]:
             ax.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, ec="black"))
     ax.spines[:].set_visible(True)
-    figure = ax.get_figure(root=True)
-    assert figure is not None
+    figure: Any = ax.get_figure(root=True)
     colour_bar(figure, [ax], label, location="bottom", aspect=45, pad=0.03, **bar)
 
 
-def _framed(label: str) -> Patch:
-    return Patch(fill=False, ec="black", label=label)
+def _framed(label: str) -> list[Patch]:
+    return [Patch(fill=False, ec="black", label=label)]
 
 
 def edge_map(values: Values) -> Grid:
@@ -94,13 +90,13 @@ def edge_map(values: Values) -> Grid:
     Coloured are pairs whose interval of nats excludes 0, framed those whose loss of accuracy is beyond chance. Small
     costs are seen beside large ones, as the scale is that of asinh.
     """
-    return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=[_framed("accuracy lost beyond chance")])
+    return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost beyond chance"))
 
 
 def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
     nats, right, p = np.full((3, len(SOURCES), len(TARGETS)), np.nan)
-    for name, cost in costs.items():
-        edge = Edge.of(name)
+    for edge in TYPE_PAIRS:
+        cost = costs[str(edge)]
         place = SOURCES.index(edge.source), TARGETS.index((edge.target, edge.relation))
         sure = excludes_0((cost["log_prob"], cost["low"], cost["high"]))
         nats[place], right[place], p[place] = cost["log_prob"] * sure, cost["accuracy"], cost["p"]
@@ -122,16 +118,16 @@ def probes(values: Values) -> Grid:
 
     The colour is the difference from the circuit. Framed: where the accuracy is lower beyond chance.
     """
-    legend = [_framed("lower than inside the circuit, beyond chance")]
+    legend = _framed("lower than inside the circuit, beyond chance")
     return Grid([partial(_probes, values["probes"])], height=2.6, legend=legend)
 
 
-def _probes(found: Values, ax: Axes) -> None:
-    right = np.array(found["intervals"], dtype=float)[..., 0]
+def _probes(probes: Values, ax: Axes) -> None:
+    right = np.array(probes["intervals"], dtype=float)[..., 0]
     label = "colour: accuracy lost; number: accuracy"
-    _cells(ax, found["inside"][0] - right, Normalize(-1, 1), right, found["lower"], label)
-    ax.set_yticks(range(len(right)), [*map(arrow, found["edges"])])
-    donors = [CORRUPTIONS[number].replace("_", "\n") for number in found["corruptions"]]
+    _cells(ax, probes["inside"][0] - right, Normalize(-1, 1), right, probes["lower"], label)
+    ax.set_yticks(range(len(right)), [*map(arrow, probes["edges"])])
+    donors = [CORRUPTIONS[number].replace("_", "\n") for number in probes["corruptions"]]
     ax.set_xticks(range(len(donors)), donors)
     ax.set_xlabel("the edge is read from")
 
@@ -140,26 +136,20 @@ def _probes(found: Values, ax: Axes) -> None:
 
 
 def circuit(values: Values) -> Grid:
-    """A circuit of type pairs: drawn, what each pair costs alone, and its score among random circuits."""
-    search, costs = values["search"], values["costs"]
-    order = sorted(search["kept"], key=lambda name: -costs[name]["log_prob"])
-    kept = {name: [costs[name][end] for end in ("log_prob", "low", "high")] for name in order}
-    panels = [partial(_type_pairs, order), partial(_costs, kept), partial(_scores, search)]
-    low = max(1.5, 0.6 + 0.12 * len(kept))  # it has a line for each pair
-    return Grid(panels, least=1.5, wide=(0,), height=[1.2, low, low])
+    """A circuit of type pairs: drawn, and its score among random circuits."""
+    panels = [partial(_type_pairs, values["search"]["kept"]), partial(_scores, values["search"])]
+    return Grid(panels, height=[1.2, 1.2], columns=1)
 
 
 def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
     """Two demonstrations and the query, an arrow wherever a pair is read: within an example below, others above."""
     places = [(kind, example, x + 0.4 * example) for example in (1, 2) for x, kind in enumerate("xtyn", 4 * example)]
     places += [("query", 3, 13.5), ("last_separator", 3, 15.3)]  # longer names
-    for edge in map(Edge.of, pairs):
-        for (source, example, start), (target, other, end) in combinations(places, 2):
-            relation, bent = ("same", 0.3) if example == other else ("earlier", -0.2)
-            if (source, target) == (edge.source, edge.target) and edge.relation in ("any", relation):
-                look: dict[str, Any] = {"color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
-                ends = (start, 0.0), (end, 0.0)
-                ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", connectionstyle=f"arc3,rad={bent}", **look))
+    kept = {(edge.source, edge.target, edge.relation) for edge in map(Edge.of, pairs)}
+    for (source, example, start), (target, other, end) in combinations(places, 2):
+        relation, bent = ("same", 0.3) if example == other else ("earlier", -0.2)
+        if kept & {(source, target, relation), (source, target, "any")}:
+            ax.add_patch(FancyArrowPatch((start, 0), (end, 0), connectionstyle=f"arc3,rad={bent}", **ARROW))
     for kind, example, x in places:
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.2}
         text = f"${kind}_{example}$" if len(kind) == 1 else short(kind)
@@ -168,19 +158,12 @@ def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
     ax.axis("off")
 
 
-def _costs(costs: Mapping[str, Sequence[float]], ax: Axes) -> None:
-    """What pairs cost alone."""
-    intervals(ax, [*costs.values()], hollow=False)
-    name_rows(ax, [*map(arrow, costs)])
-    ax.set(xlabel="nats lost", title="B) each ablated alone")
-
-
 def _scores(search: Values, ax: Axes) -> None:
     random = search["random"]
     intervals(ax, [search["scores"][name] for name in (names.FOUND, names.without(names.FOUND))], hollow=False)
     ax.plot(random, 2 + np.linspace(-0.2, 0.2, len(random)), "o", ms=2.5, color=GREY, alpha=0.7)
     name_rows(ax, ["found", "all but it", f"{len(random)} random"])
-    ax.set(xlabel="score", title="C) test split")
+    ax.set(xlabel="score", title="B) test split")
 
 
 # ------------------------------------------------------------------------------------------------ lines
@@ -203,28 +186,10 @@ def windows(values: Values) -> Grid:
 
 
 def _window(values: Values, name: str, title: str, ax: Axes) -> None:
-    found = values["windows"]
+    windows = values["windows"]
     _whole(ax, values["accuracy"][values["request"]["primary_task"]][names.FULL])
-    points(ax, found["at"], found[name], fmt="o-", color=RED, label="ablated")
-    ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=found["at"])
-
-
-def ambiguous(values: Values) -> Grid:
-    """By how many demonstrations fit two rules: answers of the rule that only the others show, and copies."""
-    titles = {"past": "A) past tense", "copied": "B) the query again"}
-    panels = [partial(_shares, values["ambiguous"], name, title) for name, title in titles.items()]
-    return Grid(panels, least=2.4, height=1.45, share="y")
-
-
-def _shares(found: Values, name: str, title: str, ax: Axes) -> None:
-    for number, (circuit, (colour, marker)) in enumerate(LOOKS.items(), -1):
-        at = np.array(found["counts"]) + 0.2 * number  # a little apart
-        points(ax, at, found[name][circuit], fmt=f"{marker}-", color=colour, lw=1, label=IN_WORDS[circuit])
-    ax.set(xlabel="ambiguous demonstrations", ylabel="share of prompts", title=title, ylim=(-0.05, 1.08))
-    ax.set_xticks(found["counts"])
-
-
-# ------------------------------------------------------------------------------------------------ pruning
+    points(ax, windows["at"], windows[name], fmt="o-", color=RED, label="ablated")
+    ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=windows["at"])
 
 
 def curves_of(values: Values) -> dict[tuple[str, str], Any]:

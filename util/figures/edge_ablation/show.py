@@ -5,16 +5,15 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import combinations
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
 from util.edges import names
+from util.edges.edge import TYPE_PAIRS
 from util.figures.edge_ablation import numbers, panels
-from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
@@ -25,7 +24,7 @@ from util.show.words import in_words, listed, say, written
 
 def known(number: float | None) -> bool:
     """Whether a number is one: neither NaN nor, in a values file, null."""
-    return number is not None and bool(np.isfinite(number))
+    return number is not None and number == number
 
 
 def in_text(edge: str) -> str:
@@ -33,17 +32,12 @@ def in_text(edge: str) -> str:
     return edge.replace("->", " → ").replace("_", " ")
 
 
-def task_of(values: Values) -> str:
-    """The primary task."""
-    return str(values["request"]["primary_task"])
-
-
 def setting(values: Values, task: str = "") -> str:
-    """What titles say of prompts: model, task (that of `task_of` by default), demonstrations, prompts, donors."""
+    """What titles say of prompts: model, task (the primary one by default), demonstrations, prompts, donors."""
     request = values["request"]
     donors = ", ".join(map(str, request["donor_seeds"]))
     extent = f"{request['k']} demonstrations, {request['prompts']} prompts, donors {donors}"
-    return f"{title(values)}, {task or task_of(values)}, {extent}"
+    return f"{title(values)}, {task or request['primary_task']}, {extent}"
 
 
 # ------------------------------------------------------------------------------------------------ circuits
@@ -54,21 +48,20 @@ def circuits_say(values: Values) -> Iterator[str]:
 
     Of other tasks nothing is said: so few queries do not show small losses. The claims have more.
     """
-    lost, falls = values["sure losses"], []
+    falls = []
     for circuit, what in (
         (names.QUERY_ONLY, "demonstrations"),
         (names.AGG_ONLY, "those read by each other or the query"),
     ):
-        if lost[circuit]:
-            task, loss = max(lost[circuit].items(), key=lambda item: item[1][0])
-            tasks = f"{len(lost[circuit])} of {len(values['accuracy'])} tasks"
-            falls.append(f"without {what} ({circuit}) in {tasks}, by up to {written(loss)} in {task}")
+        if lost := values["sure losses"][circuit]:
+            most = max(lost, key=lambda task: lost[task][0])
+            tasks = f"{len(lost)} of {len(values['accuracy'])} tasks"
+            falls.append(f"without {what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
     yield f"Accuracy surely falls {'; '.join(falls)}" if falls else ""
     for name in (names.CTX_AGG, names.AGG_ONLY):
-        scores = {task: row[name][0] for task, row in values["scores"].items()}
-        kept = listed([f"{score:.2f} in `{task}`" for task, score in scores.items() if known(score)])
+        scores = [f"{row[name][0]:.2f} in `{task}`" for task, row in values["scores"].items() if known(row[name][0])]
         none = "none, since the whole model is no better than without any edges"
-        yield f"Primary endpoint, the score of `{name}`: {kept or none}."
+        yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
 
 
 def circuits_table(values: Values) -> pd.DataFrame:
@@ -86,8 +79,9 @@ def circuits_table(values: Values) -> pd.DataFrame:
 
 def twin_says(values: Values) -> Iterator[str]:
     for rows in values["models"].values():
-        best, right = max(rows.items(), key=lambda item: item[1][0])
-        yield f"Untrained twin, {task_of(values)}: accuracy {written(right)} at most (in {best})."
+        best = max(rows, key=lambda name: rows[name][0])
+        task = values["request"]["primary_task"]
+        yield f"Untrained twin, {task}: accuracy {written(rows[best])} at most (in {best})."
 
 
 # ------------------------------------------------------------------------------------------------ edges and circuits
@@ -104,37 +98,29 @@ def map_say(values: Values) -> Iterator[str]:
 
 def circuit_say(values: Values) -> Iterator[str]:
     """The score of the circuit beside random ones, its pairs, and how far the search can be trusted."""
-    search, planted = values["search"], values["planted"]
+    search, planted, task = values["search"], values["planted"], values["request"]["primary_task"]
     kept, random = search["kept"], search["random"]
     score, without = (search["scores"][name] for name in (names.FOUND, names.without(names.FOUND)))
     if known(score[0]):
         beside = f"; of {len(random)} random circuits as large the best keeps {max(random):.2f}" if random else ""
         text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance{beside}"
-        yield say(text, n=len(kept), of=len(values["costs"]), score=score, beside=beside) if kept else ""
+        yield say(text, n=len(kept), of=len(TYPE_PAIRS), score=score, beside=beside)
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
-        yield f"For `{task_of(values)}` the search keeps {pairs}; all pairs but these score {written(without)}."
-        yield from _other_circuits(values)
+        yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(without)}."
+        if by_draw := values.get("claims", {}).get("kept by draw"):
+            always = listed([f"`{edge}`" for edge in kept if all(edge in pairs for pairs in by_draw)])
+            yield (
+                f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search always keeps "
+                f"{always or 'none of these'}."
+            )
     else:
         yield ""
-        yield f"No circuit of `{task_of(values)}` was looked for: no edges make the whole model answer better."
+        yield f"No circuit of `{task}` was looked for: no edges make the whole model answer better."
     found = len({*planted["kept"]} & {*planted["true"]})
     yield (
         f"On a model whose circuit is known the search finds {found} of {len(planted['true'])} pairs, and "
         f"{len(planted['kept']) - found} others."
     )
-
-
-def _other_circuits(values: Values) -> Iterator[str]:
-    """The circuits that `make claims` found with other prompts and donors: what they share with the figure's."""
-    by_draw = values.get("claims", {}).get("kept by draw", [])
-    if by_draw:
-        circuits = [set(values["search"]["kept"]), *map(set, by_draw)]
-        overlaps = [len(one & other) / len(one | other) for one, other in combinations(circuits, 2)]
-        always = listed([f"`{edge}`" for edge in sorted(set.intersection(*circuits))]) or "none of these"
-        yield (
-            f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search always keeps {always}; "
-            f"two circuits share {min(overlaps):.2f} to {max(overlaps):.2f} of their pairs."
-        )
 
 
 def windows_say(values: Values) -> Iterator[str]:
@@ -153,69 +139,39 @@ def probes_say(values: Values) -> Iterator[str]:
     """Which edges carry what donors change, and how exact the cells are."""
     probes = values["probes"]
     cells, lower = np.array(probes["intervals"], dtype=float), np.array(probes["lower"])
-    carry = [in_text(edge) for edge, found in zip(probes["edges"], lower, strict=True) if found.any()]
+    carry = [in_text(edge) for edge, cell in zip(probes["edges"], lower, strict=True) if cell.any()]
     row, column = np.unravel_index(np.argmin(np.where(lower, cells[..., 0], np.inf)), lower.shape)
     text = "{n} of {of} edges {n:carries|carry} what donors change ({carry}): accuracy falls to {cell} ({donor})"
-    donor = CORRUPTIONS[probes["corruptions"][column]].replace("_", " ")
-    cell = probes["intervals"][row][column]
+    donor, cell = CORRUPTIONS[probes["corruptions"][column]].replace("_", " "), cells[row, column].tolist()
     yield say(text, n=len(carry), of=len(lower), carry=carry, cell=cell, donor=donor) if carry else ""
     yield f"95 % intervals of the cells (Wilson): +- {np.max(cells[..., 2] - cells[..., 1]) / 2:.2f} or less."
-
-
-def ambiguous_say(values: Values) -> Iterator[str]:
-    """How far the whole model's past tenses fall, if their interval is below that of the fewest ambiguous ones."""
-    found = values["ambiguous"]
-    past, copied = (found[what][names.FULL] for what in ("past", "copied"))
-    least = min(range(len(past)), key=lambda place: past[place][0])
-    yield (
-        f"With {found['counts'][least]} of {values['request']['k']} demonstrations ambiguous, past tenses fall from "
-        f"{written(past[0])} to {written(past[least])}; the query is said again in {written(copied[least])}"
-        if past[least][2] < past[0][1]
-        else ""
-    )
 
 
 # ------------------------------------------------------------------------------------------------ pruning
 
 
-def at_result(curve: Mapping[str, Any], what: str) -> Any:
-    """The accuracy of the units that are left, or the share of the whole model's that is explained by them."""
-    return curve[what][str(curve["result"])]
-
-
 def pruning_say(values: Values) -> Iterator[str]:
     """What few units keep, where that is more than any random ones do, and how many of them lead to the answer."""
     curves = panels.curves_of(values)
-    best = [max(one["random"], default=1.0) for one in curves.values()]
-    if all(at_result(one, "accuracy")[1] > right for one, right in zip(curves.values(), best, strict=True)):
-        share = max(100 * one["result"] / one["units"] for one in curves.values())
-        kept = sorted(f"{at_result(one, 'explained')[0]:.2f}" for one in curves.values())
+    random = [max(curve["random"], default=1.0) for curve in curves.values()]
+    explained, low = (
+        [curve[what][str(curve["result"])][end] for curve in curves.values()]
+        for what, end in (("explained", 0), ("accuracy", 1))
+    )
+    if np.greater(low, random).all():
+        share = max(100 * curve["result"] / curve["units"] for curve in curves.values())
         yield (
-            f"At most {share:.0f} % of the units keep {kept[0]} to {kept[-1]} of the accuracy; as many random units "
-            f"answer {max(best):.2f} right at most"
+            f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
+            f"many random units answer {max(random):.2f} right at most"
         )
     else:
         yield ""
-    kinds = [kind for (_, sort), one in curves.items() if sort == "edge" for kind in one["survivors"].items()]
-    last = sum(count for kind, count in kinds if kind.endswith("->last_separator"))
-    if kinds:
-        total = sum(count for _, count in kinds)
-        yield f"{last} of the {total} edge units that are left lead to the last separator."
-
-
-def pruning_table(values: Values) -> pd.DataFrame:
-    """A line for each task and sort of units: the result, and random prunings of that size."""
-    lines = {}
-    for (task, sort), curve in panels.curves_of(values).items():
-        drawn = curve["random"]
-        lines[task, f"{sort} units"] = {
-            "at first": curve["units"],
-            "left": f"{curve['result']} ({curve['result'] / max(1, curve['units']):.1%})",
-            "accuracy, test": written(at_result(curve, "accuracy")),
-            "of the whole": written(at_result(curve, "explained")),
-            "random": f"{np.mean(drawn):.2f}, at most {max(drawn):.2f}" if drawn else "",
-        }
-    return pd.DataFrame.from_dict(lines, orient="index")
+    edges = Counter[str]()
+    for (_, sort), curve in curves.items():
+        edges.update(curve["survivors"] if sort == "edge" else {})
+    last = sum(count for kind, count in edges.items() if kind.endswith("->last_separator"))
+    if edges:
+        yield f"{last} of the {edges.total()} edge units that are left lead to the last separator."
 
 
 def pruning_about(values: Values) -> str:
@@ -239,13 +195,10 @@ FIGURE = Figure(
         "map": Part(
             numbers.single, "single", map_say, lambda values: f"{setting(values)}, search split", panels.edge_map
         ),
-        "circuit": Part(numbers.verified, "verified", circuit_say, setting, panels.circuit, needs=("map",)),
+        "circuit": Part(numbers.verified, "verified", circuit_say, setting, panels.circuit),
         "windows": Part(numbers.windows, "by_layer", windows_say, setting, panels.windows, needs=("circuits",)),
-        "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, panels.pruning, pruning_table),
+        "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, panels.pruning),
         "probes": Part(numbers.probes, "probed", probes_say, probes_about, panels.probes),
-        "ambiguous": Part(
-            numbers.ambiguous, "ambiguity", ambiguous_say, lambda values: setting(values, AMBIGUOUS), panels.ambiguous
-        ),
         "models": Part(numbers.models, "models", twin_says),
         "claims": CLAIMS,
     },
