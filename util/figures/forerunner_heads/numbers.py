@@ -93,7 +93,7 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
     """By ending and layer: how many heads exceed the threshold on a prompt, and the largest copy magnitude [L].
 
     Of all layers: heads on a prompt, and how many more of them behind the correct label than behind another ending,
-    paired by prompt; uniform: the mean magnitude of uniform attention.
+    paired by prompt.
     """
     by_layer = {name: is_forerunner(reading, settings.threshold).sum(axis=2) for name, reading in arrays.items()}
     heads = arrays["correct"]["magnitude"].shape[2]
@@ -103,7 +103,6 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
         "mean_max_magnitude": {name: curve(reading["magnitude"].max(axis=2)) for name, reading in arrays.items()},
         "heads_on_a_prompt": {name: heads_on_a_prompt(reading, settings.threshold) for name, reading in arrays.items()},
         "more_heads": {name: mean_interval(found.sum(axis=1)) for name, found in more.items()},
-        "uniform": float((1 / arrays["correct"]["n_t"]).mean()),
     }
 
 

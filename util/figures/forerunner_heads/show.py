@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,16 +10,14 @@ import pandas as pd
 from pydantic import Field
 
 from util.figures.forerunner_heads import numbers, pictures
-from util.figures.forerunner_heads.conclude import beyond_chance, conclude
 from util.figures.forerunner_heads.cuts import TITLES
 from util.figures.forerunner_heads.numbers import EVERYWHERE
 from util.figures.forerunner_heads.pictures import LABELS, frequent_on
 from util.show.conclusions import title
 from util.show.part import Figure, Part, Values
-from util.show.words import say
+from util.show.words import in_words, say, sign, written
 from util.stats.answers import TERMS
 from util.stats.intervals import Interval, signed
-from util.stats.task_check import TaskCheck
 from util.study.checked import (
     QUERIES,
     AsList,
@@ -94,18 +92,15 @@ def left_out(whys: Mapping[str, str], name: str = "") -> str:
 
 def counts_say(values: Values) -> Iterator[str]:
     frequent, heads = values["frequent_heads"], np.size(values["counts"]["correct"])
-    (value, low, high), untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
-    if low <= untrained[2]:
-        yield (
-            f"No more heads are shown to be frequent than with untrained weights: {value} [{low}, {high}] and "
-            "{} [{}, {}] of ".format(*untrained)
-            + f"{heads}"
-        )
+    correct, untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
+    if correct[1] <= untrained[2]:
+        both = f"{written(correct)} and {written(untrained)} of {heads}"
+        yield f"No more heads are shown to be frequent than with untrained weights: {both}"
     else:
-        others = [f"{frequent[name][0]} before {words}" for name, words in BEFORE.items()]
+        others = ", ".join(f"{frequent[name][0]} before {words}" for name, words in BEFORE.items())
         yield (
-            f"{value} [{low}, {high}] of {heads} heads are frequent: they read the token before the correct label on "
-            f"three of four prompts; {', '.join(others)}"
+            f"{written(correct)} of {heads} heads are frequent: they read the token before the correct label on three "
+            f"of four prompts; {others}"
         )
     fewest, most = values["tokens"]
     several = values["several_tokens"]
@@ -122,7 +117,7 @@ def counts_table(values: Values) -> pd.DataFrame:
     rows = {
         LABELS[name]: {
             "prompts": values["prompts"][name],
-            "frequent heads": "{} [{}, {}]".format(*frequent),
+            "frequent heads": written(frequent),
             "heads on any prompt": int((np.array(values["counts"][name]) > 0).sum()),
         }
         for name, frequent in values["frequent_heads"].items()
@@ -136,18 +131,17 @@ def layers_say(values: Values) -> Iterator[str]:
         yield ""
     else:
         start = f"On a prompt {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
-        more = [_more(found, BEFORE[name]) for name, found in values["more_heads"].items()]
+        more = [_more(difference, BEFORE[name]) for name, difference in values["more_heads"].items()]
         yield ", ".join([f"{start} read the token before the correct label", *more])
 
 
-def _more(more: Any, what: str) -> str:
+def _more(difference: Sequence[float], what: str) -> str:
     """How many more heads there are than before something else; neither more nor fewer where the interval holds 0."""
-    value, low, high = more
-    if low > 0:
-        return f"{value:.1f} [{low:.1f}, {high:.1f}] more than before {what}"
-    if high < 0:
-        return f"{-value:.1f} [{-high:.1f}, {-low:.1f}] fewer than before {what}"
-    return f"not clearly more or fewer before {what} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
+    value, low, high = difference
+    if not sign(difference):
+        return f"not clearly more or fewer before {what} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
+    ends, word = ((value, low, high), "more") if low > 0 else ((-value, -high, -low), "fewer")
+    return "{:.1f} [{:.1f}, {:.1f}] ".format(*ends) + f"{word} than before {what}"
 
 
 # ------------------------------------------------------------------------------------------------ specificity
@@ -166,12 +160,12 @@ def specificity_say(values: Values) -> Iterator[str]:
             n=judged["confirmed"], frequent=frequent, wrong=judged["than_wrong"] or "none",
         )  # fmt: skip
     yield (
-        f"Forerunner heads: {judged['chosen']} chosen, {judged['confirmed']} confirmed on the held-out half; of these "
-        f"{judged['than_wrong']} read more with the correct label than with a wrong one, {judged['than_other']} more "
-        "than with another word."
+        f"Primary endpoint, forerunner heads: {judged['chosen']} chosen, {judged['confirmed']} confirmed on the "
+        f"held-out half; of these {judged['than_wrong']} read more with the correct label than with a wrong one, "
+        f"{judged['than_other']} more than with another word."
     )
-    found = values["planted_verdicts"]
-    roles = [f"{role} -> {found[layer][head]}" for layer, head, role in values["planted"]["roles"]]
+    verdicts = values["planted_verdicts"]
+    roles = [f"{role} -> {verdicts[layer][head]}" for layer, head, role in values["planted"]["roles"]]
     yield f"Planted heads: {'; '.join(roles)}."
 
 
@@ -180,24 +174,40 @@ def specificity_say(values: Values) -> Iterator[str]:
 
 def task_say(values: Values) -> Iterator[str]:
     yield values["task_check"]
-    for check in values["task"]:
-        fields = {name: check[name] for name in check if name != "done"}
-        gains = {name: Interval(*check[name]) for name in ("over_none", "over_permuted")}
-        if (said := str(TaskCheck(**fields | gains))) != values["task_check"]:
-            yield said
     yield from (f"{place}: {why}" for place, why in values["task_left_out"].items())
 
 
+def task_table(values: Values) -> pd.DataFrame:
+    """The data sets that were tried, in order."""
+    shown = pd.DataFrame(values["task"]).set_index(["name", "k"]).round(3)
+    for gain in ("over_none", "over_permuted"):
+        shown[gain] = [signed(Interval(*interval), 2) for interval in shown[gain]]
+    return shown
+
+
 def ablation_say(values: Values) -> Iterator[str]:
-    found = values["ablation"]
-    yield ". ".join(found["findings"])
-    shown, bare = ("{:.3f} [{:.3f}, {:.3f}]".format(*one) for one in values["accuracies"])
-    gained = {score: signed(Interval(*interval)) for score, interval in found["gained"].items()}
+    yield ". ".join(values["ablation"]["findings"])
+    shown, bare = map(written, values["accuracies"])
+    gained = {score: signed(Interval(*interval)) for score, interval in values["ablation"]["gained"].items()}
     yield (
         f"Accuracy with demonstrations {shown}, without {bare}, of {values['request']['ablated']} prompts: they "
         f"change it by {gained['accuracy']}, log P(right label | labels) by {gained['which label']} nats, label "
         f"mass by {gained['label mass']} nats."
     )
+    if claims := values.get("claims"):
+        settings, cut = claims["settings"], "cutting the labels' reads of their forerunners changes, in nats"
+        places = [
+            ", ".join([place, *(f"{score} {_by_seed(changes['si_to_yi'][score])}" for score in TERMS)])
+            for place, changes in claims["changes"].items()
+        ]
+        seeds = in_words(len(settings["seeds"]))
+        yield f"On {settings['prompts']} prompts each, with {seeds} seeds, {cut}: {'; '.join(places)}."
+
+
+def _by_seed(changes: Sequence[Sequence[float]]) -> str:
+    """The changes with each seed, and how many have an interval that is beyond 0."""
+    means = [change[0] for change in changes]
+    return f"{min(means):.2f} to {max(means):.2f} ({in_words(sum(map(bool, map(sign, changes))))} beyond 0)"
 
 
 def ablation_about(values: Values) -> str:
@@ -217,12 +227,10 @@ def ablation_table(values: Values) -> pd.DataFrame:
 
 
 def induction_say(values: Values) -> Iterator[str]:
-    beyond, layers = beyond_chance(values), len(values["induction"]["null"]["mean"])
-    if beyond:
-        yield f"In {len(beyond)} of {layers} layers the best head prefers the query's label beyond chance"
-        yield f"These layers are {beyond}."
-    else:
-        yield f"In none of {layers} layers does the best head prefer the query's label beyond chance"
+    best, null = values["induction"]["likelihood"]["best head"], values["induction"]["null"]
+    beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
+    some = f"In {beyond} of {layers} layers the best head prefers the query's label beyond chance"
+    yield some if beyond else f"In none of {layers} layers does the best head prefer the query's label beyond chance"
 
 
 # ------------------------------------------------------------------------------------------------ data sets and k
@@ -231,13 +239,11 @@ def induction_say(values: Values) -> Iterator[str]:
 def grid_say(values: Values) -> Iterator[str]:
     sets, shared = len(values["grid_counts"]), frequent_on(values)
     everywhere, anywhere = int((shared == sets).sum()), int((shared > 0).sum())
+    text = "{all} {n:head is|heads are} frequent on each of {sets} data sets, {some} on some of them only"
     if sets < 2:
         yield ""
     elif anywhere:
-        yield (
-            f"{everywhere or 'No'} {'heads are' if everywhere > 1 else 'head is'} frequent on each of {sets} data "
-            f"sets, {anywhere - everywhere} on some of them only"
-        )
+        yield say(text, all=everywhere or "No", n=max(1, everywhere), sets=sets, some=anywhere - everywhere)
     else:
         yield f"No head is frequent on any of {sets} data sets"
 
@@ -250,18 +256,20 @@ def grid_about(values: Values) -> str:
 
 
 def k_say(values: Values) -> Iterator[str]:
-    found = values["by_k"]
-    first, last = min(found["fixed"], key=int), max(found["fixed"], key=int)
-    ends = [(one[first], one[last]) for one in (found["counts"]["correct"], found["fixed"])]
+    counts, fixed = values["by_k"]["counts"]["correct"], values["by_k"]["fixed"]
+    first, last = min(fixed, key=int), max(fixed, key=int)
     same = "not clearly more or fewer"
-    words = ["more" if end[1] > start[2] else "fewer" if end[2] < start[1] else same for start, end in ends]
-    counts, fixed = (f"({start[0]:.1f} to {end[0]:.1f})" for start, end in ends)
+    words = [
+        "more" if by_k[last][1] > by_k[first][2] else "fewer" if by_k[last][2] < by_k[first][1] else same
+        for by_k in (counts, fixed)
+    ]
+    ends = [f"({by_k[first][0]:.1f} to {by_k[last][0]:.1f})" for by_k in (counts, fixed)]
     yield (
         ""
         if words == [same, same]
         else (
-            f"From k = {first} to {last} {words[0]} heads exceed c / n_t on a prompt {counts}, {words[1]} one fixed "
-            f"threshold {fixed}"
+            f"From k = {first} to {last} {words[0]} heads exceed c / n_t on a prompt {ends[0]}, {words[1]} one fixed "
+            f"threshold {ends[1]}"
         )
     )
 
@@ -273,23 +281,13 @@ def k_about(values: Values) -> str:
 
 # ------------------------------------------------------------------------------------------------ published values
 
-PUBLISHED_INDUCTION = {"dataset": "glue_sst2", "k": 16}  # the setting of the published share, with quantised weights
+PUBLISHED = {"dataset": "glue_sst2", "k": 16}  # the setting of the published share, with quantised weights
 
 
 def published(values: Values) -> dict[str, tuple[float, float]]:
-    """What data/published/forerunner_heads.json has a row for: our value and its standard error by the row's id.
-
-    The row on induction heads is filled where the setting is that of the published value alone.
-    """
-    rows = {"head_count_per_layer": values["mean_head_count"], "max_magnitude_per_layer": values["mean_max_magnitude"]}
-    found = {"count_maps": Interval(*values["frequent_heads"]["correct"])}
-    for row, curves in rows.items():
-        best = int(np.argmax(curves["correct"]["mean"]))
-        found[row] = Interval(*(float(curves["correct"][end][best]) for end in ("mean", "low", "high")))
-    here = {row: (float(interval.value), interval.error) for row, interval in found.items()}
-    if values["request"]["quantized"] and values["chosen"]["ablation"].items() >= PUBLISHED_INDUCTION.items():
-        here["best_correct_induction_share"] = tuple(values["most_frequent"])
-    return here
+    """Our value, and its standard error, of what the paper has a number for, if the setting is that number's."""
+    here = values["request"]["quantized"] and values["chosen"]["ablation"].items() >= PUBLISHED.items()
+    return {"best_correct_induction_share": tuple(values["most_frequent"])} if here else {}
 
 
 FIGURE = Figure(
@@ -308,7 +306,7 @@ FIGURE = Figure(
             lambda values: f"{about(values)}; heads chosen on one half, measured on the other; large: planted heads",
             pictures.specificity, needs=("counts",),
         ),
-        "task": Part(numbers.task, "task", task_say),
+        "task": Part(numbers.task, "task", task_say, table=task_table),
         "ablation": Part(
             numbers.ablation, "ablation", ablation_say, ablation_about, pictures.ablation, ablation_table, ("task",)
         ),
@@ -319,5 +317,4 @@ FIGURE = Figure(
         "grid": Part(numbers.grid, "grid", grid_say, grid_about, pictures.grid),
         "k": Part(numbers.by_k, "by_k", k_say, k_about, pictures.by_k),
     },
-    conclude,
 )  # fmt: skip
