@@ -117,10 +117,11 @@ class Run:
     def answer(self, ablation: Ablation, *, generate: bool = False) -> Data:
         """What the model answers under an ablation.
 
-        [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; queries and answers as text. And layers; askable, how many queries of the split there are for this
-        tokenizer; left_out, what of the lists was rejected, resampled, dropped, and how often a donor has the clean
-        output. generate: also written, what the model goes on to write, and whether its first line is the answer
-        (line_right: acc_line), or it begins with the answer (prefix_right: acc_prefix).
+        [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; queries and answers as text. And
+        layers; askable, how many queries of the split there are for this tokenizer; left_out, what of the lists was
+        rejected, resampled, dropped, and how often a donor has the clean output. generate: also written, what the model
+        goes on to write, and whether its first line is the answer (line_right: acc_line), or it begins with the answer
+        (prefix_right: acc_prefix).
         Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
         """
 

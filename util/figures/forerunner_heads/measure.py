@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -49,7 +49,6 @@ Arrays = dict[str, Any]
 ENDINGS: dict[str, Appended] = {"correct": 0, "wrong": 1, "other word": "the"}  # what is appended, see `Prompt.label`
 CONTROL_TOKENS = 32  # of a prompt: so many others of its tokens are compared with the label
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
-K_DATASET = "trec"  # on which the paper's numbers of demonstrations are measured
 
 
 class Data(NamedTuple):
@@ -90,11 +89,10 @@ _prompts = lru_cache(4)(staicc_prompts)
 def check(study: Study) -> None:
     """Raises ValueError where a data set has not as many demonstrations as the settings want."""
     s = study.settings
-    wanted = [(s.k, name) for name in (s.dataset, *s.grid_datasets)]
-    wanted += [(max(s.causal_k), name) for name in s.causal_datasets] + [(max(s.grid_k), K_DATASET)]
-    for k, name in wanted:
-        if k > (pool := demonstration_pool(name)):
-            raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
+    for k, names in ((s.k, (s.dataset, *s.grid_datasets)), (max(s.causal_k), s.causal_datasets)):
+        for name in names:
+            if k > (pool := demonstration_pool(name)):
+                raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
 
 
 # ------------------------------------------------------------------------------------------------ copy magnitudes
@@ -143,15 +141,14 @@ def label_run(
     run = LabelRun(tokens, [], [], [])
     for number in range(len(prompts)):
         groups: dict[tuple[int, ...], list[int]] = {}
-        for condition, what in enumerate(appended):
-            groups.setdefault(tokens[what][number].ids[:-1], []).append(condition)
-        for ids, conditions in groups.items():
-            ends = [tokens[appended[condition]][number].ids[-1] for condition in conditions]
-            together = may_branch(support, len(ids) + len(ends))
-            for part in [slice(None)] if together else [slice(i, i + 1) for i in range(len(ends))]:
-                run.rows.append(Row(ids, tuple(ends[part])))
+        for place, what in enumerate(appended):
+            groups.setdefault(tokens[what][number].ids[:-1], []).append(place)
+        for ids, places in groups.items():
+            together = may_branch(support, len(ids) + len(places))
+            for served in [places] if together else [[place] for place in places]:
+                run.rows.append(Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served)))
                 run.owners.append(number)
-                run.served.append(conditions[part])
+                run.served.append(served)
     return run
 
 
@@ -286,32 +283,27 @@ def specificity(study: Study) -> Arrays:
     return {**study.arrays("counts"), "planted": planted(study)}
 
 
-def _fitting(study: Study, by_place: dict[str, Data]) -> dict[str, Any]:
-    """The `readings` by place, and as "left out" why others do not fit the model.
+def fitting(by_place: Mapping[str, Any], measure: Callable[[Any], Any]) -> dict[str, Any]:
+    """What is measured of data by place, and as "left out" why other places do not fit the model.
 
     Raises UnsupportedModel where none does.
     """
-    found: dict[str, Any] = {"left out": {}}
+    measured: dict[str, Any] = {"left out": {}}
     for place, data in by_place.items():
         try:
-            found[place] = readings(study, data)
+            measured[place] = measure(data)
         except UnsupportedModel as error:
-            found["left out"][place] = too_long(error)
-            if len(found["left out"]) == len(by_place):
+            measured["left out"][place] = too_long(error)
+            if len(measured["left out"]) == len(by_place):
                 raise
-    return found
+    return measured
 
 
 def grid(study: Study) -> dict[str, Any]:
     """The `readings` of every data set by its name, and as "left out" why others do not fit the model."""
     s = study.settings
-    return _fitting(study, {name: Data(name, s.k, s.grid_prompts, s.seed) for name in s.grid_datasets})
-
-
-def by_k(study: Study) -> dict[str, Any]:
-    """The `readings` by number of demonstrations, and as "left out" why others do not fit the model."""
-    s = study.settings
-    return _fitting(study, {str(k): Data(K_DATASET, k, s.grid_prompts, s.seed) for k in sorted(s.grid_k)})
+    by_name = {name: Data(name, s.k, s.grid_prompts, s.seed) for name in s.grid_datasets}
+    return fitting(by_name, partial(readings, study))
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts

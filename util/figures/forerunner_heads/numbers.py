@@ -117,23 +117,6 @@ def grid(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     }
 
 
-def by_k(arrays: Mapping[str, Any], settings: Any) -> Numbers:
-    """How many heads exceed the threshold on a prompt, by the number of demonstrations k, in the order of k.
-
-    counts: with c / n_t, which falls as prompts grow, by ending; fixed: of the correct label, with one threshold for
-    all k, that of the middle one; k_left_out: why a k was not measured.
-    """
-    c, measured = settings.threshold, {k: found for k, found in arrays.items() if k != "left out"}
-    middle = list(measured.values())[len(measured) // 2]
-    tokens = round(middle["correct"]["n_t"].mean())  # they decide the one threshold of all k
-    as_long = {k: {**one["correct"], "n_t": np.full_like(one["correct"]["n_t"], tokens)} for k, one in measured.items()}
-    found = {
-        "counts": {name: {k: heads_on_a_prompt(one[name], c) for k, one in measured.items()} for name in middle},
-        "fixed": {k: heads_on_a_prompt(one, c) for k, one in as_long.items()},
-    }
-    return {"by_k": found, "k_left_out": arrays["left out"]}
-
-
 # ------------------------------------------------------------------------------------------------ specificity
 
 
