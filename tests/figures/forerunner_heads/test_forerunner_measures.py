@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from util.figures.forerunner_heads.conclude import beyond_chance
 
 from util.figures.forerunner_heads import numbers as f
 from util.figures.forerunner_heads import show
-from util.figures.forerunner_heads.conclude import beyond_chance
 from util.show import files
 from util.stats import answers
 
