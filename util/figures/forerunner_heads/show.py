@@ -147,7 +147,7 @@ def counts_table(values: Values) -> pd.DataFrame:
 def layers_say(values: Values) -> Iterator[str]:
     heads, others = values["heads_on_a_prompt"], values["more_heads"]
     start = f"On a prompt {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
-    more = [f"{signed(Interval(*others[name]), 1)} compared with {BEFORE[name]}" for name in others]
+    more = [f"{signed(Interval(*others[name]), 2)} compared with {BEFORE[name]}" for name in others]
     some = heads["correct"][1] > heads.get("untrained", (0, 0, -1))[2]
     yield ", ".join([f"{start} read the token before the correct label", *more]) if some else ""
 
