@@ -59,7 +59,11 @@ class Run:
     def task(self) -> word_pairs.WordPairTask:
         """The task in the draw's layout, read once: a saved data set that is changed later changes nothing here."""
         task, layout = word_pairs.find(self.draw.task, trained=self.draw.trained), self.draw.layout
-        return task if layout is None else replace(task, layout=Layout(**layout))
+        return (
+            task
+            if layout is None
+            else replace(task, layout=Layout(**{str(field): text for field, text in layout.items()}))
+        )
 
     @cached_property
     def request(self) -> dict[str, Any]:
