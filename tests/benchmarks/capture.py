@@ -35,7 +35,7 @@ def published(model: str, length: int, prompts: int, budget: int) -> Run:
 def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = False) -> Run:
     from util.engine.batches import Batch, Row, plan
     from util.engine.handshake import prepare
-    from util.figures.forerunner_heads.magnitudes import LabelRun, copy_magnitudes
+    from util.figures.forerunner_heads.measure import LabelRun, copy_magnitudes
     from util.prompts.prompt import LabelledTokens
 
     llama = model_of(model)

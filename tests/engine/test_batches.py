@@ -12,7 +12,7 @@ from util.engine import batches
 from util.engine.attention import instrument
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
-from util.figures.forerunner_heads import magnitudes
+from util.figures.forerunner_heads import measure as magnitudes
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import labelled_tokens
 from util.roles.sequences_study import SequenceStudy

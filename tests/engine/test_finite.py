@@ -19,7 +19,7 @@ from util.engine.finite import NotFinite, all_finite, check_finite, check_record
 from util.engine.handshake import check_ids, check_tokenizer, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.replay import Edit, replay
-from util.figures.forerunner_heads import magnitudes
+from util.figures.forerunner_heads import measure as magnitudes
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import word_pair_prompts
 from util.prompts.sequences import repeated_sequences

@@ -17,7 +17,7 @@ from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.memory import Estimate, check, estimate
-from util.figures.forerunner_heads import magnitudes
+from util.figures.forerunner_heads import measure as magnitudes
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
 from util.prompts.prompt import LabelledTokens
 from util.study.model import Model

@@ -19,7 +19,7 @@ from util.engine import batches, replay
 from util.engine.attention import instrument
 from util.engine.handshake import input_device
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, PatchHeads
-from util.figures.forerunner_heads import magnitudes
+from util.figures.forerunner_heads import measure as magnitudes
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 
 CPU = torch.device("cpu")

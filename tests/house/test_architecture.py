@@ -29,7 +29,7 @@ NO_MODEL = (
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
       for file in ("measures", "plots", "claims", "results", "conclusions", "numbers", "show")),
     *(f"util.card.{file}" for file in ("topics", "page", "atlas")),
-    "util.figures.edge_ablation.panels", "util.figures.edge_ablation.settings",
+    "util.figures.edge_ablation.settings",
     "util.figures.ioi_patching.pictures",
 )  # fmt: skip
 INTERNALS = (

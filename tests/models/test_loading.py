@@ -21,7 +21,7 @@ from tests import architectures, toys
 from util import load_model_and_data as loading
 from util.engine import attention, call
 from util.engine.handshake import prepare
-from util.figures.forerunner_heads import magnitudes
+from util.figures.forerunner_heads import measure as magnitudes
 from util.study.model import Model
 
 

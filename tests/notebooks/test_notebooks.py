@@ -168,13 +168,12 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "k": 1,
         "prompts": 8,
         "grid_datasets": "['sst5', 4]",  # as papermill -p passes it
-        "grid_k": [0, 2],
         "grid_prompts": 8,
         "causal_datasets": ["trec"],
         "causal_k": [1],
         "ablated": 8,
     }
-    panels = {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid", "k"}
+    panels = {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"}
     place = written_to(tmp_path, "figures")
     for k, untrained_control in ((1, True), (0, False)):
         shutil.rmtree(place, ignore_errors=True)
@@ -186,7 +185,6 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         assert {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")} == panels
     written = json.loads((written_to(tmp_path, "data/values") / "forerunner_heads.json").read_text())
     assert list(written["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in written["model"]
-    assert list(written["by_k"]["fixed"]) == ["0", "2"]
 
 
 @pytest.mark.slow
@@ -271,7 +269,6 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
         "k": 3,
         "prompts": 4,
         "donor_seeds": [3, 4],
-        "ambiguous_counts": [0, 2],
         "corruptions": [2, 4],
         "pruned_tasks": "['copying', 'person_sport']",
         "search_prompts": 4,
@@ -280,7 +277,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
     assert "score by hand, in the primary task:" in printed
     parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("edge_*.pdf")}
-    assert parts == {"circuits", "map", "circuit", "windows", "pruning", "probes", "ambiguous"}
+    assert parts == {"circuits", "map", "circuit", "windows", "pruning", "probes"}
     written = json.loads((written_to(tmp_path, "data/values") / "edge_ablation.json").read_text())
     assert sorted(written["planted"]["kept"]) == written["planted"]["true"] and len(written["windows"]["at"]) == 4
 
@@ -313,7 +310,7 @@ def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
 SMALL: dict[str, dict[str, Any]] = {
     "00_toy_induction_head": {"length": 10, "copies": 3, "sequences": 4},
     "01_forerunner_heads": {
-        "dataset": 4, "k": 2, "prompts": 8, "grid_datasets": ["trec", "agnews"], "grid_k": [0, 2, 12],
+        "dataset": 4, "k": 2, "prompts": 8, "grid_datasets": ["trec", "agnews"],
         "grid_prompts": 8, "causal_datasets": ["agnews", "trec"], "ablated": 4,
     },
     "02_induction_scores": {
@@ -322,17 +319,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "03_ioi_patching": {"prompts": 16, "path_heads": 3, "edge_pairs": 4, "exact_edges": 20},
     "04_edge_ablation": {
         "tasks": ["copying"], "primary_task": "copying", "k": 3, "prompts": 4, "donor_seeds": [3],
-        "ambiguous_counts": [0, 2], "corruptions": [2, 4], "pruned_tasks": ["copying"], "search_prompts": 4,
+        "corruptions": [2, 4], "pruned_tasks": ["copying"], "search_prompts": 4,
     },
     "05_role_atlas": {
         "sequences": 4, "pairs": 8, "datasets": ["agnews"], "ks": [4], "prompts": 8, "word_prompts": 4, "intact": 2,
     },
 }  # fmt: skip
 LEFT_OUT = {
-    "01_forerunner_heads": [
-        "agnews, k = 16: left out, ",
-        "left out, 321 tokens, 256 positions",
-    ],
+    "01_forerunner_heads": ["agnews, k = 16: left out, "],
     "02_induction_scores": ["left out, 465 tokens, 256 positions"],
     "05_role_atlas": ["labels: no role is tested, the longest prompt has 536 tokens, this model places 256"],
 }

@@ -55,7 +55,7 @@ TOO_DEAR = {
         "selectivity": "follows from the outputs of heads, of which every patched one is measured again",
     },
     "forerunner_heads": {
-        "grid_counts, by_k": "other data sets and numbers of demonstrations: 512 prompts each",
+        "grid_counts": "other data sets: 512 prompts each",
         "ablation, induction, claims": "means over dozens of prompts under each of dozens of cuts",
         "specificity": "follows from the magnitudes that counts are made of",
         "planted_verdicts": "another model, compared in `make test`",

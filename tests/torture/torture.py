@@ -71,7 +71,7 @@ def ioi_patching(model: Model, folder: Path) -> None:
 def edge_ablation(model: Model, folder: Path) -> None:
     study = Study(
         "edge_ablation", model, tasks=["capitalization", "present_past"], k=4, prompts=8, donor_seeds=[0, 1],
-        random_circuits=2, ambiguous_counts=[0, 3], corruptions=[1, 2], folder=folder,
+        random_circuits=2, corruptions=[1, 2], folder=folder,
     )  # fmt: skip
     for part in ("circuits", "map", "windows"):
         study.numbers(part)

@@ -20,20 +20,20 @@ from util.commands.results import Out, Result
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.states import Store
-from util.figures.edge_ablation.numbers import SHARE, aligned, mean, queries_of, right_of
+from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
 from util.figures.edge_ablation.pruning import SCORE, Pruner
-from util.figures.edge_ablation.runs import Run
+from util.figures.edge_ablation.runs import Data, Run
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.models.files import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import write_scores
 from util.scores.units import SORTS, Sort
+from util.stats.intervals import mean_interval
 from util.study.checked import Natural, Share, Text
 from util.study.model import Model
-from util.study.store import Record
 from util.study.study import Study
 
-Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
+Draws = Mapping[int, Mapping[str, Data]]  # answers by seed of donors and by ablation
 Edges = tuple[Text, ...]  # by their names and those of families, see `Ablation`
 OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")
 COLUMNS = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "written")
@@ -82,7 +82,7 @@ class Measured(BaseModel, extra="forbid"):
         return {**self.model_dump(exclude={"out_dir"}), "request": asked}
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        """The records by draw and ablation, and what the result has more. folder: receives further files."""
+        """The answers by draw and ablation, and what the result has more. folder: receives further files."""
         raise NotImplementedError
 
 
@@ -107,7 +107,7 @@ class Answered(Measured):
         ablations, draws, store = {names.FULL: WHOLE}, self.draws[:1], Store()
         if self.ablation != WHOLE:
             ablations, draws = {**ablations, names.ABLATED: self.ablation}, self.draws
-        return {draw.donor_seed: Run(study, draw, store).records(ablations, generate=True) for draw in draws}, {}
+        return {draw.donor_seed: Run(study, draw, store).answers(ablations, generate=True) for draw in draws}, {}
 
 
 class Pruned(Measured):
@@ -151,14 +151,14 @@ class Pruned(Measured):
         if not self.score_files:
             folder.mkdir(parents=True, exist_ok=True)
             for number, one in enumerate(found.rounds[:-1]):
-                file, scores = folder / f"{sort}_scores_{number}.json", pruner.scores(one.circuit, sort)
+                file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(one.circuit, sort)[1]
                 write_scores(file, one.circuit, sort, scores, **SCORE)
         drawn = pruner.at_random(sort, start, found.result, self.random)
         circuits = {names.PRUNED: found.result}
         circuits |= {names.random_circuit(number): one for number, one in enumerate(drawn, 1)}
         draws = {
-            run.draw.donor_seed: run.records({names.FULL: WHOLE})
-            | {name: pruner.record(run, circuit) for name, circuit in circuits.items()}
+            run.draw.donor_seed: run.answers({names.FULL: WHOLE})
+            | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
             for run in pruner.runs
         }
         said = {
@@ -215,17 +215,17 @@ def write(config: Config, study: Study, result: Result) -> None:
     draws, more = config.measured(study, result.folder)
     first = next(iter(draws.values()))[names.FULL]
     ablations = {}
-    for name, row in aligned([{name: one.data for name, one in draw.items()} for draw in draws.values()]).items():
+    for name, row in aligned([*draws.values()]).items():
         units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
         ablations[name] = {
-            measure: right_of(row, measure) if values.dtype == bool else mean(values, units)
+            measure: right_of(row, measure) if values.dtype == bool else mean_interval(by_query(values, units))
             for measure, values in row.items()
             if measure != "query"
         }
     rows = [
-        pd.DataFrame({"ablation": name, "donor_seed": seed, **{part: record.data.get(part, "") for part in COLUMNS}})
-        for seed, records in draws.items()
-        for name, record in records.items()
+        pd.DataFrame({"ablation": name, "donor_seed": seed, **{part: data.get(part, "") for part in COLUMNS}})
+        for seed, by_name in draws.items()
+        for name, data in by_name.items()
     ]
-    results = {**ablations, "left_out": first.data["left_out"], **more}
+    results = {**ablations, "left_out": first["left_out"], **more}
     result.write(results, pd.concat(rows), pd.DataFrame(ablations).T, [study])

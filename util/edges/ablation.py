@@ -147,3 +147,8 @@ def probes(kept: Sequence[Edge], probed: Sequence[Edge], corruptions: Sequence[i
         for edge in probed:
             ablations[names.read_from(edge, number)] = Ablation(kept=tuple(kept), probed=((edge, number),))
     return ablations
+
+
+def single_edges() -> dict[str, Ablation]:
+    """Each of TYPE_PAIRS removed alone, by its name."""
+    return {str(edge): Ablation(removed=(edge,)) for edge in TYPE_PAIRS}

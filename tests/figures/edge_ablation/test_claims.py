@@ -5,8 +5,8 @@ import pytest
 
 from util.edges import names
 from util.figures.edge_ablation import claims
-from util.figures.edge_ablation.claims import ADDED, AMBIGUOUS, REMOVED
-from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_DONE
+from util.figures.edge_ablation.claims import ADDED, REMOVED
+from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE
 
 MARGINS = {1: 0.15, 2: 0.15, 3: 0.1, 4: 0.2, 5: 0.1}
 
@@ -27,7 +27,7 @@ def task(n=200, only=100, added=100, removed=200, to_query=100):
     return found
 
 
-THERE = dict.fromkeys(["a", "b", "c", "d", AMBIGUOUS], 300)
+THERE = dict.fromkeys(["a", "b", "c"], 300)
 MATTERS, IDLE = task(added=180, removed=120), task()
 
 
@@ -94,18 +94,6 @@ def test_order_needs_a_loss_in_the_other_half():
     idle = layers(context_lower=200, context_upper=200, agg_upper=60, agg_lower=195)
     assert verdict(idle) == DOES_NOT_HOLD and verdict(idle, IDLE) == NO_PREMISE
     assert verdict(layers(context_lower=195, context_upper=120, agg_upper=60, agg_lower=195)) == DOES_NOT_HOLD
-
-
-def test_claims_are_about_tasks_that_are_done():
-    halves = layers(context_lower=120, context_upper=195, agg_upper=60, agg_lower=195)
-    common = {"primary": "c", "circuit": {}, "ambiguous": {}, "halves": halves, "layers": 4, "available": THERE}
-    none = claims.judge({}, **common)
-    assert [claim.verdict for claim in none.claims] == [NOT_DONE] * 5
-    assert [claim.number for claim in none.claims] == [1, 2, 3, 4, 5]
-    one = claims.judge({"b": IDLE}, **common)
-    assert [claim.verdict for claim in one.claims][1:] == [NO_PREMISE, DOES_NOT_HOLD, NOT_DONE, NO_PREMISE]
-    some = claims.judge({"a": MATTERS, "b": IDLE}, margins=MARGINS, **common)
-    assert [claim.verdict for claim in some.claims] == [NOT_DONE, HOLDS, HOLDS, NOT_DONE, HOLDS]
 
 
 def test_prompts_of_one_query_are_one_unit():

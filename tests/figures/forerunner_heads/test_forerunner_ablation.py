@@ -17,6 +17,7 @@ from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, labelled_tokens
 from util.roles import label_task
 from util.stats import answers as baselines
+from util.stats.answers import TERMS
 from util.stats.intervals import Interval, mean_interval
 from util.stats.task_check import TaskCheck
 from util.study.model import Model
@@ -377,7 +378,8 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
     values = study.numbers("task")
     place = {"dataset": "sst5", "k": 2, "done": False}  # the first is measured all the same
     assert values["chosen"] == {"ablation": place}
-    assert [line.partition(",")[0] for line in show.task_say(values)] == ["sst5", "trec"]
+    assert [line.partition(",")[0] for line in show.task_say(values)] == ["sst5"]
+    assert [*show.task_table(values).index] == [("sst5", 2), ("trec", 2)]
     assert cached(study).arrays("task")["checks"] == checks
     majority = baselines.majority_right(np.array([p.gold for p in staicc_prompts("trec", 2)])).mean()
     assert checks[1].baseline == pytest.approx(majority) and checks[1].n == 6
@@ -411,28 +413,10 @@ def test_more_prompts_are_measured_by_data_set_and_seed(study, monkeypatch):
     changes = found["changes"]["trec, k = 2"]
     assert [*changes] == ["demonstrations", "si_to_yi", "yi_to_sq", "si_to_yi, random cells", "yi_to_sq, random cells"]
     assert {len(by_seed) for by_score in changes.values() for by_seed in by_score.values()} == {3}
-    text = "\n".join(show.conclude({"task": [], **known(), "claims": found}))
-    assert "`trec` with 2 demonstrations, label mass" in text
-
-
-def known():
-    """Values that conclusions need beside those of more prompts."""
-    zero = {"(0.0, 1.0)": dict.fromkeys(cuts.CUTS, [0.0, 0.0, 0.0])}
-    place = {"dataset": "trec", "k": 1, "done": True}
-    return {
-        "frequent_heads": {"correct": [0, 0, 0]},
-        "counts": {"correct": [[0]]},
-        "specificity": {"judged": {"chosen": 0}},
-        "chosen": {"ablation": place},
-        "ablation": {"together": {"which label": {"cut": zero}}, "gained": {"label mass": [0.0, 0.0, 0.0]}},
-        "induction": {"null": {"mean": [0.1], "high": [0.2]}, "likelihood": {"best head": {"low": [0.1]}}},
-    }
-
-
-def test_one_demonstration_is_no_plural():
-    assert any(
-        "The model does `trec` with 1 demonstration from its" in line for line in show.conclude({"task": [], **known()})
-    )
+    settled = {"findings": [], "gained": dict.fromkeys((*TERMS, "accuracy"), [0.0, -0.1, 0.1])}
+    values = {"ablation": settled, "accuracies": [[0.5, 0.4, 0.6]] * 2, "request": {"ablated": 4}, "claims": found}
+    *_, text = show.ablation_say(values)
+    assert "On 4 prompts each, with three seeds," in text and "trec, k = 2, which label" in text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from tests.stored import FOLDERS
 from tests.stored import values as stored
-from util.figures.forerunner_heads import cuts, measure, numbers, pictures, show
+from util.figures.forerunner_heads import cuts, measure, numbers, show
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
 from util.stats.intervals import Interval
@@ -83,12 +83,10 @@ def of_task(done=True):
     return numbers.task({"checks": [check], "left out": {}}, SETTINGS)
 
 
-def grids(layers, heads, names=SETTINGS.grid_datasets, tokens=lambda k: 40 * (k + 1)):
+def grids(layers, heads, names=SETTINGS.grid_datasets):
     by_set = {one: series(layers, heads, seed // 3) for seed, one in enumerate(names)}
-    by_k = {str(k): {name: series(layers, heads, tokens=tokens(k))[name] for name in measure.ENDINGS}
-            for k in SETTINGS.grid_k}  # fmt: skip
     left_out: dict[str, Any] = {"left out": {}}
-    return numbers.grid(by_set | left_out, SETTINGS) | numbers.by_k(by_k | left_out, SETTINGS)
+    return numbers.grid(by_set | left_out, SETTINGS)
 
 
 def values_of(readings, **more):
@@ -178,7 +176,7 @@ def test_the_papers_pictures_have_layers_down_from_1_its_colours_and_its_axes():
 def test_every_data_set_has_a_row_with_its_heads_on_a_prompt():
     values = every()
     above, below = picture("grid", values).axes[:2]
-    np.testing.assert_array_equal(above.get_images()[0].get_array(), pictures.frequent_on(values).T)
+    np.testing.assert_array_equal(above.get_images()[0].get_array(), show.frequent_on(values).T)
     containers: list[Any] = below.containers
     found = values["grid_heads_on_a_prompt"]["correct"]
     assert [one.lines[0].get_xdata()[0] for one in containers] == [triple[0] for triple in found.values()]
@@ -208,14 +206,14 @@ def test_planted_heads_stand_among_the_models_and_the_strongest_by_name():
     left, right = picture("specificity", values).axes
     texts: list[Any] = left.texts
     assert {text.get_text(): text.xy for text in texts} == {
-        "labels only": (pictures.FLOOR, pytest.approx(0.99)),
+        "labels only": (show.FLOOR, pytest.approx(0.99)),
         "any token": (pytest.approx(0.99), pytest.approx(0.99)),
-        "never": (pictures.FLOOR, pictures.FLOOR),
+        "never": (show.FLOOR, show.FLOOR),
     }
     colours = {tuple(np.ravel(line.get_xydata())): line.get_color() for line in left.get_lines()}
     for layer, head, _ in values["planted"]["roles"]:
-        at = [max(values["planted"][name][layer][head], pictures.FLOOR) for name in ("second", "first")]
-        assert colours[tuple(at)] == pictures.MARKS[str(values["planted_verdicts"][layer, head])][0]
+        at = [max(values["planted"][name][layer][head], show.FLOOR) for name in ("second", "first")]
+        assert colours[tuple(at)] == show.MARKS[str(values["planted_verdicts"][layer, head])][0]
     strongest = values["specificity"]["judged"]["strongest"]
     assert [tick.get_text() for tick in right.get_yticklabels()] == [f"L{layer}H{head}" for layer, head in strongest]
     containers: list[Any] = right.containers
@@ -247,9 +245,8 @@ def test_the_title_of_the_counts():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (3, "2.0 [2.0, 2.0] more than before a wrong one"),
-        (8, "3.0 [3.0, 3.0] fewer than before a wrong one"),
-        (5, "not clearly more or fewer before a wrong one (+0.0 [+0.0, +0.0])"),
+        (3, "+2.00 [+2.00, +2.00] compared with a wrong one"),
+        (8, "-3.00 [-3.00, -3.00] compared with a wrong one"),
     ],
 )
 def test_the_title_of_the_layers(wrong, said):
@@ -275,16 +272,6 @@ def test_the_title_of_the_data_sets(heads, said):
     assert (
         title("grid", {"request": REQUEST, "model": LONG_NAME} | numbers.grid(by_set | {"left out": {}}, SETTINGS))
         == said
-    )
-
-
-def test_the_title_of_the_demonstrations():
-    """Longer prompts have a lower threshold; where k changes nothing, no change is told."""
-    assert "more heads exceed c / n_t on a prompt (" in title("k", grids(4, 8))
-    assert title("k", grids(4, 8, tokens=lambda k: 100)) == ""
-    by_k = {k: {"correct": passing(heads)} for k, heads in (("0", 9), ("4", 3))}
-    assert title("k", numbers.by_k(by_k | {"left out": {}}, SETTINGS)) == (
-        "From k = 0 to 4 fewer heads exceed c / n_t on a prompt (9.0 to 3.0), fewer one fixed threshold (9.0 to 3.0)"
     )
 
 

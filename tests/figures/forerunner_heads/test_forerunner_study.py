@@ -11,7 +11,7 @@ import pytest
 
 from tests import toys
 from util import load_model_and_data as loading
-from util.figures.forerunner_heads import magnitudes, measure, numbers, show
+from util.figures.forerunner_heads import measure, numbers, show
 from util.figures.forerunner_heads.show import Settings
 from util.show import files
 from util.study import store
@@ -41,13 +41,13 @@ def small_samples(monkeypatch):
 def passes(monkeypatch):
     """The first prompt of every block that is measured."""
     seen: list[int] = []
-    original = magnitudes.copy_magnitudes
+    original = measure.copy_magnitudes
 
     def counted(model, plan, tokens, seed, block, **options):
         seen.append(block.start)
         return original(model, plan, tokens, seed, block, **options)
 
-    monkeypatch.setattr(magnitudes, "copy_magnitudes", counted)
+    monkeypatch.setattr(measure, "copy_magnitudes", counted)
     return seen
 
 
@@ -72,8 +72,8 @@ def test_a_record_holds_what_inference_measures(study, model_folder, tmp_path):
     found = study.arrays("counts")
     model, tokenizer = loading.load_ICL_model(model_folder, verbose=False)
     prompts = loading.staicc_prompts(2, 1)[:10]
-    run = magnitudes.label_run(model, tokenizer, prompts, (0, 1, "the"))
-    direct = magnitudes.copy_magnitudes(model, run, control_tokens=4)
+    run = measure.label_run(model, tokenizer, prompts, (0, 1, "the"))
+    direct = measure.copy_magnitudes(model, run, control_tokens=4)
     for place, ending in enumerate(measure.ENDINGS):
         np.testing.assert_allclose(found[ending]["magnitude"], direct["magnitude"][:, place], atol=1e-6)
         np.testing.assert_array_equal(found[ending]["n_t"], run.n_t[:, place])
@@ -108,7 +108,7 @@ def test_values_are_shown_without_torch(study, tmp_path):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(study, tmp_path, monkeypatch):
     whole = magnitude(study.replace(folder=tmp_path / "whole"))
-    original, seen = magnitudes.copy_magnitudes, list[Any]()
+    original, seen = measure.copy_magnitudes, list[Any]()
 
     def failing(model, plan, tokens, seed, block, **options):
         if block.start == 8 and "failed" not in seen:
@@ -117,7 +117,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(study, tmp_path, monkeypatc
         seen.append(block.start)
         return original(model, plan, tokens, seed, block, **options)
 
-    monkeypatch.setattr(magnitudes, "copy_magnitudes", failing)
+    monkeypatch.setattr(measure, "copy_magnitudes", failing)
     with pytest.raises(KeyboardInterrupt):
         magnitude(study.replace(folder=tmp_path / "parts"))
     np.testing.assert_array_equal(magnitude(study.replace(folder=tmp_path / "parts")), whole)  # the same bits
@@ -148,7 +148,7 @@ WRONG = {
     r"k = -1: .*greater than or equal to 0": {"k": -1},
     r"k = True: ": {"k": True},
     r"k = 513: .*a pool of 512 demonstrations": {"k": 513},
-    r"k = 9999: trec has a pool of": {"grid_k": [0, 9999]},
+    r"k = 9999: trec has a pool of": {"causal_k": [4, 9999]},
     r"seed = -1: ": {"seed": -1},
     r"threshold = 0: ": {"threshold": 0},
     r"threshold = nan: ": {"threshold": float("nan")},
@@ -161,8 +161,6 @@ WRONG = {
     r"grid_datasets.1 = 'imdb': unknown data set": {"grid_datasets": ["trec", "imdb"]},
     r"grid_datasets = \[\]: ": {"grid_datasets": []},
     r"grid_datasets = \['trec', 4\]: .*twice": {"grid_datasets": ["trec", 4]},
-    r"grid_k.0 = -1: ": {"grid_k": [-1]},
-    r"grid_k = \[0, 0\]: .*twice": {"grid_k": [0, 0]},
     r"causal_k.0 = 0: ": {"causal_k": [0]},
     r"causal_datasets = \(\): ": {"causal_datasets": ()},
     r"ablated = 1: .*greater than or equal to 2": {"ablated": 1},
@@ -178,8 +176,8 @@ def test_every_wrong_setting_is_refused_when_the_study_is_built(message):
 
 
 def test_text_of_a_command_line_is_read():
-    settings: Any = Settings(dataset="4", k="2", prompts="16", untrained_control="false", grid_k="[0, 2]")
-    assert (settings.dataset, settings.k, settings.prompts, settings.grid_k) == ("trec", 2, 16, (0, 2))
+    settings: Any = Settings(dataset="4", k="2", prompts="16", untrained_control="false", causal_k="[4, 2]")
+    assert (settings.dataset, settings.k, settings.prompts, settings.causal_k) == ("trec", 2, 16, (4, 2))
     assert not settings.untrained_control
     for text in ("['trec', 'sst5']", '["trec", "sst5"]', "trec, sst5"):
         assert Settings(grid_datasets=text).grid_datasets == ("trec", "sst5")
@@ -190,16 +188,13 @@ def test_text_of_a_command_line_is_read():
 def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):
     model = given()
     model.pair[0].config.max_position_embeddings = 160
-    few = {"grid_datasets": ["agnews", 4], "grid_k": [8, 1, 0], "grid_prompts": 10}
+    few = {"grid_datasets": ["agnews", 4], "grid_prompts": 10}
     study = Study("forerunner_heads", model, **SMALL, **few, folder=tmp_path)
-    values = study.values_of("counts", "grid", "k")
+    values = study.values_of("counts", "grid")
     assert list(values["grid_counts"]) == ["trec"] and set(values["grid_counts"]["trec"]) == {"correct"}
     assert "; agnews: left out, " in show.grid_about(values) and show.grid_about(values).endswith(
         " tokens, 160 positions"
     )
-    assert [*values["by_k"]["fixed"]] == ["0", "1"] and set(values["by_k"]["counts"]) == {*measure.ENDINGS}
-    assert values["by_k"]["counts"]["correct"]["1"] == values["grid_heads_on_a_prompt"]["correct"]["trec"]
-    assert show.k_about(values).startswith("given:toy, trec, 10 prompts for each k; k = 8: left out, ")
     with pytest.raises(ValueError, match="this model places 160; use a smaller k"):
         study.replace(grid_datasets=["agnews"]).numbers("grid")
 

@@ -1,6 +1,6 @@
 """Verdicts on the claims of Bakalova et al. (2025), from right answers; data/published/VERDICTS.md has the rules.
 
-Effects are shares of the whole model's accuracy. Rows are those of `measures.aligned`, by the name of an ablation.
+Effects are shares of the whole model's accuracy. Rows are those of `numbers.aligned`, by the name of an ablation.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from util.figures.edge_ablation.numbers import Floats, Rows, by_query
 from util.stats.intervals import ERROR, ratio_of_means
 from util.stats.verdicts import (
     NO_PREMISE,
-    NOT_DONE,
     Claim,
     Effect,
-    Verdicts,
+    Part,
     all_of,
     any_of,
     judged,
@@ -54,12 +53,14 @@ def share(rows: Rows, contrast: Contrast) -> tuple[Floats, Floats]:
 
 
 def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
-    """Claim 1: little is lost in the circuit, and it answers more than random circuits of as many pairs do."""
+    """Claim 1: little is lost in the circuit, and it answers more than random circuits of as many pairs do.
+
+    A circuit of all pairs has no other of its size.
+    """
     found, whole = right(circuit, names.FOUND), right(circuit, names.FULL)
     random = [found - right(circuit, name) for name in names.random_names(circuit)]
-    little = judged("lost in the circuit", Effect.of((whole - found, whole)), margin, above=False, available=available)
-    parts = [little]
-    if random:  # a circuit of all pairs has no other of its size
+    parts = [judged("lost in the circuit", Effect.of((whole - found, whole)), margin, above=False, available=available)]
+    if random:
         beyond = Effect.of((np.mean(random, axis=0), 1.0), sets=[(more.mean(), 1.0) for more in random])
         name = f"beyond {len(random)} random circuits"
         parts.append(judged(name, beyond, 0.0, above=True, available=available))
@@ -71,49 +72,40 @@ def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> C
     ways = {"added": ADDED, "removed": REMOVED}
     shares = {(task, way): share(rows, ways[way]) for task, rows in tasks.items() for way in ways}
     linear = {place: ratio_of_means(*both)[1] for place, both in shares.items()}
-    pairs = [
-        weakest(
-            [
-                judged(
-                    f"{first} against {second}, {way}",
-                    Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0)),
-                    margin,
-                    above=True,
-                    available=min(available[first], available[second]),
-                )
-                for way in ways
-            ]
-        )
-        for first, second in permutations(tasks, 2)
-    ]
+
+    def compared(first: str, second: str, way: str) -> Part:
+        difference = Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0))
+        least = min(available[first], available[second])
+        return judged(f"{first} against {second}, {way}", difference, margin, above=True, available=least)
+
+    pairs = [weakest([compared(*pair, way) for way in ways]) for pair in permutations(tasks, 2)]
     if not pairs:
         return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
-    verdict, told = any_of(pairs)
-    least = min(told, key=lambda part: part.p[0])
+    verdict, parts = any_of(pairs)
+    clearest = min(parts, key=lambda part: part.p[0])
     beside = [shown(f"{task}, {way}", Effect.of(both)) for (task, way), both in shares.items()]
-    return Claim(2, TEXTS[2], verdict, (least,), f"the clearest of {len(told)} pairs of tasks", tuple(beside))
+    return Claim(2, TEXTS[2], verdict, (clearest,), f"the clearest of {len(parts)} pairs of tasks", tuple(beside))
 
 
 def brings_back(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
     """Claim 3: contextualisation, added to aggregation, brings accuracy back; beside it what the query reads."""
-    there = min(available[task] for task in tasks)
     added, to_query = (Effect.of(*(share(rows, contrast) for rows in tasks.values())) for contrast in (ADDED, TO_QUERY))
-    part = judged(", ".join(tasks), added, margin, above=True, available=there)
+    least = min(available[task] for task in tasks)
+    part = judged(", ".join(tasks), added, margin, above=True, available=least)
     return Claim(3, TEXTS[3], part.verdict, (part,), beside=(shown("what the query reads", to_query),))
 
 
 def more_if_ambiguous(counts: Mapping[int, Rows], available: int | None, margin: float) -> Claim:
     """Claim 4: without contextualisation more log-probability is lost with the most ambiguous demonstrations."""
     fewest, most = min(counts), max(counts)
-
-    def lost(rows: Rows) -> Floats:
-        whole, without = (rows[name] for name in REMOVED)
-        return by_query(whole["log_prob"] - without["log_prob"], whole["query"])
-
-    difference = Effect.of((lost(counts[most]), 1.0), (-lost(counts[fewest]), 0.0))
+    lost = {
+        count: by_query(rows[REMOVED[0]]["log_prob"] - rows[REMOVED[1]]["log_prob"], rows[REMOVED[0]]["query"])
+        for count, rows in counts.items()
+    }
+    difference = Effect.of((lost[most], 1.0), (-lost[fewest], 0.0))
     name = f"{most} against {fewest} ambiguous"
     part = judged(name, difference, margin, above=True, available=available)
-    beside = [shown(f"{count} ambiguous", Effect.of((lost(rows), 1.0))) for count, rows in counts.items()]
+    beside = [shown(f"{count} ambiguous", Effect.of((values, 1.0))) for count, values in lost.items()]
     return Claim(4, TEXTS[4], part.verdict, (part,), "nats", tuple(beside))
 
 
@@ -145,34 +137,3 @@ def first_then(
         for name, contrast in contrasts.items()
     ]
     return Claim(5, TEXTS[5], *all_of(parts))
-
-
-def judge(
-    tasks: Mapping[str, Rows],
-    *,
-    primary: str,
-    circuit: Rows,
-    ambiguous: Mapping[int, Rows],
-    halves: Rows,
-    layers: int,
-    available: Available,
-    margins: Mapping[int, float] = MARGINS,
-) -> Verdicts:
-    """The verdicts on the five claims; those without answers are about no task that is done.
-
-    tasks: those that the model does, with FULL, CTX+AGG, AGG-ONLY, AGG+TOQUERY and "without CONTEXT". circuit: with
-    FULL, the circuit that was found in the primary task, and random ones. ambiguous: with FULL and "without CONTEXT",
-    by how many demonstrations are ambiguous. halves: of the task of `matters_most`, with FULL and either family removed
-    from either half of so many layers. available: queries that there are, by task.
-    """
-    claims = {number: Claim(number, text, NOT_DONE) for number, text in TEXTS.items()}
-    if circuit:
-        claims[1] = explained(circuit, available[primary], margins[1])
-    if tasks:
-        most = matters_most(tasks)
-        claims[2] = differs(tasks, available, margins[2])
-        claims[3] = brings_back(tasks, available, margins[3])
-        claims[5] = first_then(most, tasks[most], halves, layers, len(tasks), available[most], margins)
-    if ambiguous:
-        claims[4] = more_if_ambiguous(ambiguous, available[AMBIGUOUS], margins[4])
-    return Verdicts(tuple(claims.values()))

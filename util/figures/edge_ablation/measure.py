@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from util.edges import names
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, probes, windows
-from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, type_pairs
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, probes, single_edges, windows
+from util.edges.edge import ALWAYS, CIRCUITS, Edge, type_pairs
 from util.edges.states import Store
-from util.figures.edge_ablation.claims import AMBIGUOUS
-from util.figures.edge_ablation.numbers import DOUBTED, PROBED, Rows, aligned
+from util.figures.edge_ablation.numbers import PROBED, Rows, aligned
 from util.figures.edge_ablation.pruning import curves
 from util.figures.edge_ablation.runs import LookUp, Run, answers, draws
 from util.figures.edge_ablation.settings import Draw
@@ -30,15 +29,15 @@ def circuits(study: Study) -> dict[str, Any]:
     compared = {}
     for task in study.settings.tasks:
         store = Store()
-        runs = [Run(study, draw, store) for draw in draws(study, task=task)]
-        found = [run.answers(KEPT, generate=run is runs[0]) for run in runs]
+        first, *others = (Run(study, draw, store) for draw in draws(study, task=task))
+        written = first.answers(KEPT, generate=True)
         compared[task] = {
-            "rows": aligned(found),
-            "alone": aligned([{names.ALONE: runs[0].alone()}])[names.ALONE],
-            "chance": 1 / len(runs[0].task.outputs),
+            "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
+            "alone": aligned([{names.ALONE: first.alone()}])[names.ALONE],
+            "chance": 1 / len(first.task.outputs),
             "written": {
                 name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
-                for name, data in found[0].items()
+                for name, data in written.items()
             },
         }
     return compared
@@ -46,8 +45,7 @@ def circuits(study: Study) -> dict[str, Any]:
 
 def single(study: Study) -> Rows:
     """The whole model, and each type pair removed alone, on the split "search": queries that no other part has."""
-    removed = {str(edge): Ablation(removed=(edge,)) for edge in TYPE_PAIRS}
-    return answers(study, {names.FULL: WHOLE} | removed, split="search")
+    return answers(study, {names.FULL: WHOLE, **single_edges()}, split="search")
 
 
 def verified(study: Study) -> dict[str, Any]:
@@ -64,28 +62,16 @@ def verified(study: Study) -> dict[str, Any]:
 
 def by_layer(study: Study) -> dict[str, Any]:
     """Contextualisation taken out from a layer on, aggregation below it, `at` the layers of `cuts`; rows."""
-    full = {names.FULL: KEPT[names.FULL]}  # as circuits are compared
-    layers = int(Run(study, draws(study)[0]).answers(full)[names.FULL]["layers"])
+    full = KEPT[names.FULL]  # as circuits are compared
+    layers = int(Run(study, draws(study)[0]).answer(full)["layers"])
     at = cuts(layers)
-    return {"at": at, "rows": answers(study, full | windows(layers, at))}
+    return {"at": at, "rows": answers(study, {names.FULL: full, **windows(layers, at)})}
 
 
 def probed(study: Study) -> Rows:
     """Inside CTX+AGG, each edge of PROBED read from each corruption."""
     numbers = study.settings.corruptions
     return answers(study, probes(CIRCUITS[names.CTX_AGG], PROBED, numbers), corruptions=(0, *numbers))
-
-
-def ambiguity(study: Study) -> dict[str, Rows]:
-    """Circuits on verbs with ambiguous demonstrations, by their number; with `copied`, the query said again."""
-    rows: dict[str, Rows] = {}
-    for count in study.settings.ambiguous_counts:
-        store, copied = Store(), []
-        for draw in draws(study, task=AMBIGUOUS, ambiguous=count):
-            data = Run(study, draw, store).answers({name: KEPT[name] for name in DOUBTED})
-            copied.append({name: {**one, "copied": one["top"] == one["copy"]} for name, one in data.items()})
-        rows[str(count)] = aligned(copied)
-    return rows
 
 
 def models(study: Study) -> dict[str, Rows]:
@@ -99,14 +85,11 @@ def pruned(study: Study) -> dict[str, Any]:
     return {task: curves(study, task) for task in study.settings.pruned_tasks}
 
 
-def planted_search(study: Study, prompts: int = 12, **options: Any) -> dict[str, list[str]]:
-    """A circuit that is known, `planted.lookup` on the embedded model's tokenizer: what a search keeps, what is true.
-
-    options: those of the planted circuit (family, copies, noise, seed).
-    """
-    model, truth = planted_control(planted.lookup, options)
+def planted_search(study: Study) -> dict[str, list[str]]:
+    """What a search keeps of a known circuit, `planted.lookup` on the embedded model's tokenizer, and what is true."""
+    model, truth = planted_control(planted.lookup, {})
     known = study.replace(model=model, redo=False, untrained_control=False)
-    pairs = LookUp(known, Draw(k=6, prompts=prompts)).search()
+    pairs = LookUp(known, Draw(k=6, prompts=12)).search()
     return {"kept": [*map(str, pairs)], "true": sorted(map(str, type_pairs([Edge(*edge) for edge in truth.edges])))}
 
 

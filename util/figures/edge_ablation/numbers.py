@@ -15,16 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from util.edges import names
 from util.edges.edge import FAMILIES
-from util.stats.intervals import ANYTHING, ERROR, Interval, accuracy, mean_interval, paired_interval, resampled
+from util.stats.intervals import ERROR, Interval, accuracy, mean_interval, paired_interval, resampled
 from util.stats.tests import holm, mcnemar, paired_p
 
 Floats = NDArray[np.floating]
 Row = Mapping[str, NDArray]  # of one ablation: query [N], and measures [D, N] over draws of donors
 Rows = Mapping[str, Row]  # by the name of the ablation
-MEASURES = ("right", "log_prob", "kl", "agrees", "copied", "line_right", "prefix_right")
+MEASURES = ("right", "log_prob", "kl", "agrees", "line_right", "prefix_right")
 SHARE = 0.9  # of the accuracy, that a search or a pruning has to keep
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
-DOUBTED = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits that ambiguous demonstrations are shown to
 
 
 def aligned(draws: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, NDArray]]:
@@ -72,17 +71,6 @@ def right_of(row: Row, what: str = "right") -> Interval:
     return accuracy(row[what], queries_of(row))
 
 
-def mean(values: Floats, queries: NDArray | None = None, within: tuple[float, float] = ANYTHING) -> Interval:
-    """The mean of values [N] or [D, N], with an interval over distinct queries; without one for one query.
-
-    within: the least and the most that the values can be.
-    """
-    means = by_query(values, queries)
-    if len(means) < 2:
-        return Interval(float(means.mean()), np.nan, np.nan)
-    return mean_interval(means, within=within)
-
-
 def costs(whole: Row, ablated: Rows) -> dict[str, dict[str, float]]:
     """What each ablation of a map costs, of `right` and `log_prob` [N] or [D, N], corrected for the map.
 
@@ -104,14 +92,15 @@ def by_query(values: Floats, queries: ArrayLike | None = None) -> NDArray[np.flo
     return sums / sizes
 
 
-def score(circuit: Floats, full: Floats, none: Floats, queries: NDArray | None = None) -> Interval:
-    """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of right or any measure [N] or [D, N].
+def score(circuit: Row, full: Row, none: Row | None = None) -> Interval:
+    """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of a circuit, or acc(C) / acc(FULL), the share that it explains.
 
-    The 95 % interval resamples prompts for all three together; queries [N]: those that share one, together. Where they
-    agree so well that it would have less width, it has that of `least_width`. NaN where the whole model is no better
-    than NONE: there is nothing that a circuit could keep.
+    The 95 % interval resamples queries for all three together. Where they agree so well that it would have less width,
+    it has that of what no query shows. NaN where the whole model is no better than NONE: there is nothing that a
+    circuit could keep.
     """
-    kept, whole, nothing = _sums([circuit, full, none], queries)
+    nothing = np.zeros_like(full["right"]) if none is None else none["right"]
+    kept, whole, nothing = _sums([circuit["right"], full["right"], nothing], full["query"])
     worth = (whole - nothing).sum()
     if worth <= 0:
         return Interval(np.nan, np.nan, np.nan)
@@ -119,34 +108,23 @@ def score(circuit: Floats, full: Floats, none: Floats, queries: NDArray | None =
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = weights @ (kept - nothing) / (weights @ (whole - nothing))
     low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
-    value, width = (kept - nothing).sum() / worth, least_width(len(kept)) * np.atleast_2d(full).shape[1] / worth
+    unseen = 1 - 0.025 ** (1 / len(kept))  # how common something can be that no query shows (exact 95 % bound)
+    value, width = (kept - nothing).sum() / worth, unseen * len(full["query"]) / worth
     return Interval(float(value), float(min(low, value - width)), float(max(high, value + width)))
 
 
-def ratio(circuit: Floats, full: Floats, queries: NDArray | None = None) -> Interval:
-    """acc(C) / acc(FULL) of right answers [N] or [D, N], as in `score`: the share that a circuit explains."""
-    return score(circuit, full, np.zeros_like(full), queries)
+def sure_losses(whole_and_ablated: Mapping[str, tuple[Row, Row]]) -> dict[str, Interval]:
+    """The ablations, by name, that surely lose accuracy, of all that are tested together, and how much each loses.
 
-
-def sure_losses(pairs: Mapping[str, tuple[Row, Row]]) -> dict[str, Interval]:
-    """The ablations that surely lose accuracy, of all that are tested together, and how much each loses.
-
-    pairs: by name, the rows of the whole and of the ablated model. A one-sided test of paired differences by query, see
-    `stats.tests.paired_p`, corrected by Holm's method; the interval is that test's, without correction.
+    A one-sided test of paired differences by query, see `stats.tests.paired_p`, corrected by Holm's method; the
+    interval is that test's, without correction.
     """
     lost = {
         name: by_query(np.subtract(whole["right"], ablated["right"], dtype=float), whole["query"])
-        for name, (whole, ablated) in pairs.items()
+        for name, (whole, ablated) in whole_and_ablated.items()
     }
-    corrected = holm([paired_p(values) for values in lost.values()])
-    return {
-        name: paired_interval(values) for (name, values), p in zip(lost.items(), corrected, strict=True) if p <= ERROR
-    }
-
-
-def least_width(n: int) -> float:
-    """How common something can be that none of n prompts shows (exact 95 % bound): 1 - 0.025^(1/n)."""
-    return 1 - 0.025 ** (1 / n)
+    corrected = holm([*map(paired_p, lost.values())])
+    return {name: paired_interval(lost[name]) for name, p in zip(lost, corrected, strict=True) if p <= ERROR}
 
 
 def _sums(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np.float64]]:
@@ -166,8 +144,7 @@ def accuracies(rows: Rows) -> dict[str, Interval]:
 
 def scores_of(rows: Rows) -> dict[str, Interval]:
     """The score of each row, see `score`."""
-    full, none = rows[names.FULL], rows[names.NONE]["right"]
-    return {name: score(row["right"], full["right"], none, full["query"]) for name, row in rows.items()}
+    return {name: score(row, rows[names.FULL], rows[names.NONE]) for name, row in rows.items()}
 
 
 def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[str, Any]:
@@ -185,7 +162,10 @@ def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[s
         },
         "scores": {task: scores_of(of_task) for task, of_task in rows.items()},
         "kl": {
-            task: {name: mean(row["kl"], row["query"], within=(0, np.inf)) for name, row in of_task.items()}
+            task: {
+                name: mean_interval(by_query(row["kl"], row["query"]), within=(0, np.inf))
+                for name, row in of_task.items()
+            }
             for task, of_task in rows.items()
         },
         **{name: {task: one[name] for task, one in compared.items()} for name in ("chance", "written")},
@@ -208,12 +188,12 @@ def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     explained: acc(circuit) / acc(FULL). planted: what the search keeps where the circuit is known, and what is true.
     """
     rows = arrays["rows"]
-    scores, found, full = scores_of(rows), rows[names.FOUND], rows[names.FULL]
+    scores = scores_of(rows)
     searched = {
         "kept": arrays["kept"],
         "scores": {name: scores[name] for name in (names.FOUND, names.without(names.FOUND))},
         "random": [scores[name].value for name in names.random_names(rows)],
-        "explained": ratio(found["right"], full["right"], full["query"]),
+        "explained": score(rows[names.FOUND], rows[names.FULL]),
     }
     return {"search": searched, "planted": arrays["planted"]}
 
@@ -224,13 +204,12 @@ def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     lost: where accuracy surely falls, all windows tested together, by the name of the ablation.
     """
     rows, at = arrays["rows"], arrays["at"]
-    full = rows[names.FULL]
     late, early = [*map(names.context_from, at)], [*map(names.aggregation_below, at)]
     shown = {
         "at": at,
         "CONTEXT from": [right_of(rows[name]) for name in late],
         "AGG below": [right_of(rows[name]) for name in early],
-        "lost": sure_losses({name: (full, rows[name]) for name in (*late, *early)}),
+        "lost": sure_losses({name: (rows[names.FULL], rows[name]) for name in (*late, *early)}),
     }
     return {"windows": shown}
 
@@ -241,32 +220,22 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
     lower [E, C]: where it is lower than inside, McNemar over queries, corrected by Holm.
     """
     inside, edges = rows[names.CIRCUIT], [*map(str, PROBED)]
-    cells = [[rows[names.read_from(edge, number)] for number in settings.corruptions] for edge in edges]
-    p = holm([mcnemar(inside["right"], row["right"], inside["query"]) for of_edge in cells for row in of_edge])
-    right = [[right_of(row) for row in of_edge] for of_edge in cells]
+    cells = [rows[names.read_from(edge, number)] for edge in edges for number in settings.corruptions]
+    p = np.array(holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells]))
+    right, shape = np.array([right_of(cell) for cell in cells]), (len(edges), len(settings.corruptions))
     shown = {
         "edges": edges,
         "corruptions": settings.corruptions,
-        "intervals": right,
+        "intervals": right.reshape(*shape, 3),
         "inside": right_of(inside),
-        "lower": (np.array(right)[..., 0] < inside["right"].mean()) & (np.reshape(p, (len(edges), -1)) < 0.05),
+        "lower": ((right[:, 0] < inside["right"].mean()) & (p < 0.05)).reshape(shape),
     }
     return {"probes": shown}
 
 
-def ambiguous(by_count: Mapping[str, Rows], settings: Any) -> dict[str, Any]:
-    """By circuit, for every count of ambiguous demonstrations, the share of past tenses, and of copies."""
-    shares = {
-        name: {circuit: [right_of(rows[circuit], what) for rows in by_count.values()] for circuit in DOUBTED}
-        for name, what in (("past", "right"), ("copied", "copied"))
-    }
-    return {"ambiguous": {"counts": [*map(int, by_count)], **shares}}
-
-
 def pruning(by_task: Mapping[str, Mapping[str, Mapping[str, Any]]], settings: Any) -> dict[str, Any]:
     """What pruning leaves, by task and sort of units, see `pruned`."""
-    curves = {task: {sort: pruned(curve) for sort, curve in curves.items()} for task, curves in by_task.items()}
-    return {"pruning": {"by_task": curves}}
+    return {"pruning": {"by_task": {task: {sort: pruned(one[sort]) for sort in one} for task, one in by_task.items()}}}
 
 
 def pruned(curve: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,7 +249,7 @@ def pruned(curve: Mapping[str, Any]) -> dict[str, Any]:
         "units": curve["units"],
         "whole": right_of(whole),
         "accuracy": {str(left): right_of(row) for left, row in rows.items()},
-        "explained": {str(left): ratio(row["right"], whole["right"], whole["query"]) for left, row in rows.items()},
+        "explained": {str(left): score(row, whole) for left, row in rows.items()},
         "result": curve["result"],
         "random": [float(row["right"].mean()) for row in curve["random"]],
         "survivors": dict(Counter(unit.partition(" ")[2] for unit in curve["kept"]).most_common()),

@@ -5,7 +5,7 @@ Every round is a record, so that an interrupted run goes on where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,6 @@ from util.scores import token_types
 from util.scores.pruning import Pruning, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
 from util.scores.units import SORTS, Circuit, Floats, Sort
-from util.study.store import Record
 from util.study.study import Study
 
 SCORE = {"method": METHOD, "reduce": REDUCE}
@@ -69,15 +68,15 @@ class Pruner:
                 "living": circuit.living_edges.astype(np.int8),
             }
 
-        data = self.search.keep("token-type units", compute, start=self.start.plain()).data
+        data = self.search.keep("token-type units", compute, start=self.start.plain())
         kinds = [*map(Edge.of, data["kinds"])]
         whole = Circuit.whole(data["layers"], data["heads"], start=self.start, types=data["types"], kinds=kinds)
         return replace(whole, living_edges=data["living"].astype(bool))
 
-    def scored(self, circuit: Circuit) -> Data:
-        """The scores of all units of a circuit on the search split, and what it answers there.
+    def scored(self, circuit: Circuit, sort: Sort) -> tuple[NDArray[np.bool_], Floats]:
+        """On the search split, which answers are right [N], and scores of the units of a sort in a circuit [L, H, K].
 
-        heads_sum_then_abs and edges_sum_then_abs [L, H, K]; right and losses [N].
+        The record has those of both sorts, and losses [N].
         """
 
         def compute() -> Data:
@@ -85,14 +84,11 @@ class Pruner:
             found = token_types.scores(self.study.pair[0], run.groups, circuit, run.budget, run.store)
             return {"right": found["right"], "losses": found["losses"]} | {f"{s}s_{REDUCE}": found[s] for s in SORTS}
 
-        return self.search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD).data
+        data = self.search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD)
+        return data["right"], data[f"{sort}s_{REDUCE}"]
 
-    def scores(self, circuit: Circuit, sort: Sort) -> Floats:
-        """The scores of the units of a sort in a circuit [L, H, K]."""
-        return self.scored(circuit)[f"{sort}s_{REDUCE}"]
-
-    def record(self, run: Run, circuit: Circuit) -> Record:
-        """The record of what a circuit answers in a run, see `Run.record`."""
+    def answer(self, run: Run, circuit: Circuit) -> Data:
+        """What a circuit answers in a run, see `Run.answer`."""
 
         def compute() -> Data:
             answers = token_types.answers(self.study.pair[0], run.groups, circuit, run.budget, run.store)
@@ -102,7 +98,7 @@ class Pruner:
 
     def row(self, circuit: Circuit, runs: Sequence[Run]) -> Row:
         """What a circuit answers in some runs, see `numbers.aligned`."""
-        return aligned([{names.PRUNED: self.record(run, circuit).data} for run in runs])[names.PRUNED]
+        return aligned([{names.PRUNED: self.answer(run, circuit)} for run in runs])[names.PRUNED]
 
     def pruned(
         self,
@@ -124,16 +120,16 @@ class Pruner:
             def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats | None]:
                 steps.update()
                 if not score_files:
-                    return self.scored(circuit)["right"], self.scores(circuit, sort)
+                    return self.scored(circuit, sort)
                 last = number == len(score_files)  # after it nothing is pruned
                 scores = None if last else read_scores(Path(score_files[number]), circuit, sort)
-                return self.record(self.search, circuit).data["right"], scores
+                return self.answer(self.search, circuit)["right"], scores
 
             return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
 
-    def before_edges(self, per_round: float, share: float = HEADS_SHARE) -> Circuit:
+    def before_edges(self, per_round: float) -> Circuit:
         """What pruning of edges begins with: the edges of the heads that are left where heads are pruned first."""
-        return self.pruned("head", self.first, share, per_round).result.without_idle_edges()
+        return self.pruned("head", self.first, HEADS_SHARE, per_round).result.without_idle_edges()
 
     def at_random(self, sort: Sort, start: Circuit, result: Circuit, sets: int) -> list[Circuit]:
         """So many random prunings of a circuit, as large as the result, by the seed of the prompts."""
@@ -162,7 +158,7 @@ class Pruner:
         }
 
 
-def curves(study: Study, task: str) -> Mapping[str, dict[str, Any]]:
+def curves(study: Study, task: str) -> dict[str, dict[str, Any]]:
     """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.curve`."""
     settings = study.settings
     pruner = Pruner.of(study, draws(study, task=task), settings.search_prompts)

@@ -7,16 +7,16 @@ the paper's were not available to us.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from util.edges.ablation import WHOLE, Ablation
+from util.edges import names
+from util.edges.ablation import WHOLE, Ablation, single_edges
 from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
 from util.edges.splicing import Ablated, Group, groups_of, outcomes, whole_logits, without_demonstrations
 from util.edges.states import STORED, Store
@@ -28,13 +28,12 @@ from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right,
 from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
-from util.prompts.prompt import Layout, with_bos
+from util.prompts.prompt import Layout
 from util.prompts.words import column, table
 from util.study.provenance import digest
-from util.study.store import Record
 from util.study.study import Study
 
-Data = dict[str, Any]  # of a record, see `Run.record`
+Data = dict[str, Any]  # of a record, see `Run.answer`
 
 
 class Run:
@@ -50,32 +49,29 @@ class Run:
 
     @cached_property
     def task(self) -> word_pairs.WordPairTask:
-        """The task, read once: a saved data set that is changed later changes nothing here."""
-        return word_pairs.find(self.draw.task, trained=self.draw.trained)
-
-    @cached_property
-    def layout(self) -> Layout | None:
-        """The layout, where it is not the task's own."""
-        return None if self.draw.layout is None else Layout(**self.draw.layout)
+        """The task in the draw's layout, read once: a saved data set that is changed later changes nothing here."""
+        task, layout = word_pairs.find(self.draw.task, trained=self.draw.trained), self.draw.layout
+        return (
+            task
+            if layout is None
+            else replace(task, layout=Layout(**{str(field): text for field, text in layout.items()}))
+        )
 
     @cached_property
     def request(self) -> dict[str, Any]:
         """All that decides the answers but for the model and the ablation, in plain JSON."""
         task = self.task
-        words = (task.pairs, [task.other(pair.x) for pair in task.pairs], task.balanced, task.list_name)
+        words = (task.pairs, [task.other(pair.x) for pair in task.pairs], task.balanced, task.list_name, task.layout)
         lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        made_of = digest([repr((*words, self.layout or task.layout)), repr(lists)])
-        shown = {**asdict(self.draw), "task": word_pairs.shown_task(self.draw.task), "words": made_of}
-        return json.loads(json.dumps(shown))
+        shown = {"task": word_pairs.shown_task(self.draw.task), "words": digest([repr(words), repr(lists)])}
+        return json.loads(json.dumps({**asdict(self.draw), **shown}))
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
-        names = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
-        options = {name: getattr(self.draw, name) for name in names}
-        return word_pair_prompts.prompts(
-            self.task, self.study.pair[1], self.draw.prompts, layout=self.layout, **options
-        )
+        fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
+        options = {field: getattr(self.draw, field) for field in fields}
+        return word_pair_prompts.prompts(self.task, self.study.pair[1], self.draw.prompts, **options)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -88,20 +84,12 @@ class Run:
 
     @cached_property
     def about(self) -> Data:
-        """What the records of all ablations have in common, see `record`."""
-        drawn, tokenizer = self.drawn, self.study.pair[1]
-        queries = [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in drawn.items]
-        copies = []
-        for item, group, word in zip(drawn.items, self.groups, queries, strict=True):
-            ids = with_bos(item.clean.with_label(word), tokenizer, bos=True).ids
-            continues = len(ids) > group.length and ids[: group.length] == group.base.ids[: group.length]
-            copies.append(ids[group.length] if continues else -1)
+        """What the records of all ablations have in common, see `answer`."""
+        drawn = self.drawn
         return {
             "index": np.array([item.index for item in drawn.items]),
-            "target": np.array([group.target[0] for group in self.groups]),
-            "copy": np.array(copies),
             "layers": len(support(self.study.pair[0]).layers),
-            "queries": queries,
+            "queries": [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in drawn.items],
             "answers": [item.clean.label().strip() for item in drawn.items],
             "askable": drawn.askable,
             "left_out": {name: dict(getattr(drawn, name)) for name in ("rejected", "resampled", "dropped")},
@@ -115,19 +103,17 @@ class Run:
         prompts = [group.base.ids[: group.length] for group in self.groups]
         return next_token_logits(self.study.pair[0], prompts, token_budget=self.budget)
 
-    def keep(self, measure: str, compute: Callable[[], Data], **more: Any) -> Record:
-        """The record of a measurement of these prompts, see `Study.record`. more: of its request."""
-        return self.study.record(measure, compute, self.texts, **self.request, **more)
+    def keep(self, measure: str, compute: Callable[[], Data], **request: Any) -> Data:
+        """The data of a measurement of these prompts, kept as a record, see `Study.record`."""
+        return self.study.record(measure, compute, self.texts, **self.request, **request).data
 
-    def record(self, ablation: Ablation, *, generate: bool = False) -> Record:
-        """The record of an ablation.
+    def answer(self, ablation: Ablation, *, generate: bool = False) -> Data:
+        """What the model answers under an ablation.
 
-        Its data, [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; target and copy, the
-        first tokens of the answer and of the query said again (-1 where that would change the prompt); queries and
-        answers as text. And layers; askable, how many queries of the split there are for this tokenizer; left_out, what
-        of the lists was rejected, resampled and dropped.
-        generate: also written, what the model goes on to write, and whether its first line is the answer (line_right:
-        acc_line), or it begins with the answer (prefix_right: acc_prefix).
+        [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; queries and answers as text. And
+        layers; askable, how many queries of the split there are for this tokenizer; left_out, what of the lists was
+        rejected, resampled and dropped. generate: also written, what the model goes on to write, and whether its first
+        line is the answer (line_right: acc_line), or it begins with the answer (prefix_right: acc_prefix).
         Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
         """
 
@@ -145,15 +131,11 @@ class Run:
 
         return self.keep("edge answers", compute, ablation=ablation.plain(), generate=generate)
 
-    def records(self, ablations: Mapping[str, Ablation], *, generate: bool = False) -> dict[str, Record]:
-        """The record of each ablation by its name, see `record`; all are looked at before one is measured."""
+    def answers(self, ablations: Mapping[str, Ablation], *, generate: bool = False) -> dict[str, Data]:
+        """The answers under each ablation by its name; all are looked at before one is measured."""
         self._unchecked = list(ablations.values())
         steps = self.study.progress(ablations.items(), f"{self.draw.task}, {self.draw.k} shots")
-        return {name: self.record(ablation, generate=generate) for name, ablation in steps}
-
-    def answers(self, ablations: Mapping[str, Ablation], *, generate: bool = False) -> dict[str, Data]:
-        """The data of `records`."""
-        return {name: record.data for name, record in self.records(ablations, generate=generate).items()}
+        return {name: self.answer(ablation, generate=generate) for name, ablation in steps}
 
     def alone(self) -> Data:
         """What the whole model says after the queries alone."""
@@ -162,39 +144,27 @@ class Run:
             bare = [without_demonstrations(group) for group in self.groups]
             return {**outcomes(self.study.pair[0], bare, token_budget=self.budget), **self.about}
 
-        return self.keep("bare queries", compute).data
+        return self.keep("bare queries", compute)
 
     def search(self) -> tuple[Edge, ...]:
-        """`greedy_circuit` on these prompts; each step is a record."""
-        with tqdm(desc=f"{self.draw.task}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False) as steps:
+        """The type pairs that are left when pairs go one by one, as long as SHARE of the accuracy is kept.
 
-            def evaluate(ablation: Ablation) -> Data:
-                steps.update()
-                return self.record(ablation).data
+        This is our definition. The pair that costs least when it alone is removed goes first (accuracy, then
+        log-probability, then by name); one that cannot go is put back for good.
+        """
+        singles = self.answers({names.FULL: WHOLE, **single_edges()})
+        whole, kept = singles[names.FULL], TYPE_PAIRS
 
-            return greedy_circuit(evaluate)
+        def costs(edge: Edge) -> tuple[Any, ...]:
+            single = singles[str(edge)]
+            return *(float(whole[what].mean() - single[what].mean()) for what in ("right", "log_prob")), edge
 
-
-def greedy_circuit(
-    evaluate: Callable[[Ablation], Mapping[str, NDArray]], pairs: Sequence[Edge] = TYPE_PAIRS
-) -> tuple[Edge, ...]:
-    """Take type pairs out one by one, as long as the accuracy stays at SHARE of the whole model's (our definition).
-
-    The pair that costs least when it alone is removed goes first (accuracy, then log-probability, then by name); one
-    that cannot go is put back for good. evaluate: `right` and `log_prob` [N] under an ablation. Returns the pairs that
-    stay.
-    """
-    whole, *singles = map(evaluate, [WHOLE, *(Ablation(removed=(edge,)) for edge in pairs)])
-    costs = {
-        edge: [float(whole[what].mean() - single[what].mean()) for what in ("right", "log_prob")]
-        for edge, single in zip(pairs, singles, strict=True)
-    }
-    kept = pairs
-    for edge in sorted(pairs, key=lambda edge: (*costs[edge], edge)):
-        fewer = tuple(other for other in kept if other != edge)
-        if evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean() >= SHARE * float(whole["right"].mean()):
-            kept = fewer
-    return tuple(kept)
+        for edge in sorted(TYPE_PAIRS, key=costs):
+            fewer = tuple(other for other in kept if other != edge)
+            right = self.answer(Ablation(kept=(*ALWAYS, *fewer)))["right"]
+            if right.mean() >= SHARE * float(whole["right"].mean()):
+                kept = fewer
+        return kept
 
 
 def draws(study: Study, **changes: Any) -> list[Draw]:
@@ -230,13 +200,15 @@ class LookUp(Run):
             for word in dict.fromkeys(column("categories", "word"))
             if {*typed(word_pairs.TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
         ]
-        keys, labels = len(words) // 3, len(words) // 6
-        parts = []
-        for own in (words, words[keys + labels :]):
-            inputs, outputs = own[:keys], own[keys : keys + labels]
-            prompts = associative_map_prompts(inputs, outputs, 6, 6, self.draw.prompts, layout=word_pairs.TAB)
-            parts.append([typed(prompt, tokenizer) for prompt in prompts])
-        return [Group(base, {0: donor}) for base, donor in zip(*parts, strict=True)]
+        keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
+        base, donors = (
+            associative_map_prompts(part[:keys], part[keys:both], 6, 6, self.draw.prompts, layout=word_pairs.TAB)
+            for part in (words, words[both:])
+        )
+        return [
+            Group(typed(prompt, tokenizer), {0: typed(donor, tokenizer)})
+            for prompt, donor in zip(base, donors, strict=True)
+        ]
 
     @cached_property
     def about(self) -> Data:

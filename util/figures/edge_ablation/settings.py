@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.prompts import word_pair_prompts, word_pairs
-from util.prompts.prompt import Layout
 from util.study.checked import AsList, Count, Counts, Distinct, Int, Natural, Share, Text, checked
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 
 
 Task = Annotated[
-    Text, AfterValidator(lambda name: word_pairs.find(name) and name)
-]  # which find refuses, with all names
+    Text, AfterValidator(lambda name: word_pairs.find(name) and name)  # which names all tasks in its error
+]
 Tasks = Annotated[tuple[Task, ...], AsList, Distinct]
 Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
+Layout = Mapping[Literal["separator", "join", "end", "header"], str]  # fields of `prompts.prompt.Layout`
 
 
 @checked
 class Draw:
     """Prompts of one word-pair task and one draw of donors, see `word_pair_prompts.prompts`.
 
-    task: by its name, or a folder with a data set of pairs, see `word_pairs.pairs_from_saved`. layout: fields of
-    `prompts.prompt.Layout` other than the task's, such as {"separator": ":", "join": " "}. token_budget: None for that
-    of `engine.batches`. two_pass: what runs leave is kept for other ablations, see `edges.states.Store`. in_turn: no
-    query comes again before all came. trained: the words that the embedded model was trained on, not the longer
-    lists. Raises ValueError for a task, split, order, corruption or number that there is not.
+    task: by its name, or a folder with a data set of pairs, see `word_pairs.pairs_from_saved`. layout: what differs
+    from the task's own, such as {"separator": ":", "join": " "}. token_budget: None for that of `engine.batches`.
+    two_pass: what runs leave is kept for other ablations, see `edges.states.Store`. in_turn: no query comes again
+    before all came. trained: the words that the embedded model was trained on, not the longer lists. Raises ValueError
+    for an unknown task, split, order or corruption, and for a number that the task does not have.
     """
 
     task: Task = "country_capital"
@@ -43,7 +41,7 @@ class Draw:
     corruptions: Seeds = (0,)
     ambiguous: Natural | None = None
     order: Literal["random", "ambiguous first", "ambiguous last"] = "random"
-    layout: Mapping[str, str] | None = None
+    layout: Layout | None = None
     token_budget: Count | None = None
     two_pass: bool = False
     in_turn: bool = False
@@ -51,28 +49,20 @@ class Draw:
 
     def __post_init__(self) -> None:
         task = word_pairs.find(self.task, trained=self.trained)
-        try:
-            word_pair_prompts.marked_demonstrations(
-                task, self.prompts, self.k, self.corruptions, self.split, self.ambiguous, self.order
-            )
-        except ValueError as error:
-            where = f"k = {self.k}, ambiguous = {self.ambiguous}, corruptions = {list(self.corruptions)}"
-            raise ValueError(f"{where}: {error}") from error
-        known = [field.name for field in fields(Layout)]
-        if not {*(self.layout or {})} <= {*known}:
-            raise ValueError(f"layout = {dict(self.layout or {})}: it has the fields {', '.join(known)}")
+        word_pair_prompts.marked_demonstrations(
+            task, self.prompts, self.k, self.corruptions, self.split, self.ambiguous, self.order
+        )
 
 
 @checked
 class Settings:
-    """What is measured, see notebook 04; everything that one of its parts would refuse is refused beforehand.
+    """What is measured, see notebook 04; what one of its parts would refuse is refused beforehand.
 
     tasks: in which circuits are compared; primary_task: one of them, of the map, the search, the windows and the
     probes. k: demonstrations; prompts: of each task; donor_seeds: draws of donors. random_circuits: with as many type
-    pairs, or units, as the one found. ambiguous_counts: demonstrations, of k, that fit two rules. corruptions: of the
-    probes, from 1 on. pruned_tasks: in which heads and edges are pruned; search_prompts: on which they are scored;
-    per_round: the share of the living units that goes in a round. layout: see `Draw`. untrained_control: also the
-    untrained twin, a second model in memory.
+    pairs, or units, as the one found. corruptions: of the probes, from 1 on. pruned_tasks: in which heads and edges are
+    pruned; search_prompts: on which they are scored; per_round: the share of the living units that goes in a round.
+    layout: see `Draw`. untrained_control: also the untrained twin, a second model in memory.
     """
 
     tasks: Tasks = TASKS
@@ -82,12 +72,11 @@ class Settings:
     seed: Natural = 0
     donor_seeds: Seeds = (0, 1, 2)
     random_circuits: Natural = 20
-    ambiguous_counts: Seeds = (0, 4, 7, 9, 10)
     corruptions: Counts = (1, 2, 3, 4, 5)
     pruned_tasks: Tasks = ("copying", "capitalization")
     search_prompts: Count = 64
     per_round: Share = 0.2
-    layout: Mapping[str, str] | None = None
+    layout: Layout | None = None
     untrained_control: bool = True
 
     def __post_init__(self) -> None:
@@ -95,12 +84,10 @@ class Settings:
             raise ValueError(f"tasks = {list(self.tasks)}: the primary task, {self.primary_task!r}, is to be one")
         for task in (*self.tasks, *self.pruned_tasks):
             self.draws(task=task)
-        for count in self.ambiguous_counts:
-            self.draws(task=AMBIGUOUS, ambiguous=count)
         self.draws(corruptions=(0, *self.corruptions))
 
     def draws(self, **changes: Any) -> list[Draw]:
         """Prompts of the primary task, with each draw of donors. changes: fields of `Draw`, such as another task."""
         shared = {name: getattr(self, name) for name in ("k", "prompts", "seed", "layout")}
-        given = {"task": self.primary_task, **shared, "two_pass": True, **changes}
-        return [Draw(**given, donor_seed=seed) for seed in self.donor_seeds]
+        options = {"task": self.primary_task, **shared, "two_pass": True, **changes}
+        return [Draw(**options, donor_seed=seed) for seed in self.donor_seeds]

@@ -5,27 +5,50 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import AsinhNorm, Normalize
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from util.edges import names
-from util.figures.edge_ablation import numbers, panels
-from util.figures.edge_ablation.claims import AMBIGUOUS
+from util.edges.edge import TYPE_PAIRS, Edge
+from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
 from util.show.conclusions import title
+from util.show.draw import Floats, Grid
+from util.show.head_map import short_number
+from util.show.panels import colour_bar, excludes_0, intervals, name_rows
 from util.show.part import Figure, Part, Values
+from util.show.style import BLUE, GREY, RED, ink, points
 from util.show.words import in_words, listed, say, written
+
+SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
+TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
+COLOURS = {names.FULL: BLUE, names.ALONE: GREY}  # of ablations; all others are red
+IN_WORDS = {
+    names.FULL: "whole model",
+    names.CTX_AGG: "with contextualisation",
+    names.CTX_IO_AGG: "inputs and outputs",
+    names.AGG_ONLY: "no contextualisation",
+    names.QUERY_ONLY: "query alone is read",
+    names.NONE: "nothing is read",
+    names.ALONE: "bare query",
+}
+ARROW: dict[str, Any] = {"arrowstyle": "-|>", "color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
 
 
 def known(number: float | None) -> bool:
     """Whether a number is one: neither NaN nor, in a values file, null."""
-    return number is not None and bool(np.isfinite(number))
+    return number is not None and number == number
 
 
 def in_text(edge: str) -> str:
@@ -33,17 +56,12 @@ def in_text(edge: str) -> str:
     return edge.replace("->", " → ").replace("_", " ")
 
 
-def task_of(values: Values) -> str:
-    """The primary task."""
-    return str(values["request"]["primary_task"])
-
-
 def setting(values: Values, task: str = "") -> str:
-    """What titles say of prompts: model, task (that of `task_of` by default), demonstrations, prompts, donors."""
+    """What titles say of prompts: model, task (the primary one by default), demonstrations, prompts, donors."""
     request = values["request"]
     donors = ", ".join(map(str, request["donor_seeds"]))
     extent = f"{request['k']} demonstrations, {request['prompts']} prompts, donors {donors}"
-    return f"{title(values)}, {task or task_of(values)}, {extent}"
+    return f"{title(values)}, {task or request['primary_task']}, {extent}"
 
 
 # ------------------------------------------------------------------------------------------------ circuits
@@ -54,21 +72,20 @@ def circuits_say(values: Values) -> Iterator[str]:
 
     Of other tasks nothing is said: so few queries do not show small losses. The claims have more.
     """
-    lost, falls = values["sure losses"], []
+    falls = []
     for circuit, what in (
         (names.QUERY_ONLY, "demonstrations"),
         (names.AGG_ONLY, "those read by each other or the query"),
     ):
-        if lost[circuit]:
-            task, loss = max(lost[circuit].items(), key=lambda item: item[1][0])
-            tasks = f"{len(lost[circuit])} of {len(values['accuracy'])} tasks"
-            falls.append(f"without {what} ({circuit}) in {tasks}, by up to {written(loss)} in {task}")
+        if lost := values["sure losses"][circuit]:
+            most = max(lost, key=lambda task: lost[task][0])
+            tasks = f"{len(lost)} of {len(values['accuracy'])} tasks"
+            falls.append(f"without {what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
     yield f"Accuracy surely falls {'; '.join(falls)}" if falls else ""
     for name in (names.CTX_AGG, names.AGG_ONLY):
-        scores = {task: row[name][0] for task, row in values["scores"].items()}
-        kept = listed([f"{score:.2f} in `{task}`" for task, score in scores.items() if known(score)])
+        scores = [f"{row[name][0]:.2f} in `{task}`" for task, row in values["scores"].items() if known(row[name][0])]
         none = "none, since the whole model is no better than without any edges"
-        yield f"Primary endpoint, the score of `{name}`: {kept or none}."
+        yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
 
 
 def circuits_table(values: Values) -> pd.DataFrame:
@@ -86,8 +103,9 @@ def circuits_table(values: Values) -> pd.DataFrame:
 
 def twin_says(values: Values) -> Iterator[str]:
     for rows in values["models"].values():
-        best, right = max(rows.items(), key=lambda item: item[1][0])
-        yield f"Untrained twin, {task_of(values)}: accuracy {written(right)} at most (in {best})."
+        best = max(rows, key=lambda name: rows[name][0])
+        task = values["request"]["primary_task"]
+        yield f"Untrained twin, {task}: accuracy {written(rows[best])} at most (in {best})."
 
 
 # ------------------------------------------------------------------------------------------------ edges and circuits
@@ -104,37 +122,29 @@ def map_say(values: Values) -> Iterator[str]:
 
 def circuit_say(values: Values) -> Iterator[str]:
     """The score of the circuit beside random ones, its pairs, and how far the search can be trusted."""
-    search, planted = values["search"], values["planted"]
+    search, planted, task = values["search"], values["planted"], values["request"]["primary_task"]
     kept, random = search["kept"], search["random"]
     score, without = (search["scores"][name] for name in (names.FOUND, names.without(names.FOUND)))
     if known(score[0]):
         beside = f"; of {len(random)} random circuits as large the best keeps {max(random):.2f}" if random else ""
         text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance{beside}"
-        yield say(text, n=len(kept), of=len(values["costs"]), score=score, beside=beside) if kept else ""
+        yield say(text, n=len(kept), of=len(TYPE_PAIRS), score=score, beside=beside)
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
-        yield f"For `{task_of(values)}` the search keeps {pairs}; all pairs but these score {written(without)}."
-        yield from _other_circuits(values)
+        yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(without)}."
+        if by_draw := values.get("claims", {}).get("kept by draw"):
+            always = listed([f"`{edge}`" for edge in kept if all(edge in pairs for pairs in by_draw)])
+            yield (
+                f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search always keeps "
+                f"{always or 'none of these'}."
+            )
     else:
         yield ""
-        yield f"No circuit of `{task_of(values)}` was looked for: no edges make the whole model answer better."
+        yield f"No circuit of `{task}` was looked for: no edges make the whole model answer better."
     found = len({*planted["kept"]} & {*planted["true"]})
     yield (
         f"On a model whose circuit is known the search finds {found} of {len(planted['true'])} pairs, and "
         f"{len(planted['kept']) - found} others."
     )
-
-
-def _other_circuits(values: Values) -> Iterator[str]:
-    """The circuits that `make claims` found with other prompts and donors: what they share with the figure's."""
-    by_draw = values.get("claims", {}).get("kept by draw", [])
-    if by_draw:
-        circuits = [set(values["search"]["kept"]), *map(set, by_draw)]
-        overlaps = [len(one & other) / len(one | other) for one, other in combinations(circuits, 2)]
-        always = listed([f"`{edge}`" for edge in sorted(set.intersection(*circuits))]) or "none of these"
-        yield (
-            f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search always keeps {always}; "
-            f"two circuits share {min(overlaps):.2f} to {max(overlaps):.2f} of their pairs."
-        )
 
 
 def windows_say(values: Values) -> Iterator[str]:
@@ -153,69 +163,45 @@ def probes_say(values: Values) -> Iterator[str]:
     """Which edges carry what donors change, and how exact the cells are."""
     probes = values["probes"]
     cells, lower = np.array(probes["intervals"], dtype=float), np.array(probes["lower"])
-    carry = [in_text(edge) for edge, found in zip(probes["edges"], lower, strict=True) if found.any()]
+    carry = [in_text(edge) for edge, cell in zip(probes["edges"], lower, strict=True) if cell.any()]
     row, column = np.unravel_index(np.argmin(np.where(lower, cells[..., 0], np.inf)), lower.shape)
     text = "{n} of {of} edges {n:carries|carry} what donors change ({carry}): accuracy falls to {cell} ({donor})"
-    donor = CORRUPTIONS[probes["corruptions"][column]].replace("_", " ")
-    cell = probes["intervals"][row][column]
+    donor, cell = CORRUPTIONS[probes["corruptions"][column]].replace("_", " "), cells[row, column].tolist()
     yield say(text, n=len(carry), of=len(lower), carry=carry, cell=cell, donor=donor) if carry else ""
     yield f"95 % intervals of the cells (Wilson): +- {np.max(cells[..., 2] - cells[..., 1]) / 2:.2f} or less."
-
-
-def ambiguous_say(values: Values) -> Iterator[str]:
-    """How far the whole model's past tenses fall, if their interval is below that of the fewest ambiguous ones."""
-    found = values["ambiguous"]
-    past, copied = (found[what][names.FULL] for what in ("past", "copied"))
-    least = min(range(len(past)), key=lambda place: past[place][0])
-    yield (
-        f"With {found['counts'][least]} of {values['request']['k']} demonstrations ambiguous, past tenses fall from "
-        f"{written(past[0])} to {written(past[least])}; the query is said again in {written(copied[least])}"
-        if past[least][2] < past[0][1]
-        else ""
-    )
 
 
 # ------------------------------------------------------------------------------------------------ pruning
 
 
-def at_result(curve: Mapping[str, Any], what: str) -> Any:
-    """The accuracy of the units that are left, or the share of the whole model's that is explained by them."""
-    return curve[what][str(curve["result"])]
+def curves_of(values: Values) -> dict[tuple[str, str], Any]:
+    """What pruning leaves, by task and sort of units."""
+    by_task = values["pruning"]["by_task"]
+    return {(task, sort): curve for task, curves in by_task.items() for sort, curve in curves.items()}
 
 
 def pruning_say(values: Values) -> Iterator[str]:
     """What few units keep, where that is more than any random ones do, and how many of them lead to the answer."""
-    curves = panels.curves_of(values)
-    best = [max(one["random"], default=1.0) for one in curves.values()]
-    if all(at_result(one, "accuracy")[1] > right for one, right in zip(curves.values(), best, strict=True)):
-        share = max(100 * one["result"] / one["units"] for one in curves.values())
-        kept = sorted(f"{at_result(one, 'explained')[0]:.2f}" for one in curves.values())
+    curves = curves_of(values)
+    random = [max(curve["random"], default=1.0) for curve in curves.values()]
+    explained, low = (
+        [curve[what][str(curve["result"])][end] for curve in curves.values()]
+        for what, end in (("explained", 0), ("accuracy", 1))
+    )
+    if np.greater(low, random).all():
+        share = max(100 * curve["result"] / curve["units"] for curve in curves.values())
         yield (
-            f"At most {share:.0f} % of the units keep {kept[0]} to {kept[-1]} of the accuracy; as many random units "
-            f"answer {max(best):.2f} right at most"
+            f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
+            f"many random units answer {max(random):.2f} right at most"
         )
     else:
         yield ""
-    kinds = [kind for (_, sort), one in curves.items() if sort == "edge" for kind in one["survivors"].items()]
-    last = sum(count for kind, count in kinds if kind.endswith("->last_separator"))
-    if kinds:
-        total = sum(count for _, count in kinds)
-        yield f"{last} of the {total} edge units that are left lead to the last separator."
-
-
-def pruning_table(values: Values) -> pd.DataFrame:
-    """A line for each task and sort of units: the result, and random prunings of that size."""
-    lines = {}
-    for (task, sort), curve in panels.curves_of(values).items():
-        drawn = curve["random"]
-        lines[task, f"{sort} units"] = {
-            "at first": curve["units"],
-            "left": f"{curve['result']} ({curve['result'] / max(1, curve['units']):.1%})",
-            "accuracy, test": written(at_result(curve, "accuracy")),
-            "of the whole": written(at_result(curve, "explained")),
-            "random": f"{np.mean(drawn):.2f}, at most {max(drawn):.2f}" if drawn else "",
-        }
-    return pd.DataFrame.from_dict(lines, orient="index")
+    edges = Counter[str]()
+    for (_, sort), curve in curves.items():
+        edges.update(curve["survivors"] if sort == "edge" else {})
+    last = sum(count for kind, count in edges.items() if kind.endswith("->last_separator"))
+    if edges:
+        yield f"{last} of the {edges.total()} edge units that are left lead to the last separator."
 
 
 def pruning_about(values: Values) -> str:
@@ -228,24 +214,195 @@ def probes_about(values: Values) -> str:
     return f"accuracy inside {names.CTX_AGG} (nothing exchanged: {inside}); {setting(values)}"
 
 
+# ------------------------------------------------------------------------------------------------ pictures
+
+
+def short(name: str) -> str:
+    """A type of tokens as it is typeset."""
+    return f"${name}$" if len(name) == 1 else name.removesuffix("_separator")
+
+
+def arrow(edge: str) -> str:
+    """An edge as it is typeset: x, an arrow and y, and its relation in brackets."""
+    pair, _, relation = edge.partition(":")
+    return r" $\to$ ".join(map(short, pair.split("->"))) + (f" ({relation})" if relation else "")
+
+
+def circuits_panels(values: Values) -> Grid:
+    """Accuracy by task and circuit; dotted: chance."""
+    return Grid([partial(_accuracy, values, task) for task in values["accuracy"]], least=1.0, height=2.6, share="y")
+
+
+def _accuracy(values: Values, task: str, ax: Axes) -> None:
+    accuracy = values["accuracy"][task]
+    name_rows(ax, [f"{IN_WORDS[name]}\n{name}" for name in accuracy], zero=False)
+    for row, name in enumerate(accuracy):
+        intervals(ax, [accuracy[name]], row, COLOURS.get(name, RED), hollow=False)
+    ax.axvline(values["chance"][task], color="0.6", lw=0.8, ls=":", label="chance")
+    ax.tick_params(axis="y", labelsize=6.5)
+    ax.set(xlim=(-0.06, 1.06), xticks=[0, 0.5, 1], xlabel="accuracy")
+    ax.set_title(task.replace("_", " "), fontsize=7)
+
+
+def _cells(ax: Axes, shown: Floats, norm: Normalize, numbers: Floats, framed: Any, label: str, **bar: Any) -> None:
+    """A map of colours [R, C] with its colour bar below it, and a number in each cell that has one; some are framed."""
+    image = ax.imshow(shown, cmap="RdBu_r", norm=norm, aspect="auto")
+    for row, column in np.argwhere(~np.isnan(numbers)):
+        colour = ink(tuple(image.to_rgba(shown)[row, column]))
+        text = short_number(numbers[row, column])
+        ax.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
+        if framed[row][column]:
+            ax.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, ec="black"))
+    ax.spines[:].set_visible(True)
+    figure: Any = ax.get_figure(root=True)
+    colour_bar(figure, [ax], label, location="bottom", aspect=45, pad=0.03, **bar)
+
+
+def _framed(label: str) -> list[Patch]:
+    return [Patch(fill=False, ec="black", label=label)]
+
+
+def map_panels(values: Values) -> Grid:
+    """What every type pair costs when it alone is ablated: the colour says nats, the number accuracy.
+
+    Coloured are pairs whose interval of nats excludes 0, framed those whose loss of accuracy is beyond chance. Small
+    costs are seen beside large ones, as the scale is that of asinh.
+    """
+    return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost beyond chance"))
+
+
+def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
+    nats, right, p = np.full((3, len(SOURCES), len(TARGETS)), np.nan)
+    for edge in TYPE_PAIRS:
+        cost = costs[str(edge)]
+        place = SOURCES.index(edge.source), TARGETS.index((edge.target, edge.relation))
+        sure = excludes_0((cost["log_prob"], cost["low"], cost["high"]))
+        nats[place], right[place], p[place] = cost["log_prob"] * sure, cost["accuracy"], cost["p"]
+    limit = float(np.nanmax(np.abs(nats))) or 1.0
+    label = "colour: nats lost, where the interval excludes 0\nnumber: accuracy lost"
+    ticks = [limit * part for part in (-1, -0.1, 0, 0.1, 1)]
+    _cells(ax, nats, AsinhNorm(limit / 40, -limit, limit), right, p < 0.05, label, ticks=ticks, format="%.1f")
+    ax.set_yticks(range(len(SOURCES)), [*map(short, SOURCES)])
+    ax.set_xticks(range(len(TARGETS)), [short(name) for name, _ in TARGETS])
+    for border in (2.5, 6.5, 7.5):
+        ax.axvline(border, color="black", lw=0.8)
+    for at, name in ((1, "same example"), (4.5, "later example")):
+        ax.text(at, -0.62, name, ha="center", va="bottom", fontsize=7)
+    ax.set(xlabel="reads", ylabel="is read")
+
+
+def probes_panels(values: Values) -> Grid:
+    """Accuracy inside a circuit [edges, donors] where one edge is read from another prompt that keeps some things.
+
+    The colour is the difference from the circuit. Framed: where the accuracy is lower beyond chance.
+    """
+    legend = _framed("lower than inside the circuit, beyond chance")
+    return Grid([partial(_probes, values["probes"])], height=2.6, legend=legend)
+
+
+def _probes(probes: Values, ax: Axes) -> None:
+    right = np.array(probes["intervals"], dtype=float)[..., 0]
+    label = "colour: accuracy lost; number: accuracy"
+    _cells(ax, probes["inside"][0] - right, Normalize(-1, 1), right, probes["lower"], label)
+    ax.set_yticks(range(len(right)), [*map(arrow, probes["edges"])])
+    donors = [CORRUPTIONS[number].replace("_", "\n") for number in probes["corruptions"]]
+    ax.set_xticks(range(len(donors)), donors)
+    ax.set_xlabel("the edge is read from")
+
+
+def circuit_panels(values: Values) -> Grid:
+    """A circuit of type pairs: drawn, and its score among random circuits."""
+    panels = [partial(_type_pairs, values["search"]["kept"]), partial(_scores, values["search"])]
+    return Grid(panels, height=[1.2, 1.2], columns=1)
+
+
+def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
+    """Two demonstrations and the query, an arrow wherever a pair is read: within an example below, others above."""
+    places = [(kind, example, x + 0.4 * example) for example in (1, 2) for x, kind in enumerate("xtyn", 4 * example)]
+    places += [("query", 3, 13.5), ("last_separator", 3, 15.3)]  # longer names
+    kept = {(edge.source, edge.target, edge.relation) for edge in map(Edge.of, pairs)}
+    for (source, example, start), (target, other, end) in combinations(places, 2):
+        relation, bent = ("same", 0.3) if example == other else ("earlier", -0.2)
+        if kept & {(source, target, relation), (source, target, "any")}:
+            ax.add_patch(FancyArrowPatch((start, 0), (end, 0), connectionstyle=f"arc3,rad={bent}", **ARROW))
+    for kind, example, x in places:
+        box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.2}
+        text = f"${kind}_{example}$" if len(kind) == 1 else short(kind)
+        ax.text(x, 0, text, ha="center", va="center", fontsize=7, bbox=box)
+    ax.set(xlim=(places[0][2] - 0.5, places[-1][2] + 0.7), ylim=(-0.5, 0.85), title="A) what is kept")
+    ax.axis("off")
+
+
+def _scores(search: Values, ax: Axes) -> None:
+    random = search["random"]
+    intervals(ax, [search["scores"][name] for name in (names.FOUND, names.without(names.FOUND))], hollow=False)
+    ax.plot(random, 2 + np.linspace(-0.2, 0.2, len(random)), "o", ms=2.5, color=GREY, alpha=0.7)
+    name_rows(ax, ["found", "all but it", f"{len(random)} random"])
+    ax.set(xlabel="score", title="B) test split")
+
+
+def _whole(ax: Axes, whole: Sequence[float]) -> None:
+    """A blue band: the accuracy of the whole model, with its interval."""
+    ax.axhspan(whole[1], whole[2], color=BLUE, alpha=0.1, lw=0)
+    ax.axhline(whole[0], color=BLUE, lw=0.9, ls=":", label="whole model, 95 %")
+
+
+def windows_panels(values: Values) -> Grid:
+    """Accuracy with contextualisation removed from a layer on, and aggregation below it, at each of the layers `at`."""
+    titles = {
+        "CONTEXT from": r"A) contextualisation removed, layers $\geq L$",
+        "AGG below": "B) aggregation removed, layers $< L$",
+    }
+    panels = [partial(_window, values, name, title) for name, title in titles.items()]
+    return Grid(panels, least=2.4, height=1.65, share="y")
+
+
+def _window(values: Values, name: str, title: str, ax: Axes) -> None:
+    windows = values["windows"]
+    _whole(ax, values["accuracy"][values["request"]["primary_task"]][names.FULL])
+    points(ax, windows["at"], windows[name], fmt="o-", color=RED, label="ablated")
+    ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=windows["at"])
+
+
+def pruning_panels(values: Values) -> Grid:
+    """Accuracy on the test split by units left, with intervals.
+
+    Blue: the whole model, with its interval; a vertical line: the result, with the accuracy of random prunings of that
+    size in grey.
+    """
+    panels = [partial(_pruned, f"{task}, {sort} units", curve) for (task, sort), curve in curves_of(values).items()]
+    return Grid(panels, least=2.4, height=1.6, share="y")
+
+
+def _pruned(title: str, curve: Mapping[str, Any], ax: Axes) -> None:
+    result, random = curve["result"], curve["random"]
+    _whole(ax, curve["whole"])
+    ax.axvline(result, color="0.3", lw=0.7, label="result")
+    ax.plot([result] * len(random), random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, as many left")
+    left = [*map(int, curve["accuracy"])]
+    points(ax, left, curve["accuracy"].values(), fmt="o-", color=RED, lw=1, label="pruned")
+    ax.set_xscale("symlog", linthresh=1)
+    ax.set(xlim=(1.15 * max(left), 0.6 * min(left)), ylim=(-0.04, 1.06), xlabel="units left", ylabel="accuracy")
+    ax.set_xticks(left[::4], [*curve["accuracy"]][::4])
+    ax.minorticks_off()
+    ax.set_title(f"{title}\n{result} of {curve['units']} left")
+
+
 FIGURE = Figure(
     "edge_ablation",
     Settings,
     {
         "circuits": Part(
-            numbers.circuits, "circuits", circuits_say, lambda values: setting(values, "each task"), panels.circuits,
+            numbers.circuits, "circuits", circuits_say, lambda values: setting(values, "each task"), circuits_panels,
             circuits_table,
         ),
         "map": Part(
-            numbers.single, "single", map_say, lambda values: f"{setting(values)}, search split", panels.edge_map
+            numbers.single, "single", map_say, lambda values: f"{setting(values)}, search split", map_panels
         ),
-        "circuit": Part(numbers.verified, "verified", circuit_say, setting, panels.circuit, needs=("map",)),
-        "windows": Part(numbers.windows, "by_layer", windows_say, setting, panels.windows, needs=("circuits",)),
-        "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, panels.pruning, pruning_table),
-        "probes": Part(numbers.probes, "probed", probes_say, probes_about, panels.probes),
-        "ambiguous": Part(
-            numbers.ambiguous, "ambiguity", ambiguous_say, lambda values: setting(values, AMBIGUOUS), panels.ambiguous
-        ),
+        "circuit": Part(numbers.verified, "verified", circuit_say, setting, circuit_panels),
+        "windows": Part(numbers.windows, "by_layer", windows_say, setting, windows_panels, needs=("circuits",)),
+        "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, pruning_panels),
+        "probes": Part(numbers.probes, "probed", probes_say, probes_about, probes_panels),
         "models": Part(numbers.models, "models", twin_says),
         "claims": CLAIMS,
     },

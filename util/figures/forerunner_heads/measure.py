@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
-from util.engine import batches
-from util.engine.attention import support
-from util.engine.batches import too_long
+from util.engine import batches, memory
+from util.engine.attention import input_device, support
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, may_branch, run_rows, too_long
 from util.engine.call import UnsupportedModel
+from util.engine.handshake import check_tokenizer, prepare
+from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
-from util.figures.forerunner_heads import magnitudes
 from util.figures.forerunner_heads.cuts import (
     CUTS,
     EVERYWHERE,
@@ -25,9 +30,17 @@ from util.figures.forerunner_heads.cuts import (
     layer_range,
 )
 from util.figures.planted_controls import first_tokens, planted_control
-from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
+from util.load_model_and_data import demonstration_pool, staicc_prompts
 from util.models import planted as circuits
-from util.prompts.prompt import Appended, Prompt, with_bos
+from util.prompts.prompt import (
+    Appended,
+    LabelledTokens,
+    Prompt,
+    check_conditions,
+    check_first_tokens,
+    labelled_tokens,
+    with_bos,
+)
 from util.roles import label_task
 from util.stats.task_check import chosen
 from util.study.study import Study
@@ -36,7 +49,6 @@ Arrays = dict[str, Any]
 ENDINGS: dict[str, Appended] = {"correct": 0, "wrong": 1, "other word": "the"}  # what is appended, see `Prompt.label`
 CONTROL_TOKENS = 32  # of a prompt: so many others of its tokens are compared with the label
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
-K_DATASET = "trec"  # on which the paper's numbers of demonstrations are measured
 
 
 class Data(NamedTuple):
@@ -58,8 +70,8 @@ class Data(NamedTuple):
 
     @property
     def request(self) -> Arrays:
-        """What of a request they decide. The batches decide the last bits of numbers."""
-        return {**self._asdict(), "data_version": f"StaICC {staicc_version()}", "token_budget": batches.TOKEN_BUDGET}
+        """What of a request they decide."""
+        return label_task.data_request(*self)
 
     @property
     def labels(self) -> Arrays:
@@ -71,38 +83,150 @@ class Data(NamedTuple):
         }
 
 
-@lru_cache(4)
-def _prompts(*place: Any) -> list[Prompt]:
-    return staicc_prompts(*place)
+_prompts = lru_cache(4)(staicc_prompts)
 
 
 def check(study: Study) -> None:
     """Raises ValueError where a data set has not as many demonstrations as the settings want."""
     s = study.settings
-    wanted = [(s.k, name) for name in (s.dataset, *s.grid_datasets)]
-    wanted += [(max(s.causal_k), name) for name in s.causal_datasets] + [(max(s.grid_k), K_DATASET)]
-    for k, name in wanted:
-        if k > (pool := demonstration_pool(name)):
-            raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
+    for k, names in ((s.k, (s.dataset, *s.grid_datasets)), (max(s.causal_k), s.causal_datasets)):
+        for name in names:
+            if k > (pool := demonstration_pool(name)):
+                raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
 
 
 # ------------------------------------------------------------------------------------------------ copy magnitudes
+
+
+@dataclass(frozen=True)
+class LabelRun:
+    """Prompts with labels, as tokens and as rows: all that a copy-magnitude run will do, checked before it starts.
+
+    tokens[appended][n] is prompt n with that label or word after it; row r serves prompt owners[r] and the conditions
+    served[r], one for each of its branches.
+    """
+
+    tokens: dict[Appended, list[LabelledTokens]]
+    rows: list[Row]
+    owners: list[int]
+    served: list[list[int]]
+
+    @property
+    def n_t(self) -> np.ndarray:
+        """Tokens of each labelled prompt, [N, C]."""
+        return np.array([[t.n_t for t in tokens] for tokens in self.tokens.values()], dtype=np.int64).T
+
+    @property
+    def label_lengths(self) -> np.ndarray:
+        """Tokens of each appended label, [N, C]."""
+        lengths = [[t.label_lengths[-1] for t in tokens] for tokens in self.tokens.values()]
+        return np.array(lengths, dtype=np.int64).T
+
+
+def label_run(
+    model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt], appended: Sequence[Appended] = (0, 1)
+) -> LabelRun:
+    """Plan one pass over prompts with each of `appended` after them (0 correct label, 1 wrong one, or a word).
+
+    Labels of one prompt share a row where the model supports branches, the window is long enough and the tokenizer
+    splits the prompt in the same way for each; otherwise they get rows of their own, with the same result.
+    Raises ValueError for bad input of any prompt: see `labelled_tokens`, `check_first_tokens`, `check_context`.
+    """
+    support = prepare(model)
+    check_tokenizer(model, tokenizer)
+    check_conditions(appended)
+    tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
+    check_first_tokens(prompts, tokens)
+    check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
+    run = LabelRun(tokens, [], [], [])
+    for number in range(len(prompts)):
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for place, what in enumerate(appended):
+            groups.setdefault(tokens[what][number].ids[:-1], []).append(place)
+        for ids, places in groups.items():
+            together = may_branch(support, len(ids) + len(places))
+            for served in [places] if together else [[place] for place in places]:
+                run.rows.append(Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served)))
+                run.owners.append(number)
+                run.served.append(served)
+    return run
+
+
+def copy_magnitudes(
+    model: PreTrainedModel,
+    run: LabelRun,
+    control_tokens: int = 32,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+    token_budget: int = TOKEN_BUDGET,
+) -> dict[str, Any]:
+    """Attention from an appended label to its forerunner, A[y_q, s_q], of every head (Cho et al. 2025, Fig. 5 middle).
+
+    The control is A[t, t-1], averaged over up to `control_tokens` other tokens t of the same prompt, drawn by seed and
+    prompt; label tokens and the token after the first one (which would read an attention sink) are never drawn.
+
+    Returns magnitude [n, C, L, H] and control [n, L, H], float32 or, with a float64 model, float64; n prompts of
+    `numbers`, default all; C conditions; and oom_backoff (bool). One pass serves all conditions, because no label can
+    change what stands before it. Raises MemoryError before it where memory is too short for it.
+    """
+    support = prepare(model)
+    tokens = next(iter(run.tokens.values()))
+    place = {number: i for i, number in enumerate(range(len(tokens)) if numbers is None else numbers)}
+    drawn = {number: draw_control_tokens(tokens[number], control_tokens, (seed, number)) for number in place}
+    planned = [  # the row, its prompt, the conditions of its branches, and which other tokens' attention is read
+        (row, owner, labels, drawn[owner] if 0 in labels else [])
+        for row, owner, labels in zip(run.rows, run.owners, run.served, strict=True)
+        if owner in place
+    ]
+    # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
+    budget = token_budget if input_device(model).type == "cpu" else 1
+    most = max((len(labels) + len(others) for _, _, labels, others in planned), default=0)
+    memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most, kept=1))
+    heads = (len(support.layers), support.heads)
+    dtype = np.float64 if model.dtype == torch.float64 else np.float32
+    magnitude = np.full((len(place), len(run.tokens), *heads), np.nan, dtype)
+    control = np.full((len(place), *heads), np.nan, dtype)
+
+    def visit(batch: Batch) -> None:
+        here = [planned[i] for i in batch.numbers]
+        queries = [[*range(len(row.ids), len(row)), *others] for row, _, _, others in here]
+        keys = [[len(row.ids) - 1] * len(labels) + [t - 1 for t in others] for row, _, labels, others in here]
+        attention = CaptureRows(_rectangle(queries), _rectangle(keys)[:, :, None])
+        forward(model, batch, attention)
+        weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
+        for (_, owner, labels, others), read in zip(here, weights, strict=True):  # read: [L, H, R]
+            magnitude[place[owner], labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
+            if others:
+                control[place[owner]] = read[..., len(labels) : len(labels) + len(others)].mean(-1)
+
+    rows, owners = [row for row, *_ in planned], [owner for _, owner, *_ in planned]
+    halved = run_rows(model, rows, visit, token_budget, prompts=owners)
+    return {"magnitude": magnitude, "control": control, "oom_backoff": halved}
+
+
+def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:
+    """Up to `count` positions t of a prompt, sorted, that are no label tokens and have 1 <= t - 1."""
+    labels = {y + i for y, n in zip(labelled.labels, labelled.label_lengths, strict=True) for i in range(n)}
+    eligible = [t for t in range(2, labelled.labels[-1]) if t not in labels]
+    chosen = np.random.default_rng(seed).permutation(len(eligible))[:count]
+    return sorted(eligible[i] for i in chosen)
+
+
+def _rectangle(lists: Sequence[Sequence[int]]) -> Tensor:
+    """Lists of different lengths as one tensor; a short list repeats its first entry."""
+    width = max(map(len, lists))
+    return torch.tensor([[*entries, *[entries[0]] * (width - len(entries))] for entries in lists])
 
 
 def readings(study: Study, data: Data) -> dict[str, Arrays]:
     """What all heads read of the previous token, by what is appended (ENDINGS).
 
     Of each: magnitude and control [N, L, H], of the ending to its forerunner and of other tokens, see
-    `magnitudes.copy_magnitudes`; n_t and label_lengths [N]: tokens of the prompt with its ending, and of that. Raises
-    what `magnitudes.label_run` and `Study.blocks` raise.
+    `copy_magnitudes`; n_t and label_lengths [N]: tokens of the prompt with its ending, and of that. Raises what
+    `label_run` and `Study.blocks` raise.
     """
-    appended = tuple(ENDINGS.values())
-    plan = cache(lambda: magnitudes.label_run(*study.pair, data.items, appended))
-
-    def measured(numbers: Sequence[int]) -> Arrays:
-        return magnitudes.copy_magnitudes(
-            study.pair[0], plan(), CONTROL_TOKENS, data.seed, numbers, token_budget=batches.TOKEN_BUDGET
-        )
+    appended = [*ENDINGS.values()]
+    plan = cache(lambda: label_run(*study.pair, data.items, appended))
 
     def joined(blocks: Sequence[Arrays]) -> Arrays:
         return {
@@ -114,19 +238,19 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     found = study.blocks(
         "copy magnitudes",
         lambda: [range(start, min(start + BLOCK, data.prompts)) for start in range(0, data.prompts, BLOCK)],
-        measured,
+        lambda block: copy_magnitudes(
+            study.pair[0], plan(), CONTROL_TOKENS, data.seed, block, token_budget=batches.TOKEN_BUDGET
+        ),
         joined,
         lambda: [prompt.with_label(what) for what in appended for prompt in data.items],
         **data.request,
-        appended=list(appended),
+        appended=appended,
         control_tokens=CONTROL_TOKENS,
     ).data
+    by_ending = {name: found[name] for name in ("magnitude", "n_t", "label_lengths")}
     return {
-        name: {
-            "control": found["control"],
-            **{array: found[array][:, place] for array in ("magnitude", "n_t", "label_lengths")},
-        }
-        for place, name in enumerate(ENDINGS)
+        ending: {"control": found["control"], **{name: array[:, place] for name, array in by_ending.items()}}
+        for place, ending in enumerate(ENDINGS)
     }
 
 
@@ -159,32 +283,27 @@ def specificity(study: Study) -> Arrays:
     return {**study.arrays("counts"), "planted": planted(study)}
 
 
-def _fitting(study: Study, by_place: dict[str, Data]) -> dict[str, Any]:
-    """The `readings` by place, and as "left out" why others do not fit the model.
+def fitting(by_place: Mapping[str, Any], measure: Callable[[Any], Any]) -> dict[str, Any]:
+    """What is measured of data by place, and as "left out" why other places do not fit the model.
 
     Raises UnsupportedModel where none does.
     """
-    found: dict[str, Any] = {"left out": {}}
+    measured: dict[str, Any] = {"left out": {}}
     for place, data in by_place.items():
         try:
-            found[place] = readings(study, data)
+            measured[place] = measure(data)
         except UnsupportedModel as error:
-            found["left out"][place] = too_long(error)
-            if len(found["left out"]) == len(by_place):
+            measured["left out"][place] = too_long(error)
+            if len(measured["left out"]) == len(by_place):
                 raise
-    return found
+    return measured
 
 
 def grid(study: Study) -> dict[str, Any]:
     """The `readings` of every data set by its name, and as "left out" why others do not fit the model."""
     s = study.settings
-    return _fitting(study, {name: Data(name, s.k, s.grid_prompts, s.seed) for name in s.grid_datasets})
-
-
-def by_k(study: Study) -> dict[str, Any]:
-    """The `readings` by number of demonstrations, and as "left out" why others do not fit the model."""
-    s = study.settings
-    return _fitting(study, {str(k): Data(K_DATASET, k, s.grid_prompts, s.seed) for k in sorted(s.grid_k)})
+    by_name = {name: Data(name, s.k, s.grid_prompts, s.seed) for name in s.grid_datasets}
+    return fitting(by_name, partial(readings, study))
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts

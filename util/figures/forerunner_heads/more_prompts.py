@@ -1,11 +1,10 @@
 """What labels copy from their forerunners, on more prompts, data sets and seeds than notebook 01 asks."""
 
+from functools import partial
 from typing import Any
 
-from util.engine.batches import too_long
-from util.engine.call import UnsupportedModel
 from util.figures.forerunner_heads.cuts import EVERYWHERE, WHOLE, conditions
-from util.figures.forerunner_heads.measure import Data, answers
+from util.figures.forerunner_heads.measure import Data, answers, fitting
 from util.figures.forerunner_heads.numbers import scores
 from util.roles.label_task import DATASETS, KS, candidates, first_done
 from util.stats.intervals import Interval, mean_interval
@@ -23,23 +22,21 @@ def copying(study: Study, prompts: int = 128, *, choice_prompts: int = 128) -> d
     done from their demonstrations, if any is, are measured, too. Each change is paired by query; another seed has other
     queries, too. Each condition is a record. Raises what `candidates` raises.
     """
-    places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
     seeds = [study.settings.seed + draw for draw in range(SEEDS)]
-    tried = candidates(study.model, DATASETS, (MOST, *KS), choice_prompts, seeds[0], prompts, **places)
+    tried = candidates(
+        study.model, DATASETS, (MOST, *KS), choice_prompts, seeds[0], prompts, folder=study.folder, redo=study.redo
+    )
     checks, left_out = first_done(tried)
     done = [(one.name, one.k) for one in checks if one.done]
-    found: dict[str, Any] = {}
-    for dataset, k in dict.fromkeys([*((name, study.settings.k) for name in DATASETS), *done]):
-        try:
-            found[f"{dataset}, k = {k}"] = _changes(study, [Data(dataset, k, prompts, seed) for seed in seeds])
-        except UnsupportedModel as error:
-            left_out[f"{dataset}, k = {k}"] = too_long(error)
+    places = dict.fromkeys([*((name, study.settings.k) for name in DATASETS), *done])
+    by_seed = {f"{name}, k = {k}": [Data(name, k, prompts, seed) for seed in seeds] for name, k in places}
+    changes = fitting(by_seed, partial(_changes, study))
     return {
         "model": study.model.shown_name,
         "settings": {"prompts": prompts, "seeds": seeds},
         "checks": [{"done": check.done, **vars(check)} for check in checks],
-        "left out": left_out,
-        "changes": found,
+        "left out": left_out | changes.pop("left out"),
+        "changes": changes,
         "claims": [],
     }
 

@@ -93,7 +93,7 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
     """By ending and layer: how many heads exceed the threshold on a prompt, and the largest copy magnitude [L].
 
     Of all layers: heads on a prompt, and how many more of them behind the correct label than behind another ending,
-    paired by prompt; uniform: the mean magnitude of uniform attention.
+    paired by prompt.
     """
     by_layer = {name: is_forerunner(reading, settings.threshold).sum(axis=2) for name, reading in arrays.items()}
     heads = arrays["correct"]["magnitude"].shape[2]
@@ -103,7 +103,6 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
         "mean_max_magnitude": {name: curve(reading["magnitude"].max(axis=2)) for name, reading in arrays.items()},
         "heads_on_a_prompt": {name: heads_on_a_prompt(reading, settings.threshold) for name, reading in arrays.items()},
         "more_heads": {name: mean_interval(found.sum(axis=1)) for name, found in more.items()},
-        "uniform": float((1 / arrays["correct"]["n_t"]).mean()),
     }
 
 
@@ -116,23 +115,6 @@ def grid(arrays: Mapping[str, Any], settings: Any) -> Numbers:
         "grid_heads_on_a_prompt": {"correct": on_a_prompt},
         "grid_left_out": arrays["left out"],
     }
-
-
-def by_k(arrays: Mapping[str, Any], settings: Any) -> Numbers:
-    """How many heads exceed the threshold on a prompt, by the number of demonstrations k, in the order of k.
-
-    counts: with c / n_t, which falls as prompts grow, by ending; fixed: of the correct label, with one threshold for
-    all k, that of the middle one; k_left_out: why a k was not measured.
-    """
-    c, measured = settings.threshold, {k: found for k, found in arrays.items() if k != "left out"}
-    middle = list(measured.values())[len(measured) // 2]
-    tokens = round(middle["correct"]["n_t"].mean())  # they decide the one threshold of all k
-    as_long = {k: {**one["correct"], "n_t": np.full_like(one["correct"]["n_t"], tokens)} for k, one in measured.items()}
-    found = {
-        "counts": {name: {k: heads_on_a_prompt(one[name], c) for k, one in measured.items()} for name in middle},
-        "fixed": {k: heads_on_a_prompt(one, c) for k, one in as_long.items()},
-    }
-    return {"by_k": found, "k_left_out": arrays["left out"]}
 
 
 # ------------------------------------------------------------------------------------------------ specificity

@@ -1,32 +1,39 @@
-"""The figure of forerunner token heads: settings, sentences, tables and pictures, made of its numbers."""
+"""The figure of forerunner token heads: settings, sentences, tables and pictures, made of its numbers.
+
+Maps have layers across and heads up, both from 0, as the data count; those of the paper count layers from 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
 from pydantic import Field
 
-from util.figures.forerunner_heads import numbers, pictures
-from util.figures.forerunner_heads.conclude import beyond_chance, conclude
+from util.figures.forerunner_heads import numbers
 from util.figures.forerunner_heads.cuts import TITLES
-from util.figures.forerunner_heads.numbers import EVERYWHERE
-from util.figures.forerunner_heads.pictures import LABELS, frequent_on
+from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE
+from util.show import panels
 from util.show.conclusions import title
+from util.show.draw import Grid, name_beside
+from util.show.panels import colour_bar
 from util.show.part import Figure, Part, Values
-from util.show.words import say
+from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
+from util.show.words import in_words, say, sign, written
 from util.stats.answers import TERMS
+from util.stats.heads import head_name
 from util.stats.intervals import Interval, signed
-from util.stats.task_check import TaskCheck
 from util.study.checked import (
     QUERIES,
-    AsList,
     Counts,
     Dataset,
     Datasets,
-    Distinct,
     Natural,
     Number,
     Prompts,
@@ -34,6 +41,22 @@ from util.study.checked import (
     checked,
 )
 
+LABELS = {
+    "correct": "correct label",
+    "wrong": "wrong label",
+    "other word": "another word",
+    "untrained": "untrained weights",
+}
+MARKS = {
+    FORERUNNER: (ROLES["forerunner"].colour, "o"),
+    PREVIOUS_TOKEN: (ROLES["previous-token"].colour, "s"),
+    NEITHER: (GREY, "o"),
+}
+FLOOR = 1e-4  # attention that is smaller is drawn as this much
+CONTRASTS = (BLUE, ORANGE, GREEN)
+SCORES = {"which label": RED, "label mass": BLUE}
+READERS = {"best head": BLUE, "mean of heads": LIGHT_BLUE, "similarity of states": PURPLE}
+PAPER = {"correct": ("Blues", BLUE), "wrong": ("Purples", PAPER_ORANGE)}  # of maps, and of curves
 BEFORE = {"wrong": "a wrong one", "other word": "another word"}
 
 
@@ -44,8 +67,8 @@ class Settings:
     dataset, k, prompts, seed: of StaICC, the first of its 512 queries; with another seed than 0 other queries and
     demonstrations than its own. threshold: the c in c / n_t. causal_datasets, causal_k: where a task is looked for, all
     data sets with one k before the next, on the last choice_prompts queries; ablated: prompts of the cuts.
-    grid_datasets; grid_k: numbers of demonstrations; grid_prompts: of each entry of both, of the reads of labels, and
-    of the untrained twin. untrained_control: whether this is measured too, a second model in memory.
+    grid_datasets: data sets that are compared; grid_prompts: of each of them, of the reads of labels, and of the
+    untrained twin. untrained_control: whether this is measured too, a second model in memory.
     """
 
     dataset: Dataset = "financial_phrasebank"
@@ -58,7 +81,6 @@ class Settings:
     choice_prompts: Prompts = 128
     ablated: Prompts = 24
     grid_datasets: Datasets = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", "agnews")
-    grid_k: Annotated[tuple[Natural, ...], AsList, Distinct] = (0, 1, 2, 4, 8, 12)
     grid_prompts: Prompts = 64
     untrained_control: bool = True
 
@@ -84,28 +106,20 @@ def of_task(values: Values, prompts: int) -> str:
     return about(values, prompts, f"{task['dataset']}, k = {task['k']}") + undone
 
 
-def left_out(whys: Mapping[str, str], name: str = "") -> str:
-    """What does not fit the model, and why. name: what stands before a place."""
-    return "".join(f"; {name}{place}: {why}" for place, why in whys.items())
-
-
 # ------------------------------------------------------------------------------------------------ counts
 
 
 def counts_say(values: Values) -> Iterator[str]:
     frequent, heads = values["frequent_heads"], np.size(values["counts"]["correct"])
-    (value, low, high), untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
-    if low <= untrained[2]:
-        yield (
-            f"No more heads are shown to be frequent than with untrained weights: {value} [{low}, {high}] and "
-            "{} [{}, {}] of ".format(*untrained)
-            + f"{heads}"
-        )
+    correct, untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
+    if correct[1] <= untrained[2]:
+        both = f"{written(correct)} and {written(untrained)} of {heads}"
+        yield f"No more heads are shown to be frequent than with untrained weights: {both}"
     else:
-        others = [f"{frequent[name][0]} before {words}" for name, words in BEFORE.items()]
+        others = ", ".join(f"{frequent[name][0]} before {words}" for name, words in BEFORE.items())
         yield (
-            f"{value} [{low}, {high}] of {heads} heads are frequent: they read the token before the correct label on "
-            f"three of four prompts; {', '.join(others)}"
+            f"{written(correct)} of {heads} heads are frequent: they read the token before the correct label on three "
+            f"of four prompts; {others}"
         )
     fewest, most = values["tokens"]
     several = values["several_tokens"]
@@ -122,7 +136,7 @@ def counts_table(values: Values) -> pd.DataFrame:
     rows = {
         LABELS[name]: {
             "prompts": values["prompts"][name],
-            "frequent heads": "{} [{}, {}]".format(*frequent),
+            "frequent heads": written(frequent),
             "heads on any prompt": int((np.array(values["counts"][name]) > 0).sum()),
         }
         for name, frequent in values["frequent_heads"].items()
@@ -131,23 +145,65 @@ def counts_table(values: Values) -> pd.DataFrame:
 
 
 def layers_say(values: Values) -> Iterator[str]:
-    heads = values["heads_on_a_prompt"]
-    if heads["correct"][1] <= heads.get("untrained", (0, 0, -1))[2]:
-        yield ""
+    heads, others = values["heads_on_a_prompt"], values["more_heads"]
+    start = f"On a prompt {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
+    more = [f"{signed(Interval(*others[name]), 2)} compared with {BEFORE[name]}" for name in others]
+    some = heads["correct"][1] > heads.get("untrained", (0, 0, -1))[2]
+    yield ", ".join([f"{start} read the token before the correct label", *more]) if some else ""
+
+
+def counts_panels(values: Values) -> Grid:
+    """Heat maps (Fig. 22-25) from a quarter of the prompts to all of them, as in the paper."""
+    layers = len(values["counts"]["correct"])
+    ticks: dict[str, Any] = {"ticks": [0.25, 0.5, 0.75, 1], "format": PercentFormatter(1, symbol=" %")}
+    return Grid(
+        [partial(_count_map, name=name, values=values) for name in values["counts"]],
+        least=min(2.3, max(1.2, 0.075 * layers)),
+        height=1.75,
+        share="xy",
+        finish=partial(colour_bar, label="prompts above threshold", extend="min", **ticks),
+    )
+
+
+def paper_counts_panels(values: Values) -> Grid:
+    """Fig. 22-25: layers down, counted from 1, behind either label."""
+    maps = [partial(_count_map, name=name, values=values, paper=colours) for name, (colours, _) in PAPER.items()]
+    return Grid(maps, height=2.3)
+
+
+def _count_map(ax: Axes, name: str, values: Values, paper: str = "") -> None:
+    """paper: the colours in the paper's arrangement."""
+    share = np.array(values["counts"][name]) / values["prompts"][name]
+    title = "{}\n{} [{}, {}] heads".format(LABELS[name], *values["frequent_heads"][name])
+    if paper:
+        panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=paper)
+        ax.invert_yaxis()
+        ax.set(xlabel="head", ylabel="transformer block")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter(lambda place, _: str(int(place) + 1))
     else:
-        start = f"On a prompt {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
-        more = [_more(found, BEFORE[name]) for name, found in values["more_heads"].items()]
-        yield ", ".join([f"{start} read the token before the correct label", *more])
+        panels.heads(ax, share, (0.25, 1), title)
 
 
-def _more(more: Any, what: str) -> str:
-    """How many more heads there are than before something else; neither more nor fewer where the interval holds 0."""
-    value, low, high = more
-    if low > 0:
-        return f"{value:.1f} [{low:.1f}, {high:.1f}] more than before {what}"
-    if high < 0:
-        return f"{-value:.1f} [{-high:.1f}, {-low:.1f}] fewer than before {what}"
-    return f"not clearly more or fewer before {what} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
+def paper_layers_panels(values: Values) -> Grid:
+    """Fig. 5 middle."""
+    return Grid([partial(_paper_curves, values=values)], height=2.3)
+
+
+def _paper_curves(ax: Axes, values: Values) -> None:
+    """Heads (lines, left) and largest copy magnitude (areas, right) of each layer, counted from 1.
+
+    Bands, which the paper does not have, are 95 % intervals.
+    """
+    right = ax.twinx()
+    for name, (_, colour) in PAPER.items():
+        found, largest = values["mean_head_count"][name], values["mean_max_magnitude"][name]["mean"]
+        panels.curve(ax, found, first=1, color=colour, label=f"{LABELS[name]}: heads")
+        x = range(1, len(largest) + 1)
+        right.fill_between(x, largest, color=colour, alpha=0.2, lw=0, label=f"{LABELS[name]}: magnitude")
+    ax.set(xlabel="transformer block", ylabel="forerunner token heads", ylim=(0, None))
+    right.set(ylabel="maximum copy magnitude", ylim=(0, 1.1))
+    right.spines["right"].set_visible(True)
 
 
 # ------------------------------------------------------------------------------------------------ specificity
@@ -166,13 +222,55 @@ def specificity_say(values: Values) -> Iterator[str]:
             n=judged["confirmed"], frequent=frequent, wrong=judged["than_wrong"] or "none",
         )  # fmt: skip
     yield (
-        f"Forerunner heads: {judged['chosen']} chosen, {judged['confirmed']} confirmed on the held-out half; of these "
-        f"{judged['than_wrong']} read more with the correct label than with a wrong one, {judged['than_other']} more "
-        "than with another word."
+        f"Primary endpoint, forerunner heads: {judged['chosen']} chosen, {judged['confirmed']} confirmed on the "
+        f"held-out half; of these {judged['than_wrong']} read more with the correct label than with a wrong one, "
+        f"{judged['than_other']} more than with another word."
     )
-    found = values["planted_verdicts"]
-    roles = [f"{role} -> {found[layer][head]}" for layer, head, role in values["planted"]["roles"]]
+    verdicts = values["planted_verdicts"]
+    roles = [f"{role} -> {verdicts[layer][head]}" for layer, head, role in values["planted"]["roles"]]
     yield f"Planted heads: {'; '.join(roles)}."
+
+
+def specificity_panels(values: Values) -> Grid:
+    """Left, at the label against at other tokens; right, the ringed heads by name, with what they are compared with."""
+    return Grid([partial(_scatter, values=values), partial(_differences, values=values)], 2.5, [2.6, 1.9])
+
+
+def _scatter(ax: Axes, values: Values) -> None:
+    """On the diagonal a head attends to the previous token wherever it is; above it, more so before a label.
+
+    What is smaller than FLOOR stands at it. Large, named: planted heads, coloured by the verdict on them.
+    """
+    found, planted = values["specificity"], values["planted"]
+    places, known = map(_places, (found["held out"]["than at other tokens"], planted))
+    ax.plot([FLOOR, 1], [FLOOR, 1], color="0.7", lw=0.8, zorder=0)
+    for verdict, (colour, marker) in MARKS.items():
+        at = np.array(found["verdicts"]) == verdict
+        ax.plot(*places[:, at], marker, color=colour, ms=2.5, mew=0, alpha=0.8, label=verdict)
+    for layer, head, role in planted["roles"]:
+        (x, y), (colour, marker) = known[:, layer, head], MARKS[values["planted_verdicts"][layer][head]]
+        ax.plot(x, y, marker, color=colour, ms=7, mec="black", mew=0.7, zorder=4, clip_on=False)
+        name_beside(ax, {role: (x, y)})
+    layers, heads = np.array(found["judged"]["strongest"], int).reshape(-1, 2).T
+    ax.plot(*places[:, layers, heads], "o", ms=6.5, mfc="none", mec="black", mew=0.7)
+    ax.set(xscale="log", yscale="log", xlim=(0.6 * FLOOR, 1.9), ylim=(0.6 * FLOOR, 4))
+    ax.set(xlabel=r"at other tokens: mean $A[t,\,t-1]$", ylabel=r"at the label: mean $A[y_q,\,s_q]$")
+    ax.set_title("attention to the previous token")
+
+
+def _places(found: Values) -> np.ndarray:
+    """Attention at other tokens and at the label, [2, L, H]."""
+    return np.maximum([found[name] for name in ("second", "first")], FLOOR)
+
+
+def _differences(ax: Axes, values: Values) -> None:
+    strongest = values["specificity"]["judged"]["strongest"]
+    for place, (name, found) in enumerate(values["specificity"]["held out"].items()):
+        shown, colour = panels.triples(found, strongest, "difference"), CONTRASTS[place]
+        panels.intervals(ax, shown, 0.2 * (place - 1), colour, label=name, hollow=False)
+    panels.name_rows(ax, [head_name(tuple(head)) for head in strongest])
+    ax.set_title("ringed heads: how much more" if strongest else "no head is confirmed")
+    ax.set_xlabel("difference of attention at the label")
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts
@@ -180,24 +278,40 @@ def specificity_say(values: Values) -> Iterator[str]:
 
 def task_say(values: Values) -> Iterator[str]:
     yield values["task_check"]
-    for check in values["task"]:
-        fields = {name: check[name] for name in check if name != "done"}
-        gains = {name: Interval(*check[name]) for name in ("over_none", "over_permuted")}
-        if (said := str(TaskCheck(**fields | gains))) != values["task_check"]:
-            yield said
     yield from (f"{place}: {why}" for place, why in values["task_left_out"].items())
 
 
+def task_table(values: Values) -> pd.DataFrame:
+    """The data sets that were tried, in order."""
+    shown = pd.DataFrame(values["task"]).set_index(["name", "k"]).round(3)
+    for gain in ("over_none", "over_permuted"):
+        shown[gain] = [signed(Interval(*interval), 2) for interval in shown[gain]]
+    return shown
+
+
 def ablation_say(values: Values) -> Iterator[str]:
-    found = values["ablation"]
-    yield ". ".join(found["findings"])
-    shown, bare = ("{:.3f} [{:.3f}, {:.3f}]".format(*one) for one in values["accuracies"])
-    gained = {score: signed(Interval(*interval)) for score, interval in found["gained"].items()}
+    yield ". ".join(values["ablation"]["findings"])
+    shown, bare = map(written, values["accuracies"])
+    gained = {score: signed(Interval(*interval)) for score, interval in values["ablation"]["gained"].items()}
     yield (
         f"Accuracy with demonstrations {shown}, without {bare}, of {values['request']['ablated']} prompts: they "
         f"change it by {gained['accuracy']}, log P(right label | labels) by {gained['which label']} nats, label "
         f"mass by {gained['label mass']} nats."
     )
+    if claims := values.get("claims"):
+        settings, cut = claims["settings"], "cutting the labels' reads of their forerunners changes, in nats"
+        places = [
+            ", ".join([place, *(f"{score} {_by_seed(changes['si_to_yi'][score])}" for score in TERMS)])
+            for place, changes in claims["changes"].items()
+        ]
+        seeds = in_words(len(settings["seeds"]))
+        yield f"On {settings['prompts']} prompts each, with {seeds} seeds, {cut}: {'; '.join(places)}."
+
+
+def _by_seed(changes: Sequence[Sequence[float]]) -> str:
+    """The changes with each seed, and how many have an interval that is beyond 0."""
+    means = [change[0] for change in changes]
+    return f"{min(means):.2f} to {max(means):.2f} ({in_words(sum(map(bool, map(sign, changes))))} beyond 0)"
 
 
 def ablation_about(values: Values) -> str:
@@ -217,27 +331,62 @@ def ablation_table(values: Values) -> pd.DataFrame:
 
 
 def induction_say(values: Values) -> Iterator[str]:
-    beyond, layers = beyond_chance(values), len(values["induction"]["null"]["mean"])
-    if beyond:
-        yield f"In {len(beyond)} of {layers} layers the best head prefers the query's label beyond chance"
-        yield f"These layers are {beyond}."
-    else:
-        yield f"In none of {layers} layers does the best head prefer the query's label beyond chance"
+    best, null = values["induction"]["likelihood"]["best head"], values["induction"]["null"]
+    beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
+    some = f"In {beyond} of {layers} layers the best head prefers the query's label beyond chance"
+    yield some if beyond else f"In none of {layers} layers does the best head prefer the query's label beyond chance"
 
 
-# ------------------------------------------------------------------------------------------------ data sets and k
+def ablation_panels(values: Values) -> Grid:
+    """A panel for each part of the layers, a row for each cut: rows and columns are those of the paper's Table 1."""
+    together = values["ablation"]["together"]
+    dots = [Line2D([], [], color=SCORES[name], marker="o", ls="", ms=3.5, label=name) for name in SCORES]
+    dots.append(Line2D([], [], color=GREY, marker="o", ls="", ms=2, label="random cells"))
+    shown = [partial(_cuts, part=part, together=together) for part in together["which label"]["cut"]]
+    return Grid(shown, least=1.1, height=2.2, share="xy", legend=dots)
+
+
+def _cuts(ax: Axes, part: str, together: Values) -> None:
+    """What cuts change, and below it, small, what random cells do."""
+    for score, row in (("which label", -0.18), ("label mass", 0.24)):
+        cut, random = together[score]["cut"][part], together[score]["random"].get(part, {})
+        panels.intervals(ax, [*random.values()], row + 0.16, SCORES[score], size=2.0)
+        panels.intervals(ax, [*cut.values()], row, SCORES[score], digits="+.2f")
+    names = [TITLES[name].replace("->", r"\to").replace(", ", r",\; ") for name in TITLES]
+    panels.name_rows(ax, [f"${name}$" for name in names])
+    low, high = (float(end) for end in part.strip("()").split(", "))
+    ax.set_title("all layers" if part == EVERYWHERE else f"{low:.0%} to {high:.0%}", fontsize=7)
+    ax.set_xlabel("nats")
+    ax.margins(x=0.2)  # room for the values
+
+
+def induction_panels(values: Values) -> Grid:
+    return Grid([partial(_shares, found=values["induction"])], height=1.9)
+
+
+def _shares(ax: Axes, found: Values) -> None:
+    null = found["null"]
+    x = range(len(null["mean"]))
+    ax.fill_between(x, null["low"], null["high"], color=GREY, alpha=0.45, lw=0)
+    for reader, colour in READERS.items():
+        panels.curve(ax, found["likelihood"][reader], color=colour, label=reader)
+    ax.plot(x, null["mean"], color="black", lw=0.9, ls="--", label="best head, labels shuffled")
+    ax.set(ylim=(0, 1), xlabel="layer", ylabel="share of the query's label\nin what is read")
+    for name, value in found["levels"].items():
+        panels.level(ax, value, name)
+
+
+# ------------------------------------------------------------------------------------------------ data sets
 
 
 def grid_say(values: Values) -> Iterator[str]:
     sets, shared = len(values["grid_counts"]), frequent_on(values)
     everywhere, anywhere = int((shared == sets).sum()), int((shared > 0).sum())
+    text = "{all} {n:head is|heads are} frequent on each of {sets} data sets, {some} on some of them only"
     if sets < 2:
         yield ""
     elif anywhere:
-        yield (
-            f"{everywhere or 'No'} {'heads are' if everywhere > 1 else 'head is'} frequent on each of {sets} data "
-            f"sets, {anywhere - everywhere} on some of them only"
-        )
+        yield say(text, all=everywhere or "No", n=max(1, everywhere), sets=sets, some=anywhere - everywhere)
     else:
         yield f"No head is frequent on any of {sets} data sets"
 
@@ -245,79 +394,68 @@ def grid_say(values: Values) -> Iterator[str]:
 def grid_about(values: Values) -> str:
     request = values["request"]
     place = about(values, request["grid_prompts"], f"k = {request['k']}")
-    frequent = "frequent: above the threshold on three of four prompts"
-    return f"{frequent}; {place} per data set{left_out(values['grid_left_out'])}"
+    left_out = "".join(f"; {dataset}: {why}" for dataset, why in values["grid_left_out"].items())
+    return f"frequent: above the threshold on three of four prompts; {place} per data set{left_out}"
 
 
-def k_say(values: Values) -> Iterator[str]:
-    found = values["by_k"]
-    first, last = min(found["fixed"], key=int), max(found["fixed"], key=int)
-    ends = [(one[first], one[last]) for one in (found["counts"]["correct"], found["fixed"])]
-    same = "not clearly more or fewer"
-    words = ["more" if end[1] > start[2] else "fewer" if end[2] < start[1] else same for start, end in ends]
-    counts, fixed = (f"({start[0]:.1f} to {end[0]:.1f})" for start, end in ends)
-    yield (
-        ""
-        if words == [same, same]
-        else (
-            f"From k = {first} to {last} {words[0]} heads exceed c / n_t on a prompt {counts}, {words[1]} one fixed "
-            f"threshold {fixed}"
-        )
-    )
+def frequent_on(values: Values) -> np.ndarray:
+    """On how many data sets each head exceeds the threshold on three of four prompts, [L, H]; correct label."""
+    least = SHARE * values["request"]["grid_prompts"]
+    return np.sum([np.array(maps["correct"]) >= least for maps in values["grid_counts"].values()], axis=0)
 
 
-def k_about(values: Values) -> str:
-    prompts = values["request"]["grid_prompts"]
-    return f"{title(values)}, trec, {prompts} prompts for each k" + left_out(values["k_left_out"], "k = ")
+def grid_panels(values: Values) -> Grid:
+    """Above, on how many data sets each head is frequent; below, how many heads read on a prompt."""
+    shared, sets = frequent_on(values), len(values["grid_counts"])
+    title, ticks = "on how many data sets a head is frequent", np.arange(0, sets + 1, max(1, sets // 3))
+    shown = [
+        partial(panels.heads, values=shared, limits=(0, sets), title=title, bar="data sets", ticks=ticks),
+        partial(_by_set, found=values["grid_heads_on_a_prompt"]["correct"]),
+    ]
+    return Grid(shown, height=[0.5 + min(1.5, max(0.8, 0.09 * shared.shape[1])), 0.6 + 0.16 * sets], columns=1)
+
+
+def _by_set(ax: Axes, found: Values) -> None:
+    panels.intervals(ax, [*found.values()], colour=BLUE, hollow=False)
+    panels.name_rows(ax, [name.replace("_", " ") for name in found], zero=False)
+    ax.set_xlabel("heads above the threshold on a prompt")
 
 
 # ------------------------------------------------------------------------------------------------ published values
 
-PUBLISHED_INDUCTION = {"dataset": "glue_sst2", "k": 16}  # the setting of the published share, with quantised weights
+PUBLISHED = {"dataset": "glue_sst2", "k": 16}  # the setting of the published share, with quantised weights
 
 
 def published(values: Values) -> dict[str, tuple[float, float]]:
-    """What data/published/forerunner_heads.json has a row for: our value and its standard error by the row's id.
-
-    The row on induction heads is filled where the setting is that of the published value alone.
-    """
-    rows = {"head_count_per_layer": values["mean_head_count"], "max_magnitude_per_layer": values["mean_max_magnitude"]}
-    found = {"count_maps": Interval(*values["frequent_heads"]["correct"])}
-    for row, curves in rows.items():
-        best = int(np.argmax(curves["correct"]["mean"]))
-        found[row] = Interval(*(float(curves["correct"][end][best]) for end in ("mean", "low", "high")))
-    here = {row: (float(interval.value), interval.error) for row, interval in found.items()}
-    if values["request"]["quantized"] and values["chosen"]["ablation"].items() >= PUBLISHED_INDUCTION.items():
-        here["best_correct_induction_share"] = tuple(values["most_frequent"])
-    return here
+    """Our value, and its standard error, of what the paper has a number for, if the setting is that number's."""
+    here = values["request"]["quantized"] and values["chosen"]["ablation"].items() >= PUBLISHED.items()
+    return {"best_correct_induction_share": tuple(values["most_frequent"])} if here else {}
 
 
 FIGURE = Figure(
     "forerunner_heads",
     Settings,
     {
-        "counts": Part(numbers.counts, "counts", counts_say, counts_about, pictures.counts, counts_table),
-        "paper_counts": Part(numbers.counts, "counts", counts_say, counts_about, pictures.paper_counts),
+        "counts": Part(numbers.counts, "counts", counts_say, counts_about, counts_panels, counts_table),
+        "paper_counts": Part(numbers.counts, "counts", counts_say, counts_about, paper_counts_panels),
         "paper_layers": Part(
             numbers.layers, "counts", layers_say,
             lambda values: f"above the threshold, mean over prompts; {about(values)}",
-            pictures.paper_layers, needs=("counts",),
+            paper_layers_panels, needs=("counts",),
         ),
         "specificity": Part(
             numbers.specificity, "specificity", specificity_say,
             lambda values: f"{about(values)}; heads chosen on one half, measured on the other; large: planted heads",
-            pictures.specificity, needs=("counts",),
+            specificity_panels, needs=("counts",),
         ),
-        "task": Part(numbers.task, "task", task_say),
+        "task": Part(numbers.task, "task", task_say, table=task_table),
         "ablation": Part(
-            numbers.ablation, "ablation", ablation_say, ablation_about, pictures.ablation, ablation_table, ("task",)
+            numbers.ablation, "ablation", ablation_say, ablation_about, ablation_panels, ablation_table, ("task",)
         ),
         "induction": Part(
             numbers.induction, "induction", induction_say,
-            lambda values: of_task(values, values["request"]["grid_prompts"]), pictures.induction, needs=("task",),
+            lambda values: of_task(values, values["request"]["grid_prompts"]), induction_panels, needs=("task",),
         ),
-        "grid": Part(numbers.grid, "grid", grid_say, grid_about, pictures.grid),
-        "k": Part(numbers.by_k, "by_k", k_say, k_about, pictures.by_k),
+        "grid": Part(numbers.grid, "grid", grid_say, grid_about, grid_panels),
     },
-    conclude,
 )  # fmt: skip
