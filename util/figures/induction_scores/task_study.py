@@ -126,8 +126,15 @@ class TaskStudy(Measurement):
     @cached_property
     def classes(self) -> classification.Task:
         """The task, with its rows and labels."""
-        own = load_text_task(self.task, self.data) if self.task in TEXT_TASKS else classification.task(self.task)
+        own = self._texts[0]
         return own if self.labels is None else classification.relabelled(own, self.labels)
+
+    @cached_property
+    def _texts(self) -> tuple[classification.Task, dict[str, str]]:
+        """The task with its own labels, and which texts a text task has; they are read once."""
+        if self.task not in TEXT_TASKS:
+            return classification.task(self.task), {}
+        return load_text_task(self.task, self.data), {"data_version": text_task_version(self.task, self.data)}
 
     @property
     def own_request(self) -> dict[str, Any]:
@@ -144,7 +151,7 @@ class TaskStudy(Measurement):
             "labels": None if self.labels is None else list(self.labels),
             "reference": self.reference,
             **self._reference_request,
-            **({"data_version": text_task_version(self.task, self.data)} if self.task in TEXT_TASKS else {}),
+            **self._texts[1],
             **({"permuted": True} if self.permuted else {}),
         }
 

@@ -214,7 +214,7 @@ def panels(values: Values) -> Grid:
         chance = None if measure in (PAIRS, COPIES) else found["classification"]["chance"]
         shown.append(partial(row_panel, rows=rows, heading=heading, label="share right", chance=chance))
     heights = [2.3, *(0.7 + ROW * len(row_names(rows)) for rows in found["accuracy"].values())]
-    return Grid(shown, least=2.4, columns=2, height=heights, legend=[CONTROLS, HERE, CHANCE])
+    return Grid(shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE])
 
 
 def _scatter(ax: Axes, values: Values) -> None:
