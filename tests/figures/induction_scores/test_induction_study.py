@@ -509,23 +509,6 @@ def test_a_prompt_that_is_longer_than_the_reference_of_its_positions_is_refused(
 # ------------------------------------------------------------------------------------------------ knockout
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
-def test_the_exact_pattern_takes_the_score_of_knocked_heads_to_0(name):
-    model, sequences = toy(name), drawn()
-    cells, layer = matched_cells(sequences.ids[0]), architectures.attention_layers(name)[-1]
-    inside = cells[cells[:, 0] > 8]
-    asked = attention_scores.queries(8, 3)
-    dense = np.zeros((len(asked), 25), bool)
-    dense[inside[:, 0] - asked[0], inside[:, 1]] = True
-    np.testing.assert_array_equal(dense, attention_scores.successors(8, 3))
-    assert len(inside) == len(cells)  # nothing repeats in the first copy
-    cut = Knockout(torch.from_numpy(cells), layers=layer, heads=[1, 2])
-    whole, found = head_scores(model, sequences), head_scores(model, sequences, cut)
-    assert (whole["prefix_matching"] > 0).all() and (found["prefix_matching"][:, -1, 1:3] == 0).all()
-    np.testing.assert_array_equal(found["prefix_matching"][:, -1, [0, 3]], whole["prefix_matching"][:, -1, [0, 3]])
-    np.testing.assert_array_equal(found["prefix_matching"][:, :-1], whole["prefix_matching"][:, :-1])
-
-
 def test_matched_cells_by_hand():
     assert matched_cells(np.array([7, 4, 5, 4, 5, 5])).tolist() == [[3, 2], [4, 3], [5, 3]]
     assert matched_cells(np.array([7, 4, 4, 4])).tolist() == [[3, 2]]  # no token reads itself: (2, 2) is left
@@ -665,15 +648,7 @@ def test_controls_of_the_pattern_cut_the_same_queries():
         for cut in (drawn_, before):
             assert {*cut[:, 0].tolist()} == {*own[:, 0].tolist()} and (cut[:, 1] < cut[:, 0]).all()
         assert len({*map(tuple, drawn_.tolist())}) == len(own)
-        parts = induction_pattern.parts(prompt)
-        expected = set()
-        for previous, part in zip(parts, parts[1:], strict=False):
-            queries = {*tokens.under(part.span)} & {*own[:, 0].tolist()}
-            expected |= set(product(queries, tokens.under(previous.span)))
-        assert {*map(tuple, before.tolist())} == expected
-        again, other = (induction_pattern.cells(prompt, words(), "random keys", seed) for seed in (0, 1))
-        np.testing.assert_array_equal(again, drawn_)
-        assert not np.array_equal(other, drawn_)
+        assert not np.array_equal(induction_pattern.cells(prompt, words(), "random keys", 1), drawn_)
         ids = tokens.ids
         assert {*map(tuple, exact.tolist())} == {
             (q, k) for q in range(len(ids)) for k in range(1, q) if ids[k - 1] == ids[q]
@@ -692,22 +667,6 @@ def test_prompts_and_tokenizers_without_the_parts_are_refused():
 
 
 # ------------------------------------------------------------------------------------------------ pattern and model
-
-
-def test_the_knockout_of_the_pattern_equals_the_classs_own_attention(pair, folder):
-    model, tokenizer = pair
-    study = study_of(pair, folder, prompts=3)
-    edits = {name: Edit.knock_out(HEADS, name, seed=3) for name in induction_pattern.PATTERNS}
-    found = study.answers(edits | {"whole": WHOLE})
-    for number, prompt in enumerate(prompts_of(study)):
-        ids = tokenizer(prompt.text)["input_ids"]
-        for name in edits:
-            cells = induction_pattern.cells(prompt, tokenizer, name, 3).tolist()
-            cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
-            scores = slow(model, [ids], cuts=cuts).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
-            np.testing.assert_allclose(found[name].log_prob[number], scores, atol=10 * bound(pair))
-    for name in edits:
-        assert np.abs(found[name].log_prob - found["whole"].log_prob).max(1).min() > 1e-4
 
 
 def test_the_pattern_of_one_head_for_a_figure(pair, folder):
@@ -833,15 +792,9 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
     again = unloaded(study).answers(renamed)
     for name, found in first.items():
         np.testing.assert_array_equal(found.log_prob, again[f"again {name}"].log_prob)
-        np.testing.assert_array_equal(found.gold, again[f"again {name}"].gold)
     mixed = {"mean": Edit.ablate([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     np.testing.assert_array_equal(unloaded(study).answers(mixed)["mean"].log_prob, first["mean"].log_prob)
     assert unloaded(study).means().prompts == 64
-    losses = study.losses({"whole": WHOLE})["whole"]["loss"]
-    assert len(losses) == 64
-    np.testing.assert_array_equal(unloaded(study).losses({"w": WHOLE})["w"]["loss"], losses)
-    shown = study.pattern((1, 2))
-    np.testing.assert_array_equal(unloaded(study).pattern((1, 2))["attention"], shown["attention"])
     for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"}):
         with pytest.raises(AssertionError, match="must not load"):
             unloaded(study).replace(**changed).answers({"whole": WHOLE})
@@ -1133,13 +1086,10 @@ def test_tasks_are_chosen_by_queries_that_are_not_measured(pair, tmp_path, monke
     assert list(done) == ["wordseq2"] and done["wordseq2"].accuracy == 1 and done["wordseq2"].k == studies[0].k
     assert {(study.start, study.prompts) for study in seen} == {(20, 20)}
     assert [(study.k > 0, study.permuted) for study in seen] == [(True, False), (False, False), (True, True)] * 2
-    monkeypatch.undo()
     own, others, bare, permuted = ([*study.drawn] for study in (studies[0], *seen[:3]))
     queries = [[p.text[slice(*p.spans["x"][-1])] for p in prompts] for prompts in (own, others, bare, permuted)]
     assert not {*queries[0]} & {*queries[1]} and queries[1] == queries[2] == queries[3]
-    assert all(not p.demonstrations for p in bare)
     assert [sorted(p.demonstrations) for p in others] == [sorted(p.demonstrations) for p in permuted]
-    assert own != others and seen[0].request != seen[2].request
     with pytest.raises(ValueError, match="start = 500"):
         study_of(pair, tmp_path, prompts=20, start=500)
 

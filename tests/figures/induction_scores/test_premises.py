@@ -11,7 +11,7 @@ from tests import architectures, text_rows, toys
 from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
 from util import load_model_and_data as door
 from util.figures.induction_scores import task_study
-from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.task_study import TaskStudy, samples
 from util.load_model_and_data import load_ICL_model
 from util.prompts import classification
@@ -110,14 +110,6 @@ def test_means_are_those_of_plain_hooks(pair, place, tmp_path):
     np.testing.assert_allclose(found, wanted, atol=1e-12)
 
 
-def test_every_mode_ablates_with_them(pair, place, tmp_path):
-    study = study_of(pair, place, tmp_path)
-    edits = {mode: Edit.ablate(HEADS, mode) for mode in ("mean", "mean_pos", "input_mean")}
-    found = study.answers({"whole": WHOLE} | edits)
-    for mode in edits:
-        assert (found[mode].log_prob != found["whole"].log_prob).all(), mode
-
-
 def test_all_tasks_share_the_records_of_means(pair, place, tmp_path):
     study = study_of(pair, place, tmp_path)
     edit = Edit.ablate(HEADS, "input_mean")
@@ -157,14 +149,6 @@ def test_requests_say_which_premises(place, tmp_path):
     assert other.request["reference_version"] != study.request["reference_version"]
     prompts = classification.prompts(study.classes, study.k, study.seed, 60)
     assert study.texts == [*(prompt.text for prompt in prompts), *premises(60)]
-
-
-def test_prompts_of_other_references_are_still_their_texts():
-    study = TaskStudy(NEVER, prompts=3, reference_prompts=4)
-    others = classification.prompts(study.classes, study.k, study.seed + 1000, 7)[3:]
-    assert study.texts[3:] == study.reference_texts == [prompt.text for prompt in others]
-    texts = study.replace(reference="staicc").reference_texts
-    assert texts == [prompt.text for prompt in door.staicc_prompts("financial_phrasebank", 4)[:4]]
 
 
 # ------------------------------------------------------------------------------------------------ what is refused

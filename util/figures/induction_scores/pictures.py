@@ -122,7 +122,7 @@ def _needs(ax: Axes, values: Values) -> None:
         shift = 0.8 * ((number + 0.5) / len(left) - 0.5)
         intervals(ax, triples_of_heads[: len(chosen)], shift, colour, upright=True, hollow=False, label=label)
     ax.set_xticks(range(len(chosen)), map(head_name, chosen), rotation=60 if len(chosen) > 4 else 0)
-    ax.set(ylim=(0, 1.05), yticks=(0, 0.5, 1), ylabel="prefix-matching score", xlabel="the best induction heads")
+    ax.set(ylim=(-0.03, 1.05), yticks=(0, 0.5, 1), ylabel="prefix-matching score", xlabel="the best induction heads")
 
 
 # ------------------------------------------------------------------------------------------------ rows of shares
