@@ -7,6 +7,7 @@ itself, where a verdict in either direction is wrong. A round is a sample of eve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from util.edges import names
 from util.figures.edge_ablation import claims as edges
 from util.figures.edge_ablation.numbers import Rows
 from util.figures.induction_scores import claims as induction
-from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, TaskShots
+from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, WHOLE, TaskShots
+from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 
 Random = np.random.Generator
@@ -50,15 +52,16 @@ def tasks(random: Random, number: int, effect: float) -> list[TaskShots]:
 
 def about(task: TaskShots, number: int) -> bool:
     """Whether a claim is about a task of the paper."""
+    text = task.task in TEXT_TASKS
     if number == 6:
-        return task.text and task.does and any(task.labelled.task == one for one in UNRELATED)
-    if task.labelled.unrelated:
+        return text and task.check.done and task.task in UNRELATED
+    if task.unrelated:
         return False
-    return task.does_bare if number == 7 else task.does and task.text == (number in (4, 5))
+    return task.does_bare if number == 7 else task.check.done and text == (number in (4, 5))
 
 
 PAPER = induction.of_paper()
-UNRELATED = [task.labelled.task for task in PAPER if task.labelled.unrelated and task.does]
+UNRELATED = [task.task for task in PAPER if task.unrelated and task.check.done]
 
 
 def drawn(random: Random, task: TaskShots, number: int, effect: float) -> TaskShots:
@@ -81,10 +84,10 @@ def drawn(random: Random, task: TaskShots, number: int, effect: float) -> TaskSh
         most[task.ablated] = f0 + effect * (f - f0)
     elif number == 6:
         most[others] = f
-        most[task.ablated] = f - effect if task.labelled.unrelated else f
+        most[task.ablated] = f - effect if task.unrelated else f
     else:
         bare[task.ablated] = f0 - effect * (f0 - task.chance)
-    controls = tuple(induction.Row(induction.Group.LAYER_MATCHED, draw=draw) for draw in range(1, SETS + 1))
+    controls = tuple(f"{LAYER_MATCHED} {draw}" for draw in range(1, SETS + 1))
     right = {}
     for shots, rows in ((10, most), (0, bare)):
         whole = random.random((1, QUERIES)) < rows[WHOLE]
@@ -93,9 +96,7 @@ def drawn(random: Random, task: TaskShots, number: int, effect: float) -> TaskSh
         edited = {row: share for row, share in rows.items() if row not in (WHOLE, others)}
         edited |= {row: np.clip(rows[others] + more, 0, 1) for row, more in zip(controls, spread, strict=True)}
         right[shots] |= {row: changed(random, whole, share, rows[WHOLE]) for row, share in edited.items()}
-    return TaskShots(
-        task.labelled, right, task.ablated, controls, task.chance, task.text, task.check, QUERIES, task.does_bare
-    )
+    return replace(task, right=right, controls=controls, available=QUERIES)
 
 
 def of_induction(number: int, random: Random, effect: float) -> Judged:
@@ -104,21 +105,12 @@ def of_induction(number: int, random: Random, effect: float) -> Judged:
     if number == 2:
         found = induction.worst_hit(sample)[1]
     elif number == 6:
-        own = {task.labelled.task: task for task in sample if not task.labelled.unrelated}
-        found = induction.effect(induction.lost_more_than(own), [task for task in sample if task.labelled.unrelated])
+        own = {task.task: task for task in sample if not task.unrelated}
+        found = induction.effect(induction.lost_more_than(own), [task for task in sample if task.unrelated])
     else:
-        found = induction.effect(SHARES[number], sample)
+        found = induction.effect(number, sample)
     above = number in induction.ABOVE
     return lambda margins: judged("", found, margins[number], above=above).verdict
-
-
-SHARES = {
-    1: induction.lost_to_others,
-    3: induction.spared_by_knockout,
-    4: induction.benefit_lost,
-    5: induction.benefit_left,
-    7: induction.lost_zero_shot,
-}
 
 
 # ------------------------------------------------------------------------------------------------ Bakalova et al.

@@ -20,7 +20,7 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
-from util.figures.induction_scores.outputs import head_attribution, head_copying
+from util.figures.induction_scores.measure import head_attribution
 from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
@@ -32,7 +32,7 @@ CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals
 MOST_TOKENS = 70_000  # that a table of all prompts may take, two minutes or so
 SCALE = {"patched": "scores", "permuted": "scores"}  # changes are as exact as the logit differences that change
-NOT_AGAIN = ("copying, weights alone", "untrained")  # shares of argmaxes; of 128 prompts on another model
+NOT_AGAIN = ("untrained",)  # of 128 prompts on another model
 FOLDER = paths.root() / "data" / "values" / paths.model_folder(NAME)
 
 Place = tuple[str | int, ...]
@@ -102,10 +102,9 @@ def test_the_hash_chooses_cells_and_reaches_every_depth() -> None:
 # ------------------------------------------------------------------------------------------------ induction_scores
 
 
-def sequences(real: Subject, request: dict[str, Any], copies: int | None = None) -> Sequences:
-    count = request["copies"] if copies is None else copies
+def sequences(real: Subject, request: dict[str, Any]) -> Sequences:
     seeds = range(request["seed"], request["seed"] + request["sequences"])
-    return repeated_sequences(real.tokenizer, request["length"], count, seeds, request["bos"])
+    return repeated_sequences(real.tokenizer, request["length"], request["copies"], seeds, request["bos"])
 
 
 def eager_scores(twin: Any, found: Sequences) -> dict[str, np.ndarray]:
@@ -140,14 +139,12 @@ def again_induction(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
         return eager_scores(plain.eager(untrained_twin(real.model, 0)), sequences(real, request))["prefix"]
 
     @cache
-    def direct(name: str) -> np.ndarray:
-        if name == "copying":
-            return head_copying(real.model, sequences(real, request, 1)).mean(0)
+    def direct() -> np.ndarray:
         return head_attribution(real.model, sequences(real, request)).mean(0)
 
     def companion(place: Place) -> float:
         name, *head = place
-        values = direct(str(name)) if name in ("copying", "attribution") else attention()[str(name)]
+        values = direct() if name == "attribution" else attention()[str(name)]
         return float(values[tuple(map(int, head))])
 
     @cache

@@ -37,7 +37,7 @@ def run(asked: Asked = Asked(), *, prompts: int | None = None) -> None:
     edges = Study("edge_ablation", model, prompts=counts["edge_ablation"], untrained_control=False)
     labels = Study("forerunner_heads", model, k=4, untrained_control=False)
     for stem, measure in {
-        "induction_scores": lambda: induction_claims.stored(model.title, induction.arrays("shots")),
+        "induction_scores": lambda: induction_claims.stored(model.title, induction.arrays("shots"), induction.settings),
         "edge_ablation": lambda: more_queries.claims(edges),
         "forerunner_heads": lambda: copying(labels, counts["forerunner_heads"]),
     }.items():

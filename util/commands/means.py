@@ -30,4 +30,4 @@ def run(
         heads = list(np.ndindex(study.means().mean.shape[:2]))
         if mode != "mean":
             study.means_by_position(Edit.ablate(heads, mode))
-        print(*(study.folder / file for file in study.means_study.origins), sep="\n")
+        print(*(study.folder / file for file in study.origins), sep="\n")

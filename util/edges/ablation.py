@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
 from util.edges import names
-from util.edges.edge import CIRCUITS, FAMILIES, Edge, kinds, random_circuits, removed_by, type_pairs
+from util.edges.edge import CIRCUITS, FAMILIES, TYPE_PAIRS, Edge, kinds, random_circuits, removed_by, type_pairs
 from util.prompts.token_types import TypedTokens
 from util.study.checked import Natural, checked
 

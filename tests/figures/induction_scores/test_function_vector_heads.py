@@ -1,7 +1,6 @@
 """Function-vector heads beside induction heads: sets of heads, ablations against plain hooks, numbers of arrays."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,28 +8,29 @@ import torch
 from scipy.stats import spearmanr
 
 from tests import eager_runs
-from util.figures.induction_scores import function_vector_study, measure, numbers, show
+from util.engine.batches import Row
+from util.engine.means import mean_outputs
+from util.figures.induction_scores import measure, show, vectors, vectors_measure
 from util.figures.induction_scores.edits import WHOLE, Edit
-from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
-from util.figures.induction_scores.vector_sets import (
+from util.figures.induction_scores.pictures import FUNCTION_VECTOR, INDUCTION
+from util.figures.induction_scores.plan import WHOLE as NOTHING
+from util.figures.induction_scores.vectors import (
     COPIES,
-    FUNCTION_VECTOR,
     FUNCTION_VECTOR_ALONE,
-    INDUCTION,
     INDUCTION_ALONE,
-    KINDS,
     PAIRS,
-    Ablated,
+    ablations,
     head_sets,
 )
-from util.figures.induction_scores.vector_sets import WHOLE as NOTHING
+from util.figures.induction_scores.vectors_measure import WordPairs, copied
 from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy, IndirectEffects
 from util.roles.head_scores import HeadScores
+from util.roles.sequences_study import SequenceStudy
 from util.show.part import drawn
 from util.stats.heads import top
-from util.study.model import Model
 from util.study.study import Study
 
+KINDS = (INDUCTION, FUNCTION_VECTOR, INDUCTION_ALONE, FUNCTION_VECTOR_ALONE)
 HEADS = ((0, 1), (2, 4))
 EDITS = {"whole": WHOLE, "ablated": Edit.ablate(HEADS)}
 RNG = np.random.default_rng(0)
@@ -43,39 +43,27 @@ MATCHING, EFFECT, NORMS = RNG.uniform(0, 1, (6, 5)), RNG.normal(0, 1, (6, 5)), R
 def test_sets_are_the_best_heads_and_the_best_without_the_others():
     sets = head_sets(MATCHING, EFFECT, NORMS, 4, 10)
     by_matching, by_effect = top(MATCHING, 30), top(EFFECT, 30)
-    assert sets.sets[INDUCTION] == by_matching[:4] and sets.sets[FUNCTION_VECTOR] == by_effect[:4]
-    assert sets.sets[INDUCTION_ALONE] == [head for head in by_matching if head not in by_effect[:4]][:4]
-    assert sets.sets[FUNCTION_VECTOR_ALONE] == [head for head in by_effect if head not in by_matching[:4]][:4]
+    assert sets["sets"][INDUCTION] == by_matching[:4] and sets["sets"][FUNCTION_VECTOR] == by_effect[:4]
+    assert sets["sets"][INDUCTION_ALONE] == [head for head in by_matching if head not in by_effect[:4]][:4]
+    assert sets["sets"][FUNCTION_VECTOR_ALONE] == [head for head in by_effect if head not in by_matching[:4]][:4]
 
 
 def test_no_control_set_has_a_head_of_either_list_or_of_its_own_set():
     sets = head_sets(MATCHING, EFFECT, NORMS, 4, 10)
-    best = {*sets.sets[INDUCTION], *sets.sets[FUNCTION_VECTOR]}
+    best = {*sets["sets"][INDUCTION], *sets["sets"][FUNCTION_VECTOR]}
     for kind in KINDS:
-        assert len(sets.controls[kind]) == 10
-        for heads in sets.controls[kind]:
-            assert len({*heads}) == 4 and not {*heads} & (best | {*sets.sets[kind]})
-            if sets.matched[kind] == "layers":
-                assert sorted(layer for layer, _ in heads) == sorted(layer for layer, _ in sets.sets[kind])
+        assert len(sets["controls"][kind]) == 10
+        for heads in sets["controls"][kind]:
+            assert len({*heads}) == 4 and not {*heads} & (best | {*sets["sets"][kind]})
+            if sets["matched"][kind] == "layers":
+                assert sorted(layer for layer, _ in heads) == sorted(layer for layer, _ in sets["sets"][kind])
 
 
 def test_controls_are_matched_by_norm_where_there_are_too_few_of_the_same_layers():
     matching = np.zeros((6, 5))
     matching[2, :4] = [0.9, 0.8, 0.7, 0.6]  # one head of the layer is left
     sets = head_sets(matching, EFFECT, NORMS, 4, 10)
-    assert sets.matched[INDUCTION] == "norms" and len(sets.controls[INDUCTION]) == 10
-
-
-def test_all_ablations_have_a_name_and_the_whole_model_none():
-    ablations = head_sets(MATCHING, EFFECT, NORMS, 4, 10).ablations
-    assert len(ablations) == 1 + 4 * 11 == len({ablated.name for ablated in ablations})
-    assert ablations[Ablated(NOTHING)] == [] and ablations[Ablated(INDUCTION)] == top(MATCHING, 4)
-
-
-@pytest.mark.parametrize("n", [0, 11])
-def test_a_size_without_controls_names_itself(n):
-    with pytest.raises(ValueError, match=f"^n = {n}: give 1 to 10"):
-        head_sets(MATCHING, EFFECT, NORMS, n, 10)
+    assert sets["matched"][INDUCTION] == "norms" and len(sets["controls"][INDUCTION]) == 10
 
 
 # ------------------------------------------------------------------------------------------------ ablations
@@ -91,64 +79,43 @@ def by_hooks(study, ids, mean):
 
 @pytest.mark.oracle
 def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path):
-    study = WordPairsStudy(tasks=("copying", "person_sport"), prompts=5, reference_prompts=4, folder=tmp_path)
-    answers, mean = study.answers(EDITS), study.means().mean
-    for task, groups in zip(study.tasks, study.groups, strict=True):
-        said = [by_hooks(study, group.base.ids[: group.length], mean)[-1].argmax().item() for group in groups]
-        right = [token == group.target[0] for token, group in zip(said, groups, strict=True)]
-        assert answers["ablated"][task].tolist() == right
+    study = Study("induction_scores", folder=tmp_path)
+    pairs = WordPairs(study, ("copying", "person_sport"), 5)
+    found, mean = pairs.answers(EDITS)["ablated"], pairs.ablations.means().mean
+    for task, (rows, answers) in zip(pairs.names, pairs.rows("test"), strict=True):
+        told = [by_hooks(study, row.ids, mean)[-1].argmax().item() for row in rows]
+        assert found[task].tolist() == [token == answer for token, answer in zip(told, answers, strict=True)]
     wrong = Edit.ablate([(2, head) for head in range(8)])
-    assert sum(right.sum() for right in study.answers({"wrong": wrong})["wrong"].values()) < 6
+    assert sum(right.sum() for right in pairs.answers({"wrong": wrong})["wrong"].values()) < 6
 
 
 @pytest.mark.oracle
-def test_the_means_of_word_pairs_are_over_the_tokens_of_all_tasks(tmp_path):
-    study = WordPairsStudy(tasks=("copying", "person_sport"), prompts=2, reference_prompts=3, folder=tmp_path)
+def test_the_means_of_word_pairs_are_over_the_tokens_of_all_tasks(tmp_path, monkeypatch):
+    monkeypatch.setattr(vectors_measure, "REFERENCE_PROMPTS", 3)
+    study = Study("induction_scores", folder=tmp_path)
+    pairs = WordPairs(study, ("copying", "person_sport"), 2)
     twin, outputs = eager_runs.reference(study.pair[0]), []
-    for prompts in study._reference:
+    for prompts in pairs.drawn("search"):
         for item in prompts.items:
             ids = study.pair[1](item.clean.text).input_ids
             with torch.no_grad():
                 z = eager_runs.run(twin, {"input_ids": torch.tensor([ids])}).z
             outputs.append(np.stack([z[layer][0, 8:].double().numpy() for layer in sorted(z)], axis=1))
-    np.testing.assert_allclose(study.means().mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(pairs.ablations.means().mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
 
 
 @pytest.mark.oracle
 def test_tokens_are_copied_as_plain_hooks_have_it(tmp_path):
-    study = CopiesStudy(length=10, copies=3, sequences=3, folder=tmp_path)
-    copied, mean = study.copied(EDITS), study.means().mean
-    for ids, share in zip(study.drawn.ids.tolist(), copied["ablated"], strict=True):
+    """The means are those of other sequences."""
+    study = SequenceStudy(length=10, copies=3, sequences=3, folder=tmp_path)
+    shares = copied(study, EDITS)
+    others = study.replace(seed=vectors_measure.OTHER_SEQUENCES).drawn.ids.tolist()
+    mean = mean_outputs(study.pair[0], [Row(tuple(ids)) for ids in others], 8)["mean"]
+    for ids, share in zip(study.drawn.ids.tolist(), shares["ablated"], strict=True):
         said = by_hooks(study, ids, mean).argmax(-1).tolist()
         right = [said[place] == ids[place + 1] for place in range(11, 30)]  # BOS, and ten tokens of the first copy
         assert share == np.mean(right)
-    assert not np.array_equal(copied["whole"], copied["ablated"])
-
-
-def test_means_of_copies_are_of_other_sequences(tmp_path):
-    study = CopiesStudy(length=10, copies=2, sequences=2, folder=tmp_path)
-    assert study.means().tokens == 2 * (21 - 8)
-    assert not np.array_equal(
-        study.means().mean, study.replace(seed=function_vector_study.OTHER_SEQUENCES).means().mean
-    )
-
-
-@pytest.mark.parametrize("study", [WordPairsStudy(prompts=2), CopiesStudy(sequences=2)])
-@pytest.mark.parametrize("edit", [Edit.ablate(HEADS, "zero"), Edit.knock_out(HEADS), Edit.ablate([(4, 0)])])
-def test_wrong_edits_are_told_before_anything_is_run(study, edit, tmp_path, monkeypatch):
-    monkeypatch.setattr(function_vector_study, "mean_outputs", lambda *a: pytest.fail("the model ran"))
-    monkeypatch.setattr(function_vector_study, "run_rows", lambda *a: pytest.fail("the model ran"))
-    monkeypatch.setattr(function_vector_study, "next_token_logits", lambda *a: pytest.fail("the model ran"))
-    measure = study.replace(folder=tmp_path).answers if isinstance(study, WordPairsStudy) else study.copied
-    with pytest.raises(ValueError, match=r"no ablation by the mean|\(4, 0\)"):
-        measure({"whole": WHOLE, "wrong": edit})
-
-
-@pytest.mark.parametrize("wrong", [{"tasks": ["copyng"]}, {"prompts": 41}, {"k": 100}, {"reference_prompts": 0}])
-def test_wrong_arguments_name_themselves(wrong, monkeypatch):
-    monkeypatch.setattr(Model, "pair", property(lambda self: pytest.fail("the model was loaded")))
-    with pytest.raises(ValueError, match=f"^{next(iter(wrong))}"):
-        WordPairsStudy(**wrong)
+    assert not np.array_equal(shares["whole"], shares["ablated"])
 
 
 # ------------------------------------------------------------------------------------------------ numbers of arrays
@@ -168,7 +135,7 @@ def made(**changes):
     scores = HeadScores({"prefix_matching": matching}, np.zeros((5, 9), int), range(4), "", 4, 2, True, "", "")
     sets = head_sets(scores.mean(), heads.mean(), np.ones((4, 4)), 4, 3)
     rate = {NOTHING: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}
-    right = {ablated: np.arange(20) < 20 * (0.85 if ablated.draw else rate[ablated.kind]) for ablated in sets.ablations}
+    right = {ablated: np.arange(20) < 20 * rate.get(ablated, 0.85) for ablated in ablations(sets)}
     pairs = {ablated: {"made": rows[:10], "other": rows[10:]} for ablated, rows in right.items()}
     copied = {ablated: rows.reshape(5, 4).mean(axis=1) for ablated, rows in right.items()}
     return {
@@ -179,7 +146,7 @@ def made(**changes):
 
 def values(arrays):
     scores = {"scores": {"mean": arrays["heads"].mean()}}
-    return {"model": "made model", **scores, **numbers.function_vectors(arrays, None)}
+    return {"model": "made model", **scores, **vectors.numbers(arrays, None)}
 
 
 def found(**changes):
@@ -203,7 +170,7 @@ def test_what_both_kinds_have_in_common():
     assert found(heads=same)["rank_correlation"][::2] == pytest.approx((1, 1))
 
 
-def test_costs_are_those_of_the_arrays_in_numbers_and_in_the_table():
+def test_costs_are_those_of_the_arrays():
     result = found()
     assert result["accuracy"][PAIRS][INDUCTION].value == pytest.approx(0.3)
     assert len(result["accuracy"][PAIRS]) == 1 + 4 * 4
@@ -211,22 +178,19 @@ def test_costs_are_those_of_the_arrays_in_numbers_and_in_the_table():
     contrast = result["contrast"][PAIRS]
     assert contrast.value == pytest.approx(0.8 - 0.5) and contrast.low > 0  # paired: 6 of 20 queries change
     assert result["contrast"][COPIES].value == pytest.approx(0.3)
-    table = show.vectors_table(values(made()))
-    assert table.loc[(f"{PAIRS}, 20 queries", INDUCTION), "accuracy"].startswith("0.30 [")
-    for measured, kind in (("wordseq1, 20 queries", FUNCTION_VECTOR_ALONE), (f"{COPIES}, 5 sequences", INDUCTION)):
-        assert table.loc[(measured, kind), ["controls", "p"]].tolist() == ["0.85-0.85", "0.25"]
 
 
 def test_equal_answers_have_an_interval_with_width_and_equal_shares_none():
-    ablations = made()["sets"].ablations
-    same = found(classified=dict.fromkeys(ablations, np.ones(40, bool)), copied=dict.fromkeys(ablations, np.ones(40)))
+    rows = ablations(made()["sets"])
+    assert len(rows) == 1 + 4 * 4 and rows[NOTHING] == []
+    same = found(classified=dict.fromkeys(rows, np.ones(40, bool)), copied=dict.fromkeys(rows, np.ones(40)))
     value, low, high = same["contrast"]["wordseq1"]
     assert value == 0 and -0.2 < low < -0.05 and 0.05 < high < 0.2
     assert same["contrast"][COPIES] == (0, 0, 0)
 
 
 def test_what_is_said_of_both_kinds_follows_from_the_numbers():
-    finding, best, *contrasts = show.vectors_say(values(made()))
+    finding, best, *contrasts = vectors.says(values(made()))
     assert finding.startswith("2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance); rank ")
     assert best.startswith("The function-vector (FV) head with the largest average indirect effect is L1H0: 0.3")
     assert "Of the best four of either kind two are the same. AIE on two halves of the prompts correlate by 0." in best
@@ -234,7 +198,7 @@ def test_what_is_said_of_both_kinds_follows_from_the_numbers():
     assert "induction heads 0.30 [" in contrasts[0]
     no_room = "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
     assert no_room not in contrasts
-    finding, _, second, *_ = show.vectors_say(without_room())
+    finding, _, second, *_ = vectors.says(without_room())
     assert (finding, second) == ("", no_room)
 
 
@@ -242,10 +206,10 @@ def test_the_picture_of_both_kinds_shows_every_measure():
     figure = drawn(show.FIGURE.parts["function_vectors"], values(made()))
     assert figure is not None
     axes = [ax for ax in figure.axes if ax.get_title()]
-    titles = [f"C) {PAIRS}\n20 queries", "wordseq1\n20 queries", f"{COPIES}\n5 sequences"]
-    assert [ax.get_title() for ax in axes][2:] == titles
+    titles = [f"B) {PAIRS}\n20 queries", "wordseq1\n20 queries", f"{COPIES}\n5 sequences"]
+    assert [ax.get_title() for ax in axes][1:] == titles
     assert "L1H0" in [text.get_text() for text in axes[0].texts]
-    assert [label.get_text() for label in axes[2].get_yticklabels()] == [NOTHING, *KINDS]
+    assert [label.get_text() for label in axes[1].get_yticklabels()] == [NOTHING, *KINDS]
 
 
 # ------------------------------------------------------------------------------------------------ the whole
@@ -255,6 +219,7 @@ def small(folder):
     return Study("induction_scores", prompts=4, sequences=2, untrained_control=False, folder=folder)
 
 
+@pytest.mark.slow
 def test_a_study_compares_both_kinds_of_heads(tmp_path, monkeypatch):
     """Few prompts, tasks and control sets; else it is what is measured."""
     asked = []
@@ -263,38 +228,18 @@ def test_a_study_compares_both_kinds_of_heads(tmp_path, monkeypatch):
         asked.append(more["corruption"])
         return FunctionVectorStudy(model, task, k, 4, seed, **more | {"intact": 6})
 
-    monkeypatch.setattr(measure, "PAIR_TASKS", measure.PAIR_TASKS[:2])
-    monkeypatch.setattr(measure, "FunctionVectorStudy", few)
+    monkeypatch.setattr(vectors_measure, "TASKS", vectors_measure.TASKS[:2])
+    monkeypatch.setattr(vectors_measure, "FunctionVectorStudy", few)
     monkeypatch.setattr(
-        measure, "head_sets", lambda matching, effect, norms, *_: head_sets(matching, effect, norms, 3, 2)
+        vectors_measure, "head_sets", lambda matching, effect, norms, *_: head_sets(matching, effect, norms, 3, 2)
     )
     study = small(tmp_path)
     result = study.numbers("function_vectors")["function vectors"]
     assert asked == ["shuffled"] * 2 + ["other_outputs"] * 2  # shuffled ones leave this model nothing to give back
-    assert result["corruption"] == "other_outputs" and result["room"] >= measure.ROOM
+    assert result["corruption"] == "other_outputs" and result["room"] >= vectors.ROOM
     assert {len(sets) for sets in result["controls"].values()} == {2} and len(result["sets"][INDUCTION]) == 3
     assert result["asked"] == {PAIRS: "40 queries", "wordseq1": "40 queries", COPIES: "2 sequences"}
     assert result["accuracy"][COPIES][INDUCTION].value < result["accuracy"][COPIES][NOTHING].value
     chosen_on = {tuple(ids) for ids in measure.on_sequences(study).drawn.ids[:, 1:51].tolist()}
-    copies = CopiesStudy(study.model, 50, 2, 2, 2, folder=tmp_path).drawn.ids[:, 1:51].tolist()
+    copies = SequenceStudy(study.model, 50, 2, 2, 2, folder=tmp_path).drawn.ids[:, 1:51].tolist()
     assert not chosen_on & {*map(tuple, copies)}
-
-
-@pytest.mark.parametrize(("shape", "n"), [((2, 4), 2), ((4, 8), 4), ((12, 12), 5)])
-def test_the_size_of_sets_leaves_heads_for_controls(shape, n, tmp_path, monkeypatch):
-    """Scores stand for those of a model of such a shape; what comes behind the sizes is not measured."""
-    study, asked = small(tmp_path), []
-    matching = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    study._arrays["scores"] = {"heads": SimpleNamespace(mean=lambda: matching)}
-    monkeypatch.setattr(measure, "check_size", lambda *sizes: asked.append(sizes))
-    monkeypatch.setattr(measure, "indirect_effects", lambda study: (_ for _ in ()).throw(InterruptedError))
-    with pytest.raises(InterruptedError):
-        study.arrays("function_vectors")
-    assert asked == [(n, np.prod(shape))]
-
-
-def test_one_sequence_has_no_interval_and_is_refused(tmp_path, monkeypatch):
-    study = small(tmp_path).replace(sequences=1)
-    monkeypatch.setattr(measure, "indirect_effects", lambda study: pytest.fail("effects were measured"))
-    with pytest.raises(ValueError, match="^sequences = 1: give two or more"):
-        study.arrays("function_vectors")

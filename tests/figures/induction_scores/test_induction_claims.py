@@ -7,12 +7,13 @@ import pytest
 
 from tests.figures.induction_scores.made_up_shots import ABLATED, PATTERN, arrays, task
 from util.figures.induction_scores import claims
+from util.figures.induction_scores.show import Settings
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE
 
 # as the paper has it: whole, ablated, pattern knocked out, control sets
-TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)}, text=True, bare=True)
-OWN = task("subj", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.9, 0.85, 0.9, 0.9)}, text=True)
-UNRELATED = task("subj", {10: (0.9, 0.52, 0.6, 0.88)}, text=True, unrelated=True)
+TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)}, bare=True)
+OWN = task("subj", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.9, 0.85, 0.9, 0.9)})
+UNRELATED = task("subj", {10: (0.9, 0.52, 0.6, 0.88)}, unrelated=True)
 
 
 def verdict(number, *tasks):
@@ -27,8 +28,8 @@ def test_all_claims_hold_of_a_model_like_the_papers():
 
 def test_of_a_model_without_induction_heads_no_claim_holds():
     same = task("wordseq1", {0: (0.5,) * 4, 10: (0.95,) * 4})
-    text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95,) * 4}, text=True, bare=True, n=400)
-    own, unrelated = (task("sst2", {10: (0.9,) * 4}, text=True, unrelated=to) for to in (False, True))
+    text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95,) * 4}, bare=True, n=400)
+    own, unrelated = (task("sst2", {10: (0.9,) * 4}, unrelated=to) for to in (False, True))
     verdicts = [claim.verdict for claim in claims.judge([same, text]).claims]
     assert verdicts == [*[DOES_NOT_HOLD] * 2, NO_PREMISE, *[DOES_NOT_HOLD] * 2, NOT_ASKED, DOES_NOT_HOLD]
     assert verdict(3, same).note == "claim 1 does not hold in this model"
@@ -70,7 +71,7 @@ def test_the_task_that_loses_most_is_chosen_and_measured_on_different_queries():
 
 def test_the_loss_of_benefit_is_a_difference_of_differences():
     """What is lost without demonstrations, too, is no loss of benefit."""
-    hurt = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.9, 0.6, 0.7, 0.9)}, text=True, bare=True, n=1000)
+    hurt = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.9, 0.6, 0.7, 0.9)}, bare=True, n=1000)
     claim = verdict(4, hurt)
     assert claim.parts[0].value == pytest.approx(-0.5) or claim.parts[0].value == pytest.approx(0.0)
     assert claim.verdict == DOES_NOT_HOLD and verdict(7, hurt).verdict == DOES_NOT_HOLD
@@ -96,8 +97,8 @@ def test_few_queries_leave_it_open_and_say_how_many_would_do():
 def test_tasks_that_are_not_done_have_no_verdict():
     undone = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
     assert verdict(1, undone).verdict == NOT_DONE and verdict(1, undone, PATTERN).verdict == HOLDS
-    text = task("sst2", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False, text=True)
-    unrelated = task("sst2", {10: (0.5,) * 4}, does=False, text=True, unrelated=True)
+    text = task("sst2", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
+    unrelated = task("sst2", {10: (0.5,) * 4}, does=False, unrelated=True)
     assert [claim.verdict for claim in claims.judge([undone, text, unrelated]).claims] == [NOT_DONE] * 7
     measured = replace(PATTERN, check=replace(PATTERN.check, p=0.5))  # with `all_tasks`
     assert verdict(1, measured).verdict == NOT_DONE
@@ -109,7 +110,7 @@ def test_claims_about_texts_that_were_not_asked_are_not_called_not_done():
 
 
 def test_what_is_stored_says_what_it_is_about():
-    found = claims.stored("a model", arrays(PATTERN, TEXT, OWN, UNRELATED))
+    found = claims.stored("a model", arrays(PATTERN, TEXT, OWN, UNRELATED), Settings())
     assert found["model"] == "a model" and [claim.verdict for claim in found["claims"]] == [HOLDS] * 7
     assert found["setting"] == "mean ablation of 3 heads, 2 control sets" and found["settings"]["prompts"] == 200
     assert found["margins"]["1"] == claims.MARGINS[1] and found["published"]["1"]["verdict"] == HOLDS

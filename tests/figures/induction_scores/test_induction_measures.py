@@ -9,67 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from util.figures.induction_scores import outputs, plan
+from util.figures.induction_scores import measure, plan
 from util.stats import controls, intervals
 from util.stats.heads import top
 from util.stats.tests import mcnemar
-
-# ------------------------------------------------------------------------------------------------ output scores
-
-
-def test_copying_by_weights_alone_counts_the_diagonal():
-    """The identity copies all, its negative nothing, and random weights one token in as many as there are."""
-    rng = np.random.default_rng(0)
-    drawn = rng.normal(size=(400, 25, 25))
-    found = outputs.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
-    assert found.tolist() == [1, 0]
-    shares = outputs.weights_copying(drawn)
-    assert abs(shares.mean() - 1 / 25) < 3 * shares.std(ddof=1) / 20
-
-
-def test_copying_knows_writes_that_copy_from_writes_that_suppress():
-    """One-hot attention: what raises the attended token alone scores 1, what lowers it alone 0."""
-    rng, places = np.random.default_rng(0), 30
-    attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(6)]).reshape(1, 2, 3, places)
-    identity = (attended[..., None] == np.arange(places)).astype(float)
-    np.testing.assert_allclose(outputs.copying(identity, attended), 1, atol=1e-12)
-    np.testing.assert_array_equal(outputs.copying(-identity, attended), 0)
-    np.testing.assert_array_equal(outputs.copying(0 * identity, attended), 0)  # nothing is raised
-    shifted = 1000 * identity + rng.normal(size=(1, 2, 3, places, 1))  # what all tokens get alike is left out
-    np.testing.assert_allclose(outputs.copying(shifted, attended), 1, atol=1e-9)
-    found = outputs.copying(rng.normal(size=(1, 2, 3, places, places)), attended)
-    assert found.shape == (1, 2, 3) and ((found > 0) & (found < 0.5)).all()
-
-
-def test_copying_by_hand():
-    """Two places count: at 1 the candidates are 0 and 1, at 2 all three. What is at 0, or to the right, does not."""
-    raised = np.array([[9.0, 9, 9], [1, 3, 99], [4, 1, 1]])[None, None, None]
-    at_one = {0: 0.0, 1: 1.0}  # mean 2, above it only 3 - 2
-    at_two = {0: 1.0, 1: 0.0, 2: 0.0}  # mean 2, above it only 4 - 2
-    for first, second in ((0, 0), (1, 0), (1, 2), (0, 1)):
-        found = outputs.copying(raised, np.array([0, first, second])[None, None, None])
-        assert found.item() == pytest.approx((at_one[first] + at_two[second]) / 2)
-    shared = outputs.copying(
-        np.array([[0.0, 0, 0], [0, 0, 0], [2, 0, 1.0]])[None, None, None], np.zeros((1, 1, 1, 3), int)
-    )
-    assert shared.item() == pytest.approx((0 + 1) / 2)  # above the mean of 1: 1 of 1; at place 1 nothing
-
-
-def test_copying_of_noise_is_at_chance():
-    rng, places = np.random.default_rng(1), 25
-    raised = rng.normal(size=(1, 20, 20, places, places))
-    attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(400)]).reshape(1, 20, 20, places)
-    found = outputs.copying(raised, attended).ravel()
-    chance = np.mean([1 / candidates for candidates in range(2, places + 1)])
-    assert abs(found.mean() - chance) < 3 * found.std() / np.sqrt(len(found))
-
-
-def test_attribution_to_the_next_token_by_hand():
-    change = np.array([[[3.0, 1, 1, 2], [0, 5, 1, 0]]])
-    found = outputs.repeated_attribution(change, np.array([[0, 2]]))
-    np.testing.assert_allclose(found, [[3 - 4 / 3, 1 - 5 / 3]])
-    np.testing.assert_allclose(outputs.repeated_attribution(change + 7, np.array([[0, 2]])), found)
-
 
 # ------------------------------------------------------------------------------------------------ sets of heads
 
@@ -187,16 +130,6 @@ def test_the_interval_of_an_accuracy():
     assert intervals.accuracy(np.ones((3, 8), bool))[1] == pytest.approx(0.6756, abs=1e-4)
 
 
-def test_mcnemar_looks_at_changed_answers_alone():
-    before = np.array([1] * 10 + [0] * 5 + [1] * 30 + [0] * 7, bool)
-    after = np.array([0] * 10 + [1] * 5 + [1] * 30 + [0] * 7, bool)
-    exact = 2 * sum(comb(15, n) for n in range(6)) / 2**15
-    assert mcnemar(before, after) == pytest.approx(exact) == pytest.approx(mcnemar(after, before))
-    assert exact == pytest.approx(stats.binomtest(5, 15).pvalue)
-    assert mcnemar(before, before) == 1
-    assert mcnemar(np.ones(8, bool), np.zeros(8, bool)) == pytest.approx(2 / 2**8)
-
-
 def test_mcnemar_counts_what_is_not_independent_once():
     before = np.array([1] * 10 + [0] * 5 + [1] * 30 + [0] * 7, bool)
     after = np.array([0] * 10 + [1] * 5 + [1] * 30 + [0] * 7, bool)
@@ -228,10 +161,10 @@ def test_mcnemar_of_units_equals_all_signs_tried():
 def test_previous_token_heads_and_what_is_alike():
     previous, score = np.zeros((3, 6)), np.zeros((3, 6))
     previous[0, 2], previous[1, 4], score[0, 0] = 0.9, 0.5, 0.8
-    makers, alike = plan.previous_token_heads(previous, score)
+    makers, alike = measure.previous_token_heads(previous, score)
     assert makers == [(0, 2), (1, 4)] and len(alike) == 3
     for heads in alike:
         assert sorted(layer for layer, _ in heads) == [0, 1] and not {(0, 2), (1, 4), (0, 0)} & {*heads}
-    assert plan.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
+    assert measure.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
     score[0] = 1
-    assert plan.previous_token_heads(previous, score)[1] == []
+    assert measure.previous_token_heads(previous, score)[1] == []

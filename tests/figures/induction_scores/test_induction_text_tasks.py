@@ -8,9 +8,9 @@ import torch
 
 from tests.text_rows import written
 from util.figures.induction_scores.edits import WHOLE, Edit
-from util.figures.induction_scores.task_study import TaskStudy, answered_right, tasks_done
+from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import load_text_task, staicc_version
-from util.prompts import classification, induction_pattern, text_tasks
+from util.prompts import classification, induction_pattern
 from util.show.part import drawn
 from util.study.model import Model
 from util.study.study import Study
@@ -66,15 +66,6 @@ def test_every_edit_acts_on_text_tasks(rte, tmp_path):
     assert pattern["attention"].shape == (len(pattern["tokens"]),) * 2
 
 
-def test_labels_may_be_unrelated_to_the_classes(rte, tmp_path):
-    study = study_of(rte, tmp_path, labels=["Foo", "Bar"])
-    assert study.classes == text_tasks.semantically_unrelated(load_text_task("rte", rte))
-    assert study.request["labels"] == ["Foo", "Bar"] and study.request["dataset"] == "rte"
-    plain = study.replace(labels=None).drawn
-    assert [prompt.gold for prompt in study.drawn] == [prompt.gold for prompt in plain]
-    assert {prompt.labels for prompt in plain} == {("Yes", "No")}
-
-
 def test_requests_say_which_texts_were_read(rte, tmp_path):
     staicc = TaskStudy("embedded", "sst2")
     assert staicc.request["data_version"] == f"StaICC {staicc_version()}" and staicc.request["task"] == "sst2"
@@ -94,14 +85,12 @@ def test_requests_say_which_texts_were_read(rte, tmp_path):
 
 WRONG: dict[str, dict] = {
     "task = 'cola': there are repetition, .*wordseq2_4way, boolq, ethos": {"task": "cola"},
-    "data = 'nowhere': there is no folder 'nowhere'; give a folder with train.jsonl": {"data": "nowhere"},
-    "data = '.*': train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
-    "data = '.*': recursion is made, not read; leave it out": {"task": "recursion"},
+    "there is no folder 'nowhere'; give a folder with train.jsonl": {"data": "nowhere"},
+    "train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
+    "data = '.*': leave it out with reference 'task' of recursion": {"task": "recursion"},
     "data = '': ": {"data": ""},
     "k = 25: that is 13 demonstrations of a class, and rte has 12": {"k": 25},
     "prompts = 4, start = 8: rte has 10 rows": {"start": 8},
-    "hard_negatives = True: rte has none": {"hard_negatives": True},
-    r"labels = \['A', 'B', 'C'\]: rte has 2 classes": {"labels": ["A", "B", "C"]},
     r"labels of rte: \['A\\n\\nB'\] .*separators": {"labels": ["A\n\nB", "C"]},
 }
 
@@ -119,12 +108,6 @@ def test_queries_of_staicc_run_out_at_512(rte, tmp_path):
     with pytest.raises(ValueError, match="prompts = 256, start = 512: subj has 512 rows"):
         _ = others.other_queries
     assert len(study.reference_texts) == 64  # of queries that are not asked
-
-
-def test_tasks_that_the_model_does_are_told_by_other_queries(rte, tmp_path):
-    study = study_of(rte, tmp_path, prompts=5)
-    right = answered_right([study.other_queries], {"whole": WHOLE})["whole"].mean()
-    assert not tasks_done([study]) and right < 1  # of a random model
 
 
 def test_the_study_of_the_figure_takes_text_tasks(tmp_path):

@@ -1,9 +1,7 @@
-"""What is done to a model, and the names of the rows that figures, tables and values files have for it."""
+"""What is done to a model: an ablation of heads, or a knockout of attention cells."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Literal, get_args
 
 from util.prompts import induction_pattern
@@ -61,43 +59,3 @@ class Edit:
 
 
 WHOLE = Edit()  # the whole model
-
-
-class Group(Enum):
-    """What kind of row it is; the value is how figures and values files call it."""
-
-    WHOLE = "whole model"
-    ABLATED = "ablated"
-    LAYER_MATCHED = "layer-matched"
-    NORM_MATCHED = "norm-matched"
-    KNOCKED_OUT = "pattern knocked out"
-    KNOCKED_OUT_IN_OTHERS = "pattern in others"
-    RANDOM_KEYS = "random keys"
-    PREVIOUS_PART = "previous part"
-
-
-CONTROL_SETS = (Group.LAYER_MATCHED, Group.NORM_MATCHED)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One of the things that are done to a model.
-
-    size: how many heads are ablated, where they are the best ones. draw: the number of a draw, from 1 on.
-    """
-
-    group: Group
-    size: int | None = None
-    draw: int | None = None
-
-    @property
-    def name(self) -> str:
-        """How figures, tables and values files call the row."""
-        if self.group is Group.ABLATED:
-            return f"top {self.size} ablated"
-        return self.group.value if self.draw is None else f"{self.group.value} {self.draw}"
-
-    @property
-    def is_control_set(self) -> bool:
-        """Whether as many other heads are ablated."""
-        return self.group in CONTROL_SETS

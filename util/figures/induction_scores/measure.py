@@ -6,56 +6,96 @@ Source: Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
+from util.engine.attention import instrument
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
+from util.engine.direct_effects import direct_effects
+from util.engine.handshake import input_device, prepare
+from util.engine.instruments import CaptureHeads
+from util.figures.induction_scores import vectors_measure
 from util.figures.induction_scores.edits import WHOLE as NOTHING
-from util.figures.induction_scores.edits import Edit, Group, Row
-from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
-from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
+from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.plan import (
-    FOUR_WAY_SHOTS,
+    NORM_MATCHED,
     PAPER_SHARES,
+    WHOLE,
     Plan,
-    Setup,
+    TaskShots,
     how_many,
+    is_control_set,
     plan,
-    previous_token_heads,
 )
-from util.figures.induction_scores.shots import WHOLE, Labelled, TaskShots
-from util.figures.induction_scores.task_study import (
-    TaskStudy,
-    answered_right,
-    check_task,
-    does_bare,
-    tasks_done,
-)
-from util.figures.induction_scores.vector_sets import ROOM, check_size, head_sets
+from util.figures.induction_scores.task_study import TaskStudy, task_studies
 from util.figures.planted_controls import planted_control
-from util.load_model_and_data import load_text_task, reference_texts
 from util.models import planted as circuits
 from util.prompts.classification import LABELS
-from util.prompts.sequences import repeated_sequences
+from util.prompts.sequences import Sequences
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.roles.function_vectors import TASKS as PAIR_TASKS
-from util.roles.function_vectors import Corruption, FunctionVectorHeads, FunctionVectorStudy, function_vector_heads
 from util.roles.head_scores import HeadScores
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
-from util.stats.heads import top
+from util.stats.answers import which_label
+from util.stats.controls import layer_matched, shortage
+from util.stats.heads import Head, top
+from util.stats.intervals import accuracy
+from util.stats.task_check import TaskCheck, task_check
 from util.study.checked import capped
 from util.study.study import Study
 
-OV_TOKENS = 256  # that copying by weights alone is measured on
+FOUR_WAY_SHOTS = (20,)  # of tasks of four classes
 CONTROLS_OF_TEXT = 5  # control sets that plain text is read without
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+def setup_for(study: Study, heads: int) -> dict[str, Any]:
+    """What is measured of a model with so many heads.
+
+    prompts: queries of each task; mode: of ablations; primary: how many of the best heads are ablated; control_sets: of
+    either kind on the primary task; other_sets: on other tasks. Below 100 heads: 60 queries, the best four heads with
+    20 control sets of either kind. From 100 on: 40 queries, the best 1 % with 10 control sets of either kind, 5 on
+    other tasks; with 19 in all, the least p is 0.05.
+    """
+    s, small = study.settings, heads < 100
+    control_sets = s.control_sets or (20 if small else 10)
+    return {
+        "prompts": s.prompts or (60 if small else 40),
+        "mode": s.mode,
+        "primary": s.primary or (4 if small else how_many(PAPER_SHARES[0], heads)),
+        "control_sets": control_sets,
+        "other_sets": s.other_sets or (control_sets if small else min(5, control_sets)),
+    }
+
+
+def check(study: Study) -> None:
+    """Raises ValueError for settings that a task, its texts or the reference refuse; texts are read now.
+
+    With `prompts`, no more queries are asked than any task has: half of them where as many others say whether the model
+    does the task.
+    """
+    s = study.settings
+    rows = []
+    for task in (*s.tasks, *s.text_tasks):
+        most = max(s.k, *_shots_of(study, task))
+        rows += [len(of_task.classes.rows) for of_task in task_studies(study, task, prompts=1, k=most)]
+    most, source = (min(rows), "the smallest task") if s.all_tasks else (min(rows) // 2, "half of the smallest task")
+    if s.prompts is not None:
+        object.__setattr__(s, "prompts", capped(s.prompts, most, source))
+
+
+# ------------------------------------------------------------------------------------------------ heads
 
 
 def on_sequences(study: Study, **changes: Any) -> SequenceStudy:
@@ -65,132 +105,59 @@ def on_sequences(study: Study, **changes: Any) -> SequenceStudy:
     return SequenceStudy(**{**of, "bos": s.bos, "folder": study.folder, "redo": study.redo, **changes})
 
 
-# ------------------------------------------------------------------------------------------------ settings
-
-
-def setup_for(study: Study, heads: int) -> Setup:
-    """Returns what is measured of a model with so many heads.
-
-    Below 100 heads: 60 queries, the best four heads with 20 control sets of either kind. From 100 on: 40 queries, the
-    best 1 % with 10 control sets of either kind, 5 on other tasks; with 19 in all, the least p is 0.05. Raises
-    ValueError for more of the best heads than there are.
-    """
-    s, small = study.settings, heads < 100
-    primary = s.primary or (4 if small else how_many(PAPER_SHARES[0], heads))
-    if primary > heads:
-        raise ValueError(f"primary = {primary}: the model has {heads} heads")
-    control_sets = s.control_sets or s.preset.control_sets or (20 if small else 10)
-    return Setup(
-        tasks=s.tasks,
-        primary_task=s.primary_task,
-        prompts=prompts_of(study, s.primary_task, heads),
-        mode=s.mode,
-        primary=primary,
-        control_sets=control_sets,
-        other_sets=s.other_sets or (control_sets if small else min(5, control_sets)),
-        all_tasks=s.all_tasks,
-        four_way=s.preset.four_way,
-        text_tasks=s.text_tasks,
-        shots=s.shots,
-    )
-
-
-def prompts_of(study: Study, task: str, heads: int) -> int:
-    """How many queries of a task are asked of a model with so many heads; with `prompts`, no more than any task has."""
-    s = study.settings
-    if s.prompts is None and task in TEXT_TASKS and s.preset.all_texts:
-        return len(load_text_task(task, s.data_of(task)).rows)
-    return s.prompts or s.preset.prompts or (60 if heads < 100 else 40)
-
-
-def task_studies(study: Study, task: str, prompts: int, **changes: Any) -> list[TaskStudy]:
-    """The studies of the same model on a task, one for each seed of demonstrations."""
-    s = study.settings
-    of: dict[str, Any] = {
-        "k": s.k,
-        "data": s.data_of(task),
-        "reference": s.reference,
-        "reference_data": s.reference_data,
-        "reference_prompts": s.preset.reference_prompts,
-        "folder": study.folder,
-        "redo": study.redo,
-    }
-    of |= changes
-    return [TaskStudy(study.model, task, prompts=prompts, seed=seed, **of) for seed in s.demonstration_seeds]
-
-
-def check(study: Study) -> None:
-    """Raises ValueError for settings that a task, its texts or the reference refuse; texts are read now."""
-    s = study.settings
-    if s.reference == "mnli":
-        try:
-            reference_texts("mnli", s.reference_data)
-        except ValueError as error:
-            raise ValueError(
-                f"text_data = {s.text_data!r}: reference 'mnli' cannot be read: {error}, called mnli, in text_data; or "
-                "take reference 'task' or 'staicc'"
-            ) from error
-    tasks = (*s.tasks, *s.preset.four_way, *s.text_tasks)
-    if s.prompts is not None:  # as many other queries say whether the model does a task
-        rows = min(len(task_studies(study, task, 1)[0].classes.rows) for task in tasks)
-        most, source = (rows, "the smallest task") if s.all_tasks else (rows // 2, "half of the smallest task")
-        object.__setattr__(s, "prompts", capped(s.prompts, most, source))
-    for task in tasks:
-        most = max(s.k, *(FOUR_WAY_SHOTS if task in s.preset.four_way else s.shots))
-        for of_task in task_studies(study, task, prompts_of(study, task, 1)):  # small models are asked the most
-            of_task.replace(k=most)
-            if not s.all_tasks:
-                of_task.other_queries  # noqa: B018  # raises ValueError where there are too few
-
-
-# ------------------------------------------------------------------------------------------------ heads
-
-
 def scores(study: Study) -> dict[str, Any]:
     """The attention scores of all heads, those of the untrained twin, and the primary set of the best.
 
-    Raises ValueError, before anything is measured, where `primary` is more than the heads of the model.
+    Raises ValueError where `primary` is more than the heads of the model.
     """
     sequences = on_sequences(study)
-    heads = sequences.scores(check=lambda layers, in_layer: setup_for(study, layers * in_layer))
-    mean = heads.mean()
-    setup = setup_for(study, mean.size)
+    heads = sequences.scores()
+    setup = setup_for(study, heads.mean().size)
     untrained = sequences.twin().scores() if study.settings.untrained_control else None
-    chosen = top(mean, setup.primary)
+    chosen = top(heads.mean(), setup["primary"])
     return {"heads": heads, "untrained": untrained, "setup": setup, "chosen": chosen, "description": heads.description}
 
 
-def outputs(sequences: SequenceStudy) -> dict[str, Any]:
-    """What else heads do.
-
-    copying [N, L, H]: the OV score on sequences that are not repeated, see `outputs.copying`; attribution [N, L, H]:
-    what a head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds
-    to the sequence's other tokens, the mean of all places; weights_copying [L, H]: the share of 256 tokens that a head
-    copies by its weights alone. NaN where `engine.direct_effects` has none.
-    """
+def companions(study: Study) -> dict[str, Any]:
+    """The scores, and what heads write, see `head_attribution`: attention is not copying."""
+    sequences = on_sequences(study)
 
     def compute() -> dict[str, Any]:
-        model, tokenizer = sequences.pair
-        ids = repeated_sequences(tokenizer, OV_TOKENS, 1, [0], bos=False).ids[0]
-        return {
-            "copying": head_copying(model, sequences.drawn_in_copies(1)),
-            "attribution": head_attribution(model, sequences.drawn),
-            "weights_copying": head_weights_copying(model, ids),
-        }
+        return {"attribution": head_attribution(sequences.pair[0], sequences.drawn)}
 
-    return sequences.measured(compute, part="outputs").data
+    return {**study.arrays("scores"), "attribution": sequences.measured(compute, part="outputs").data["attribution"]}
 
 
-def companions(study: Study) -> dict[str, Any]:
-    """The scores, and what else heads do, see `outputs`."""
-    return {**study.arrays("scores"), **outputs(on_sequences(study))}
+def head_attribution(model: PreTrainedModel, sequences: Sequences) -> NDArray[np.floating]:
+    """What every head adds directly to the logit of the next token in the last copy, in logits, [N, L, H].
+
+    That is beyond what it adds to the sequence's other tokens, the mean of all places. NaN for classes whose layers
+    cannot be taken apart, see `engine.direct_effects`.
+    """
+    prepared, n, length = prepare(model), len(sequences.ids), sequences.length
+    start = sequences.bos + (sequences.copies - 1) * length
+    places = range(start, start + length - 1)
+    attribution = np.full((n, len(prepared.layers), prepared.heads), np.nan)
+    for number, ids in enumerate(tqdm(torch.from_numpy(sequences.ids), desc="attribution", leave=False)):
+        heads = CaptureHeads(torch.tensor(places))
+        with torch.inference_mode(), instrument(model, heads):
+            model.base_model(ids[None].to(input_device(model)), use_cache=False)
+        # the effect of a head is what is lost without it, so that the scale of the last norm is real
+        removed = {layer: -z for layer, z in heads.z.items()}
+        tokens = ids[None, sequences.bos : sequences.bos + length]
+        logits = direct_effects(model, ids[None], removed, tokens, places)
+        if logits is None:
+            break
+        change = (logits[1] - logits[0]).movedim(2, 0).numpy()[0]
+        raised = change[..., np.arange(length - 1), np.arange(1, length)]
+        attribution[number] = (raised - (change.sum(-1) - raised) / (length - 1)).mean(-1)
+    return attribution
 
 
 def pattern(study: Study) -> dict[str, Any]:
     """What the best head attends to in the first prompt of the primary task, see `TaskStudy.pattern`."""
-    found = study.arrays("scores")
-    task = study.settings.primary_task
-    first = task_studies(study, task, prompts_of(study, task, found["heads"].mean().size))[0]
+    found, task = study.arrays("scores"), study.settings.primary_task
+    first = task_studies(study, task, prompts=found["setup"]["prompts"])[0]
     return {"head": found["chosen"][0], "task": task, **first.pattern(found["chosen"][0])}
 
 
@@ -206,44 +173,81 @@ def mechanism(study: Study) -> dict[str, Any]:
     return {**found, "makers": makers, "without": without}
 
 
+def previous_token_heads(
+    previous: NDArray[np.floating], score: NDArray[np.floating], seed: int = 0
+) -> tuple[list[Head], list[list[Head]]]:
+    """The heads that give most attention to the token before, and three layer-matched sets of other heads.
+
+    previous: that attention [L, H], 0 for heads that do not count; score: prefix-matching scores [L, H]. The heads are
+    those from 0.3 on, at most four, or the best one where there are none. The other heads are below 0.3 in both scores;
+    there are no sets where a layer has too few of them.
+    """
+    makers = [head for head in top(previous, 4) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
+    eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
+    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, 3, seed)
+
+
 # ------------------------------------------------------------------------------------------------ tasks
 
 
 def plan_of(study: Study) -> Plan:
-    """Returns the sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
-    found = study.arrays("scores")
-    setup: Setup = found["setup"]
-    norms = task_studies(study, setup.primary_task, setup.prompts)[0].means().norms
-    return plan(found["heads"].mean(), norms, setup, study.settings.seed)
+    """The sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
+    found, s = study.arrays("scores"), study.settings
+    norms = task_studies(study, s.primary_task, prompts=found["setup"]["prompts"])[0].means().norms
+    return plan(found["heads"].mean(), norms, found["setup"], s.seed)
+
+
+def answered_right(studies: Sequence[TaskStudy], edits: Mapping[str, Edit]) -> dict[str, NDArray[np.bool_]]:
+    """Which queries are answered right under each edit, [R, N] by name: a row for each study."""
+    runs = [study.answers(edits) for study in studies]
+    return {name: np.stack([run[name].right for run in runs]) for name in edits}
+
+
+def check_task(study: TaskStudy, candidates: int = 1) -> TaskCheck:
+    """Whether the whole model does a task from its demonstrations, on the queries of a study.
+
+    candidates: how many tasks are asked, see `task_check`.
+    """
+    variants = (study, study.replace(k=0), study.replace(permuted=True))
+    answered = [variant.answers({"": NOTHING})[""] for variant in variants]
+    shown, bare, permuted = (which_label(one.log_prob, one.gold) for one in answered)
+    return task_check(study.classes.name, study.k, answered[0].right, shown, bare, permuted, study.chance, candidates)
+
+
+def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, TaskCheck]:
+    """The tasks that the whole model does, asked on as many other queries.
+
+    An ablation of a task that the model does not do says nothing. The queries are not those of the studies, so that
+    what a task is chosen by is not measured again.
+    """
+    checks = {study.task: check_task(study.other_queries, len(studies)) for study in studies}
+    return {task: check for task, check in checks.items() if check.done}
 
 
 def answers(study: Study) -> dict[str, Any]:
     """Right answers with demonstrations, [R, N] by task and row, under all edits of the plan, and which tasks are done.
 
-    passed: the checks of tasks that the model does; done: the tasks that get ablations.
+    passed: the checks of tasks that the model does; done: the tasks that get ablations. The primary task has all edits,
+    others have fewer control sets.
     """
-    edits = plan_of(study)
-    setup = edits.setup
-    if study.model.loaded is not None:
-        _check_lengths(study, setup)
-    on_tasks = {task: task_studies(study, task, setup.prompts) for task in setup.tasks}
-    passed = {} if setup.all_tasks else tasks_done([of_task[0] for of_task in on_tasks.values()])
-    done = setup.tasks if setup.all_tasks else tuple(passed)
-    right = {task: answered_right(of_task, edits.of_task(task, done)) for task, of_task in on_tasks.items()}
-    return {"plan": edits, "passed": passed, "done": done, "right": right}
+    edits, s = plan_of(study), study.settings
+    on_tasks = {task: task_studies(study, task, prompts=edits.setup["prompts"]) for task in s.tasks}
+    passed = {} if s.all_tasks else tasks_done([of_task[0] for of_task in on_tasks.values()])
+    done = s.tasks if s.all_tasks else tuple(passed)
+    measured = {task: edits.fewer() if task in done else {WHOLE: NOTHING} for task in s.tasks}
+    measured[s.primary_task] = dict(edits.edits)
+    right = {task: answered_right(of_task, measured[task]) for task, of_task in on_tasks.items()}
+    return {"plan": edits, "task": s.primary_task, "passed": passed, "done": done, "right": right}
 
 
 def plain_text(study: Study) -> dict[str, Any]:
     """Losses of plain texts [N] in nats by row, of the whole model and without heads, and that of equal odds."""
     edits = plan_of(study)
-    setup = edits.setup
-    rows = (WHOLE, edits.ablated, *edits.draws(Group.NORM_MATCHED)[:CONTROLS_OF_TEXT])
-    texts = task_studies(study, setup.primary_task, setup.prompts)[0]
-    return {
-        "plan": edits,
-        "losses": texts.losses({row: edits.edits[row] for row in rows}),
-        "uniform": texts.uniform_loss(),
-    }
+    sets = [row for row in edits.edits if row.startswith(NORM_MATCHED)][:CONTROLS_OF_TEXT]
+    texts = task_studies(study, study.settings.primary_task, prompts=edits.setup["prompts"])[0]
+    measured = texts.losses({row: edits.edits[row] for row in (WHOLE, edits.ablated, *sets)})
+    losses = {row: data["loss"] for row, data in measured.items()}
+    return {"plan": edits, "losses": losses, "uniform": float(np.log(measured[WHOLE]["vocabulary"]))}
 
 
 def shots(study: Study) -> dict[str, Any]:
@@ -254,132 +258,53 @@ def shots(study: Study) -> dict[str, Any]:
     is not done the model is measured alone, unless `all_tasks`, or without demonstrations where it is above chance
     without any. Demonstrations that make a prompt longer than the model's context are left out.
     """
-    edits = plan_of(study)
+    edits, s = plan_of(study), study.settings
+    named = [(task, False) for task in s.tasks] + [(task, to) for task in s.text_tasks for to in (False, True)]
     tasks: list[TaskShots] = []
     left_out: dict[tuple[str, int], str] = {}
-    for labelled in study.progress(_labelled(edits.setup), "tasks by shots", "task"):
-        ks = edits.setup.shots_of(labelled.task)
+    for task, unrelated in study.progress(named, "tasks by shots", "task"):
+        ks = _shots_of(study, task)
         while ks:
             try:
-                tasks.append(_by_shots(study, labelled, edits, ks))
+                tasks.append(_by_shots(study, task, unrelated, edits, ks, len(named)))
                 break
             except UnsupportedModel as error:
-                left_out[labelled.name, max(ks)] = too_long(error)
+                left_out[f"{task}, Foo/Bar" if unrelated else task, max(ks)] = too_long(error)
                 ks = tuple(k for k in ks if k < max(ks))
     return {"plan": edits, "tasks": tasks, "left out": left_out}
 
 
-def _labelled(setup: Setup) -> list[Labelled]:
-    """The tasks that are asked with several numbers of demonstrations; those with texts with unrelated labels, too."""
-    pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
-    return pattern + [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
+def _shots_of(study: Study, task: str) -> tuple[int, ...]:
+    """The numbers of demonstrations that a task is asked with."""
+    return FOUR_WAY_SHOTS if task.endswith("_4way") else study.settings.shots
 
 
-def _studies(study: Study, labelled: Labelled, k: int) -> list[TaskStudy]:
-    """The studies of one task with k demonstrations, one for each seed."""
-    changes: dict[str, Any] = {"k": k, "labels": LABELS[:2] if labelled.unrelated else None}
-    if labelled.task in TEXT_TASKS and study.settings.reference != "mnli":
+def _by_shots(
+    study: Study, task: str, unrelated: bool, edits: Plan, shots: Sequence[int], candidates: int
+) -> TaskShots:
+    changes: dict[str, Any] = {"prompts": edits.setup["prompts"], "labels": LABELS[:2] if unrelated else None}
+    if task in TEXT_TASKS and study.settings.reference != "mnli":
         changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
-    prompts = prompts_of(study, labelled.task, study.arrays("scores")["heads"].mean().size)
-    return task_studies(study, labelled.task, prompts, **changes)
-
-
-def _by_shots(study: Study, labelled: Labelled, edits: Plan, shots: Sequence[int]) -> TaskShots:
-    setup, text = edits.setup, labelled.task in TEXT_TASKS
-    first = _studies(study, labelled, max(shots))[0]
-    queries = len(first.classes.rows)
-    enough = 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
-    asked = first.other_queries if enough else first
-    checked = check_task(asked, len(_labelled(setup)))
-    ks = (max(shots),) if labelled.unrelated else shots
-    bare = 0 in ks and does_bare(asked)
-
-    def right(k: int) -> dict[Row, NDArray[np.bool_]]:
-        ablated = checked.done or setup.all_tasks or (bare and not k)
-        return answered_right(_studies(study, labelled, k), edits.by_shots(k) if ablated else {WHOLE: NOTHING})
-
-    controls = tuple(row for row in edits.by_shots(0) if row.is_control_set)
-    answered = {k: right(k) for k in ks}
-    return TaskShots(labelled, answered, edits.ablated, controls, first.chance, text, checked, queries, bare)
-
-
-def _check_lengths(study: Study, setup: Setup) -> None:
-    """Raises ValueError where prompts with k demonstrations are too long for the model, any for the reference."""
-    labelled = [Labelled(task) for task in (*setup.tasks, *setup.four_way, *setup.text_tasks)]
-    for one in tqdm(labelled, desc="lengths of prompts", leave=False):
-        for k in {study.settings.k, *setup.shots_of(one.task)} if one.task in setup.tasks else setup.shots_of(one.task):
-            for of_task in _studies(study, one, k):
-                try:
-                    of_task.check_lengths(setup.mode)
-                except UnsupportedModel:
-                    if one.task in setup.tasks and k == study.settings.k:  # other numbers are left out, see `shots`
-                        raise
-
-
-# ------------------------------------------------------------------------------------------------ function vectors
-
-
-def indirect_effects(study: Study) -> FunctionVectorHeads:
-    """Returns the indirect effects of all heads on five word-pair tasks, see `roles.function_vectors`.
-
-    25 corrupted prompts of each task, and mean outputs over 100 intact ones, as Todd et al. have; from 100 heads on 10
-    and 25. Demonstrations are corrupted as theirs, by shuffled outputs; but where the answer is hardly more probable
-    after intact ones (by less than ROOM), so that there is nothing to give back, by outputs of other lists.
-    """
-    small = study.arrays("scores")["heads"].mean().size < 100
-    prompts, intact = (25, 100) if small else (10, 25)
-    k, seed = study.settings.k, study.settings.seed
-    for corruption in get_args(Corruption):
-        of: dict[str, Any] = {"intact": intact, "corruption": corruption, "folder": study.folder, "redo": study.redo}
-        tasks = [FunctionVectorStudy(study.model, task, k, prompts, seed, **of) for task in PAIR_TASKS]
-        heads = function_vector_heads(tasks)
-        if heads.room >= ROOM:
-            break
-    return heads
-
-
-def function_vectors(study: Study) -> dict[str, Any]:
-    """Function-vector heads beside induction heads, and what the model does without either.
-
-    pairs: which word pairs are answered right, [N] by ablation and task; classified: which queries of the primary task
-    are, [N]; copied: the share of tokens that are copied in each repeated sequence, [N]. What heads are chosen by is
-    not measured again: other queries are asked, and other sequences repeated. Each set has 4 heads, or a third of all
-    where that is less, and 20 control sets; from 100 heads on 3 % of them and 10. All heads are ablated by their mean
-    output. Raises ValueError for fewer than two sequences, which have no interval.
-    """
-    s, found = study.settings, study.arrays("scores")
-    if s.sequences < 2:
-        raise ValueError(f"sequences = {s.sequences}: give two or more, as one has no interval")
-    matching = found["heads"].mean()
-    small = matching.size < 100
-    queries, draws = (20, 20) if small else (8, 10)
-    size = min(4, matching.size // 3) if small else how_many(PAPER_SHARES[1], matching.size)
-    places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
-    classified = task_studies(study, s.primary_task, 2 * queries)[0]
-    copies = CopiesStudy(study.model, s.length, 2, s.sequences, s.seed + s.sequences, bos=s.bos, **places)
-    check_size(size, matching.size)
-    heads = indirect_effects(study)
-    tasks = [task for task in PAIR_TASKS if task not in heads.left_out]
-    pairs = WordPairsStudy(study.model, tasks, s.k, queries, s.seed, **places)  # type: ignore[arg-type]
-    sets = head_sets(matching, heads.mean(), pairs.means().norms, size, draws, s.seed)
-    edits = {name: Edit.ablate(chosen) if chosen else NOTHING for name, chosen in sets.ablations.items()}
-    return {
-        **found,
-        "effects": heads,
-        "sets": sets,
-        "pairs": pairs.answers(edits),
-        "task": s.primary_task,
-        "chance": 1 / len(classified.classes.labels),
-        "classified": {name: one.right for name, one in classified.answers(edits).items()},
-        "copied": copies.copied(edits),
-    }
+    first = task_studies(study, task, k=max(shots), **changes)[0]
+    available = len(first.classes.rows)
+    others = first.other_queries if 2 * first.prompts <= available else first
+    checked = check_task(others, candidates)
+    ks = (max(shots),) if unrelated else shots
+    bare = 0 in ks and accuracy(others.replace(k=0).answers({"": NOTHING})[""].right).low > others.chance
+    right = {}
+    for k in ks:
+        ablated = checked.done or study.settings.all_tasks or (bare and not k)
+        rows = edits.by_shots(k) if ablated else {WHOLE: NOTHING}
+        right[k] = answered_right(task_studies(study, task, k=k, **changes), rows)
+    controls = tuple(filter(is_control_set, edits.by_shots(0)))
+    return TaskShots(task, unrelated, right, edits.ablated, controls, first.chance, checked, available, bare)
 
 
 # ------------------------------------------------------------------------------------------------ controls
 
 
 def planted_scores(study: Study, **options: Any) -> tuple[HeadScores, circuits.Planted]:
-    """Returns the scores of a model whose induction heads are known, and the truth.
+    """The scores of a model whose induction heads are known, and the truth.
 
     options: those of `models.planted.induction` (family, copies, noise, seed).
     """
@@ -396,3 +321,6 @@ def planted(study: Study) -> dict[str, Any]:
 def claims(study: Study) -> dict[str, Any]:
     """The verdicts that `make claims` has stored of the model."""
     return judged_of(study.figure.stem, study.model.name)
+
+
+function_vectors = vectors_measure.function_vectors

@@ -1,176 +1,185 @@
-"""Which heads are ablated, how, and what they are compared with: all that is decided before tasks are measured."""
+"""Which heads are ablated, how, and what they are compared with: all that is decided before tasks are measured.
+
+Edits have names, the rows of figures, tables and values files; control sets are numbered from 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
-from util.figures.induction_scores.edits import WHOLE, Edit, Group, Mode, Row
-from util.prompts import text_tasks
+from util.figures.induction_scores.edits import WHOLE as NOTHING
+from util.figures.induction_scores.edits import Edit
+from util.prompts import classification
+from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head, top
+from util.stats.task_check import TaskCheck
 
 Floats = NDArray[np.floating]
-TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
-TEXT_TASKS = ("sst2", "subj")  # those whose texts come with StaICC
-FOUR_WAY_SHOTS = (20,)  # of tasks of four classes
+Bools = NDArray[np.bool_]
+WHOLE, KNOCKED_OUT, KNOCKED_OUT_IN_OTHERS = "whole model", "pattern knocked out", "pattern in others"
+LAYER_MATCHED, NORM_MATCHED = "layer-matched", "norm-matched"
+OTHER_PATTERNS = ("random keys", "previous part")
 PAPER_SHARES = (0.01, 0.03)  # of all heads
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Settings by name; what is None follows from the model.
-
-    four_way, text_tasks: see `Setup`. all_texts: whether all queries of text tasks are asked.
-    """
-
-    seeds: tuple[int, ...] = (42,)
-    mode: Mode = "mean"
-    reference: str = "task"
-    reference_prompts: int = 64
-    prompts: int | None = None
-    control_sets: int | None = None
-    all_tasks: bool = False
-    four_way: tuple[str, ...] = ()
-    text_tasks: tuple[str, ...] = TEXT_TASKS
-    all_texts: bool = False
-
-
-PRESETS = {
-    "default": Preset(),
-    # Crosbie & Shutova: all queries, three draws of demonstrations and of random heads, the mode of their code with
-    # means over 500 samples of MNLI's premises
-    "paper": Preset(
-        seeds=(42, 43, 44),
-        mode="input_mean",
-        reference="mnli",
-        reference_prompts=500,
-        prompts=500,
-        control_sets=3,
-        all_tasks=True,
-        four_way=("wordseq1_4way", "wordseq2_4way"),
-        text_tasks=text_tasks.TEXT_TASKS,
-        all_texts=True,
-    ),
+TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
+REFERENCE_PROMPTS = {"default": 64, "paper": 500}  # that means are taken over, by `settings`
+PRESETS: Mapping[str, Mapping[str, Any]] = {  # what follows from `settings`; what is None there follows from the model
+    "default": {
+        "tasks": TASKS,
+        "demonstration_seeds": (42,),
+        "mode": "mean",
+        "reference": "task",
+        "all_tasks": False,
+        "text_tasks": ("sst2", "subj"),  # those whose texts come with StaICC
+    },
+    # Crosbie & Shutova: three draws of demonstrations and of random heads, the mode of their code with means over 500
+    # samples of MNLI's premises, texts of the hub
+    "paper": {
+        "tasks": (*TASKS, "wordseq1_4way", "wordseq2_4way"),
+        "demonstration_seeds": (42, 43, 44),
+        "mode": "input_mean",
+        "reference": "mnli",
+        "all_tasks": True,
+        "text_tasks": TEXT_TASKS,
+        "text_data": "hub",
+        "prompts": 500,
+        "control_sets": 3,
+    },
 }
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What is ablated and how it is measured, for one model.
+def known_task(name: str) -> str:
+    """The name of a classification task. Raises ValueError, with all names, for a task that there is not."""
+    if name not in (*classification.NAMES, *TEXT_TASKS):
+        raise ValueError(f"there are {', '.join((*classification.NAMES, *TEXT_TASKS))}")
+    return name
 
-    prompts: queries of each task; mode: of ablations; primary: how many of the best heads are ablated; control_sets: of
-    either kind on the primary task; other_sets: on other tasks; all_tasks: whether ablations are measured on tasks,
-    too, that the whole model does not do.
-    """
 
-    tasks: tuple[str, ...]
-    primary_task: str
-    prompts: int
-    mode: Mode
-    primary: int
-    control_sets: int
-    other_sets: int
-    all_tasks: bool
-    four_way: tuple[str, ...]
-    text_tasks: tuple[str, ...]
-    shots: tuple[int, ...]
+TaskName = Annotated[str, AfterValidator(known_task)]
 
-    def shots_of(self, task: str) -> tuple[int, ...]:
-        """Returns the numbers of demonstrations that a task is measured with."""
-        return FOUR_WAY_SHOTS if task.endswith("_4way") else self.shots
+
+def ablated_row(heads: int) -> str:
+    """The row of the ablation of so many of the best heads."""
+    return f"top {heads} ablated"
+
+
+def is_control_set(row: str) -> bool:
+    """Whether as many other heads are ablated in a row."""
+    return row.startswith((LAYER_MATCHED, NORM_MATCHED))
 
 
 @dataclass(frozen=True)
 class Plan:
     """The edits that are compared, by their rows.
 
-    chosen: the heads that are ablated; controls: sets of other heads, of both kinds.
+    setup: what is measured of the model, see `measure.setup_for`; chosen: the heads that are ablated; controls: sets of
+    other heads, of either kind.
     """
 
-    setup: Setup
+    setup: Mapping[str, Any]
     chosen: list[Head]
-    controls: dict[Group, list[list[Head]]]
-    edits: dict[Row, Edit]
+    controls: Mapping[str, list[list[Head]]]
+    edits: Mapping[str, Edit]
 
     @property
-    def ablated(self) -> Row:
-        """The ablation of the chosen heads."""
-        return Row(Group.ABLATED, self.setup.primary)
+    def ablated(self) -> str:
+        """The row of the ablation of the chosen heads."""
+        return ablated_row(len(self.chosen))
 
-    def draws(self, group: Group) -> list[Row]:
-        """Returns the draws of one control."""
-        return [row for row in self.edits if row.group is group]
+    def fewer(self) -> dict[str, Edit]:
+        """The edits of a task that is not the primary one: `other_sets` control sets of either kind."""
+        most = self.setup["other_sets"]
+        kept = {f"{kind} {draw}" for kind in self.controls for draw in range(1, most + 1)}
+        return {row: edit for row, edit in self.edits.items() if row in kept or not is_control_set(row)}
 
-    def of_task(self, task: str, done: Collection[str]) -> dict[Row, Edit]:
-        """Returns the edits of a task: all on the primary one, fewer control sets on others that the model does.
-
-        done: the tasks that the whole model does. On others the whole model is measured alone.
-        """
-        if task == self.setup.primary_task:
-            return self.edits
-        if task not in done:
-            return {Row(Group.WHOLE): WHOLE}
-        left_out = {row for group in self.controls for row in self.draws(group)[self.setup.other_sets :]}
-        return {row: edit for row, edit in self.edits.items() if row not in left_out}
-
-    def by_shots(self, shots: int) -> dict[Row, Edit]:
-        """Returns the edits that are measured with some number of demonstrations.
+    def by_shots(self, shots: int) -> dict[str, Edit]:
+        """The edits that are measured with some number of demonstrations.
 
         These are the whole model, the ablation, the knockout, and `other_sets` control sets: layer-matched ones, then
         norm-matched ones where there are too few. Prompts without demonstrations have no pattern to knock out.
         """
-        controls = [row for group in self.controls for row in self.draws(group)][: self.setup.other_sets]
-        knockout = [Row(Group.KNOCKED_OUT)] if shots else []
-        return {row: self.edits[row] for row in (Row(Group.WHOLE), self.ablated, *knockout, *controls)}
+        controls = [row for row in self.edits if is_control_set(row)][: self.setup["other_sets"]]
+        return {row: self.edits[row] for row in (WHOLE, self.ablated, *[KNOCKED_OUT] * bool(shots), *controls)}
 
 
 def how_many(share: float, heads: int) -> int:
-    """Returns how many heads are a share of them, rounded up as Crosbie & Shutova do."""
+    """How many heads are a share of them, rounded up as Crosbie & Shutova do."""
     return ceil(round(share * heads, 9))
 
 
-def plan(score: Floats, norms: Floats, setup: Setup, seed: int = 0) -> Plan:
-    """Returns the sets of heads and the edits for prefix-matching scores [L, H].
+def plan(score: Floats, norms: Floats, setup: Mapping[str, Any], seed: int = 0) -> Plan:
+    """The sets of heads and the edits for prefix-matching scores [L, H].
 
     norms: the lengths [L, H] of what heads write. No head of a control set has a score of 0.3 or more; layers with too
     few such heads leave no layer-matched sets. Raises ValueError where there are too few heads for norm-matched sets.
     """
-    chosen = top(score, setup.primary)
-    eligible = score < INDUCTION_HEAD
+    chosen, eligible = top(score, setup["primary"]), score < INDUCTION_HEAD
+    sets = setup["control_sets"]
     controls = {
-        Group.LAYER_MATCHED: []
-        if shortage(chosen, eligible)
-        else layer_matched(chosen, eligible, setup.control_sets, seed),
-        Group.NORM_MATCHED: norm_matched(chosen, eligible, norms, setup.control_sets, seed),
+        LAYER_MATCHED: [] if shortage(chosen, eligible) else layer_matched(chosen, eligible, sets, seed),
+        NORM_MATCHED: norm_matched(chosen, eligible, norms, sets, seed),
     }
-    edits = {Row(Group.WHOLE): WHOLE, Row(Group.ABLATED, setup.primary): Edit.ablate(chosen, setup.mode)}
-    for group, sets in controls.items():
-        edits |= _numbered(group, [Edit.ablate(heads, setup.mode) for heads in sets])
-    edits[Row(Group.KNOCKED_OUT)] = Edit.knock_out(chosen)
-    others = (controls[Group.LAYER_MATCHED] or controls[Group.NORM_MATCHED])[:3]
-    edits |= _numbered(Group.KNOCKED_OUT_IN_OTHERS, [Edit.knock_out(heads) for heads in others])
-    for group in (Group.RANDOM_KEYS, Group.PREVIOUS_PART):
-        edits[Row(group)] = Edit.knock_out(chosen, group.value, seed)
+    edits = {WHOLE: NOTHING, ablated_row(len(chosen)): Edit.ablate(chosen, setup["mode"])}
+    for kind, drawn in controls.items():
+        edits |= {f"{kind} {draw}": Edit.ablate(heads, setup["mode"]) for draw, heads in enumerate(drawn, 1)}
+    edits[KNOCKED_OUT] = Edit.knock_out(chosen)
+    others = (controls[LAYER_MATCHED] or controls[NORM_MATCHED])[:3]
+    edits |= {f"{KNOCKED_OUT_IN_OTHERS} {draw}": Edit.knock_out(heads) for draw, heads in enumerate(others, 1)}
+    edits |= {pattern: Edit.knock_out(chosen, pattern, seed) for pattern in OTHER_PATTERNS}
     return Plan(setup, chosen, controls, edits)
 
 
-def _numbered(group: Group, edits: Sequence[Edit]) -> dict[Row, Edit]:
-    return {Row(group, draw=draw): edit for draw, edit in enumerate(edits, 1)}
+# ------------------------------------------------------------------------------------------------ what was measured
 
 
-def previous_token_heads(previous: Floats, score: Floats, seed: int = 0) -> tuple[list[Head], list[list[Head]]]:
-    """Returns the heads that give most attention to the token before, and three layer-matched sets of other heads.
+@dataclass(frozen=True)
+class TaskShots:
+    """Right answers to one task at several numbers of demonstrations, each with means of its own.
 
-    previous: that attention [L, H], 0 for heads that do not count; score: prefix-matching scores [L, H]. The heads are
-    those from 0.3 on, at most four, or the best one where there are none. The other heads are below 0.3 in both scores;
-    there are no sets where a layer has too few of them.
+    unrelated: whether the labels are Foo and Bar, which are unrelated to its classes. right: answers by the number of
+    demonstrations and by row, [R, N]; controls: the control sets among its rows. chance: what guessing and always
+    answering with the most frequent class have at most. check: whether the whole model does the task, on other queries
+    with the most demonstrations; does_bare: whether it is above chance without any. available: how many queries there
+    are.
     """
-    makers = [head for head in top(previous, 4) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
-    eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
-    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, 3, seed)
+
+    task: str
+    unrelated: bool
+    right: Mapping[int, Mapping[str, Bools]]
+    ablated: str
+    controls: tuple[str, ...]
+    chance: float
+    check: TaskCheck
+    available: int
+    does_bare: bool = False
+
+    @property
+    def name(self) -> str:
+        """How figures, tables and values files call it."""
+        return f"{self.task}, Foo/Bar" if self.unrelated else self.task
+
+    @property
+    def most(self) -> int:
+        """The largest number of demonstrations."""
+        return max(self.right)
+
+    @property
+    def queries(self) -> int:
+        """How many queries were asked."""
+        return self.right[self.most][WHOLE].shape[1]
+
+    def by_query(self, shots: int, row: str) -> NDArray[np.float64]:
+        """How often each query is answered right, [N]; the mean of all runs."""
+        return np.asarray(self.right[shots][row], dtype=np.float64).mean(axis=0)
+
+    def benefit(self, row: str = WHOLE) -> NDArray[np.float64]:
+        """What demonstrations are worth under an edit, by query [N]."""
+        return self.by_query(self.most, row) - self.by_query(0, row)
