@@ -46,7 +46,7 @@ def faithfulness(circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLi
 def area(
     circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLike | None = None, *, absolute: bool
 ) -> Interval:
-    """CPR, the integral of f over k, or CMD (absolute), that of |1 - f|, with its 95 % interval over prompts.
+    """CPR, the integral of f [K] over k, or CMD (absolute), that of |1 - f|, with its 95 % interval over prompts.
 
     The circuits are those of SHARES. The integral is that of straight lines between the nominal shares, so a circuit
     that is always faithful (f = 1) has a CPR of .999 and a CMD of 0. CPR has no upper bound.
