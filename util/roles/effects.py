@@ -28,7 +28,7 @@ def chunks(numbers: Sequence[int], size: int) -> Blocks:
 
 
 def cut_and_control(lost: Mapping[str, Any], heads: Heads) -> tuple[Floats, Floats]:
-    """Returns an effect and its control, as most measures have them."""
+    """Returns an effect and its control, [M, C] each, as most measures have them."""
     return lost["cut"], lost["control"]
 
 
