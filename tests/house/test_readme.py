@@ -8,7 +8,7 @@ import pytest
 from tests.stored import FOLDERS, flat, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.ioi_patching.conclude import dip, few_edges, kept_alone
+from util.figures.ioi_patching.show import dip, few_edges, kept_alone
 from util.figures.ioi_patching.show import conclude
 from util.show.claims import claims_table
 from util.show.words import written

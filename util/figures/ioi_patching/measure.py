@@ -140,7 +140,7 @@ def example(study: Study) -> Arrays:
 
     log_softmax [2, V]: after base and source; scores [2]: their logit differences; answers [2]: tokens of the names;
     words: two lists, the most probable next tokens. source [T], tokens [T]: of the source, as numbers and as text;
-    first: the position from which on the prompts differ. z [L, T, H, dv]: the outputs of all heads on the source; norms
+    z [L, T, H, dv]: the outputs of all heads on the source; norms
     [L, H]: of the heads' outputs on the base. permuted, patched [L, H]: logit differences of the base run with one head
     shuffled, or from the source.
     """
@@ -163,7 +163,6 @@ def example(study: Study) -> Arrays:
             "words": [[tokenizer.decode([int(token)]) for token in row] for row in likeliest],
             "source": np.array(tokens.source),
             "tokens": [tokenizer.decode([token]) for token in tokens.source],
-            "first": tokens.first,
             "z": np.stack([part[0].float().cpu().numpy() for part in z.values()]),
             "norms": np.stack(norms),
             "permuted": patch_map(model, base, permuted(base_z, settings.seed), answers)[0][0],
@@ -374,10 +373,10 @@ def edges(study: Study) -> Arrays:
     """Scores of all edges of the component graph on some pairs; exact effects and circuits on fresh ones.
 
     graph, refused: see `taken_apart`, which is all for a class whose layers cannot be. means: by method, the mean score
-    of every edge [U, V]; "exact" is among them where all edges were measured on the pairs that scores are of, too.
-    drawn [E, 2]: sender and reader of the edges whose exact effects were measured; effects [N, E]: how far the logit
-    difference falls. circuits: for every ranking, by signed scores and by absolute ones, its sizes [K], its runs [K, N]
-    and those without any edge [N]. full [N]: logit differences of the base run; clusters [N].
+    of every edge [U, V]. drawn [E, 2]: sender and reader of the edges whose exact effects were measured; effects
+    [N, E]: how far the logit difference falls. circuits: for every ranking, by signed scores and by absolute ones, its
+    sizes [K], its runs [K, N] and those without any edge [N]. full [N]: logit differences of the base run; clusters
+    [N].
     """
     settings, apart = study.settings, taken_apart(study)
     if apart["refused"]:
@@ -387,11 +386,6 @@ def edges(study: Study) -> Arrays:
     graph = ComponentGraph(*apart["graph"])
     means: dict[str, Any] = {method: _edge_scores(study, scored, method) for method in numbers.METHODS}
     drawn = numbers.drawn_edges(graph, means, settings.exact_edges, settings.seed)
-    effects = _exact_effects(study, judged, drawn)
-    if len(drawn) == graph.size:
-        means[numbers.EXACT] = np.zeros(graph.shape)
-        exact = _exact_effects(study, scored, drawn)["effects"].mean(0, dtype=np.float64)
-        means[numbers.EXACT][tuple(drawn.T)] = exact
     rankings = dict(means)
     for place in range(1, RANDOM + 1):
         rankings[f"random {place}"] = np.random.default_rng((settings.seed, place)).standard_normal(graph.shape)
@@ -401,7 +395,7 @@ def edges(study: Study) -> Arrays:
         }
         for name, scores in rankings.items()
     }
-    return {**apart, "means": means, "drawn": drawn, "circuits": circuits, **effects}
+    return {**apart, "means": means, "drawn": drawn, "circuits": circuits, **_exact_effects(study, judged, drawn)}
 
 
 def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> Any:

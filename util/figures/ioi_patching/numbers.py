@@ -23,11 +23,9 @@ from util.stats.heads import top
 from util.stats.intervals import (
     Intervals,
     accuracy,
-    bootstrap_interval,
     mean_interval,
     mean_intervals,
     ratio_of_means,
-    resampled,
 )
 from util.stats.splits import halves
 
@@ -47,7 +45,6 @@ METHODS: Final = (EAP, EAP_IG)
 EXACT: Final = "exact"
 BANDS = 5  # of edges by the size of their scores, from each of which equally many are drawn
 LISTED = 10  # edges
-DRAWS = 1000  # bootstrap samples of clusters
 MAPS = ("noised", "base", "source", "clusters")
 
 
@@ -260,11 +257,11 @@ def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, 
     places = np.argwhere(graph.edges)
     if len(places) <= count:
         return places
-    ranked = {name: np.argsort(-np.abs(scores[graph.edges]), kind="stable") for name, scores in means.items()}
-    band = count // BANDS
-    chosen = [*ranked[EAP_IG][:band]]
-    chosen += [*ranked[EAP][~np.isin(ranked[EAP], chosen)][:band]]
-    rest = ranked[EAP_IG][~np.isin(ranked[EAP_IG], chosen)]
+    band, strengths = count // BANDS, {name: -np.abs(scores[graph.edges]) for name, scores in means.items()}
+    by_ig, by_eap = (np.argsort(strengths[method], kind="stable") for method in (EAP_IG, EAP))
+    chosen = [*by_ig[:band]]
+    chosen += [*by_eap[~np.isin(by_eap, chosen)][:band]]
+    rest = by_ig[~np.isin(by_ig, chosen)]
     bounds = np.geomspace(band, len(rest), BANDS - 1).round().astype(int)
     draw = np.random.default_rng(seed)
     for start, stop in zip((0, *bounds[1:-1]), bounds[1:], strict=True):
@@ -274,60 +271,28 @@ def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, 
     return places[np.sort(chosen)]
 
 
-def shares(effects: Floats, whole: Floats, clusters: Ints | None = None) -> Intervals:
-    """Effects [N, E] as shares of the whole effect [N]: [E], as `normalised`; NaN where the whole is not above 0."""
-    if not whole.mean() > 0:
-        return Intervals(*np.full((3, effects.shape[1]), np.nan))
-    return _ratios(effects, whole, clusters)
-
-
-def redrawn_carriers(effects: Floats, whole: Floats, clusters: Ints) -> Bools:
-    """Which effects [N, E] are `carriers` in bootstrap samples of the clusters, [D, E]."""
-    units = [np.flatnonzero(clusters == cluster) for cluster in np.unique(clusters)]
-    sums = np.stack([effects[pairs].sum(0, dtype=np.float64) for pairs in units])
-    wholes = np.array([whole[pairs].sum() for pairs in units])
-    samples = (np.repeat(np.arange(len(units)), times) for times in resampled(len(units), DRAWS))
-    return np.stack([carriers(shares(sums[sample], wholes[sample])) for sample in samples])
-
-
-def share_found(order: Ints, matter: Bools) -> float:
-    """Of the edges that matter [E], the share among equally many of those that come first in an order [E]."""
-    number = int(matter.sum())
-    return float(matter[order[:number]].mean()) if number else np.nan
-
-
 def edges(arrays: Arrays, settings: Any) -> Numbers:
-    """Edges of the component graph: how estimates agree with exact effects on fresh pairs, and circuits of them.
+    """Edges of the component graph: how estimates compare with exact effects on fresh pairs, and circuits of edges.
 
-    strongest: those with the largest exact effects, with their estimates. found: by method, of the edges that matter,
-    the share among equally many with the highest absolute scores, NaN where none does; intervals are over clusters of
-    the fresh pairs, with the scores as they are. curves: by score, the circuits of signed rankings with their CPR, and
-    of absolute ones with their CMD. Where a class has no edges, refused alone.
+    strongest: those with the largest exact effects, with their estimates. matter: of so many `drawn` edges, how many
+    are `carriers`. curves: by score, the circuits of signed rankings with their CPR, and of absolute ones with their
+    CMD. Where a class has no edges, refused alone.
     """
     if arrays["refused"]:
         return {"component graph": {"refused": arrays["refused"]}}
     graph, drawn, circuits = ComponentGraph(*arrays["graph"]), arrays["drawn"], arrays["circuits"]
-    effects, full, clusters = arrays["effects"], arrays["full"], arrays["clusters"]
+    full, clusters = arrays["full"], arrays["clusters"]
     whole = full.astype(np.float64) - [*circuits.values()][-1]["CMD"]["empty"]
-    exact = shares(effects, whole, clusters)
-    matter, redrawn = carriers(exact), redrawn_carriers(effects, whole, clusters)
-    unit = whole.mean() if whole.mean() > 0 else np.nan
-    estimates = {name: mean[tuple(drawn.T)].astype(np.float64) / unit for name, mean in arrays["means"].items()}
-    found = {}
-    for method, scores in estimates.items():
-        order = np.argsort(-np.abs(scores), kind="stable")
-        again = np.array([share_found(order, sample) for sample in redrawn])
-        found[method] = bootstrap_interval(share_found(order, matter), again, within=(0, 1))
-    strongest = {
-        graph.name(drawn[place].tolist()): {
-            EXACT: exact[place], **{method: float(estimates[method][place]) for method in METHODS}
-        }
-        for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED])
-    }  # fmt: skip
+    unit = whole.mean() if whole.mean() > 0 else np.nan  # else nothing is a share of it
+    exact = _ratios(arrays["effects"], np.full_like(whole, np.nan) if np.isnan(unit) else whole, clusters)
+    strongest = {}
+    for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED]):
+        estimates = {method: float(arrays["means"][method][tuple(drawn[place])]) / unit for method in METHODS}
+        strongest[graph.name(drawn[place].tolist())] = {EXACT: exact[place], **estimates}
     curves: dict[str, Numbers] = {name: {} for name in circuits}
     for name, runs in circuits.items():
         for by, run in runs.items():
             curve = Curve(SHARES, run["sizes"], by == "CMD", run["runs"], full, run["empty"], clusters)
             curves[name][by] = curve.values() | {"faithfulness": vars(curve.faithfulness)}
-    counts = {"drawn": len(drawn), "matter": int(matter.sum()), "pairs": len(full)}
-    return {"component graph": {"strongest": strongest, "found": found, "curves": curves, **counts}}
+    counts = {"drawn": len(drawn), "matter": int(carriers(exact).sum()), "pairs": len(full)}
+    return {"component graph": {"strongest": strongest, "curves": curves, **counts}}
