@@ -47,7 +47,8 @@ def pair(request):
 
 def study_of(pair, folder, **options):
     """A study of a given model that has the embedded model's tokenizer, and prompts for it."""
-    given = Model.given(*pair, options.pop("name", "given:toy"))
+    model, tokenizer = pair
+    given = Model.given(model, tokenizer, options.pop("name", "given:toy"))
     return Study("ioi_patching", given, held_out=True, folder=folder, **options)
 
 
@@ -383,7 +384,7 @@ def test_the_population_chooses_on_one_half_and_measures_on_the_other():
     values = many(data)
     found = values["population"]
     np.testing.assert_array_equal(numbers.chosen_on_a_half(data, SETTINGS), found["chosen"])
-    assert list(heads_table(values, 2).index) == ["L1H2", "L2H0"] and len(heads_table(values, 99)) == 12
+    assert list(heads_table(values).index[:2]) == ["L1H2", "L2H0"] and len(heads_table(values)) == 8
     share, noised = intervals(found["measured"])[1, 2], intervals(found["noised"])
     assert share.low < 0.5 < share.high and share.value != found["chosen"][1, 2] != noised.value[1, 2]
     assert found["accuracy"].value == 1

@@ -129,7 +129,7 @@ def test_without_a_whole_effect_nothing_is_a_share_of_it():
 
 # ------------------------------------------------------------------------------------------------ measures
 
-SMALL = {"prompts": 8, "edge_pairs": 4, "exact_edges": 20, "held_out": True, "untrained_control": False}
+SMALL: dict = {"prompts": 8, "edge_pairs": 4, "exact_edges": 20, "held_out": True, "untrained_control": False}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,9 @@ def pair():
 @pytest.fixture(scope="module")
 def study(pair, tmp_path_factory):
     """A small measurement on a toy."""
-    return Study("ioi_patching", Model.given(*pair, "given:toy"), folder=tmp_path_factory.mktemp("edges"), **SMALL)
+    model, tokenizer = pair
+    given = Model.given(model, tokenizer, "given:toy")
+    return Study("ioi_patching", given, folder=tmp_path_factory.mktemp("edges"), **SMALL)
 
 
 def test_scores_are_of_some_pairs_and_exact_effects_and_circuits_of_fresh_ones(study):

@@ -127,8 +127,8 @@ def population_says(values: Values) -> Iterator[str]:
     population, heads = values["population"], _strongest(values["population"])
     beyond, first = carriers(intervals(population["noised"])), heads[0]
     certain = [head for head in heads if beyond[head]]
-    carry = "{n:none} of {number} heads {n:carries|carry} more than a hundredth of the effect for certain"
-    yield say(carry, n=len(certain), number=len(heads))
+    many = "{n:none} of {number} heads {n:carries|carry} more than a hundredth of the effect for certain"
+    yield say(many, n=len(certain), number=len(heads))
     yield (
         f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, carries "
         f"{interval_at(population['measured'], *first)} of the effect on the other half."
@@ -151,10 +151,10 @@ def population_says(values: Values) -> Iterator[str]:
         )
 
 
-def heads_table(values: Values, count: int = HEADS) -> pd.DataFrame:
+def heads_table(values: Values) -> pd.DataFrame:
     """The strongest heads, a row each: their share on the other half, and what all pairs say."""
     population = values["population"]
-    heads = _strongest(population)[:count]
+    heads = _strongest(population)[:HEADS]
     columns = {
         "lost without it": population["noised"]["value"],
         "restored by it alone": population["denoised"]["value"],
@@ -272,10 +272,9 @@ def few_edges(graph: Values) -> str:
     """
     curves = {name: found["CMD"] for name, found in graph["curves"].items()}
     enough = [
-        (int(curves[method]["sizes"][at]), at, method)
+        (int(curves[method]["sizes"][at]), int(at), method)
         for method in METHODS
-        for at, kept in enumerate(curves[method]["faithfulness"]["value"])
-        if (kept or 0) >= KEPT
+        for at in np.flatnonzero(intervals(curves[method]["faithfulness"]).value >= KEPT)
     ]
     if not enough:
         return ""
@@ -308,11 +307,12 @@ def edges_say(values: Values) -> Iterator[str]:
 
 def edges_table(values: Values) -> pd.DataFrame:
     """The strongest edges with their estimates; nothing where no edge matters."""
-    graph, rows = values["component graph"], {}
-    for name, edge in graph["strongest"].items() if graph.get("matter") else ():
-        rows[name] = {EXACT: written(edge[EXACT]), **{method: f"{edge[method]:.3f}" for method in METHODS}}
-    ranked = sorted(rows, key=lambda name: -abs(graph["strongest"][name][EXACT][0]))
-    return pd.DataFrame.from_dict({name: rows[name] for name in ranked}, orient="index")
+    graph = values["component graph"]
+    strongest = graph["strongest"] if graph.get("matter") else {}
+    names = sorted(strongest, key=lambda name: -abs(strongest[name][EXACT][0]))
+    shares = [written(strongest[name][EXACT]) for name in names]
+    estimates = {method: [f"{strongest[name][method]:.3f}" for name in names] for method in METHODS}
+    return pd.DataFrame({EXACT: shares, **estimates}, index=names)
 
 
 # ------------------------------------------------------------------------------------------------ the figure
