@@ -21,7 +21,7 @@ from tests.benchmarks.tasks import model_of, pair_of
 
 def ours(model: str) -> Run:
     from util.engine.handshake import prepare
-    from util.figures.ioi_patching.patching import heads_of, patch_map
+    from util.figures.ioi_patching.measure import heads_of, patch_map
 
     patched = model_of(model)
     prepare(patched)

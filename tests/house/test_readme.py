@@ -8,8 +8,7 @@ import pytest
 from tests.stored import FOLDERS, flat, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.ioi_patching.conclude import dip, few_edges, kept_alone
-from util.figures.ioi_patching.show import conclude
+from util.figures.ioi_patching.show import conclude, few_edges, kept_alone, telling_sizes
 from util.show.claims import claims_table
 from util.show.words import written
 
@@ -72,7 +71,10 @@ def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
     assert f"to the repeated name ({reads:.2f})" in ROWS[3][COLUMNS["embedded"]]
     stored, row = values("ioi_patching", "smollm2"), ROWS[3][COLUMNS["smollm2"]]
     kept = kept_alone(stored)
-    assert dip(kept) == (4, 32) and f"32 keep {kept[32].value:.2f} and 128 keep {kept[128].value:.2f}" in row
+    assert (
+        telling_sizes(kept, 270) == [4, 32, 128]
+        and f"32 keep {kept[32].value:.2f} and 128 keep {kept[128].value:.2f}" in row
+    )
     edges = few_edges(stored["component graph"])
     assert edges.replace(" inputs", "").partition(" of the effect")[0] in row
 

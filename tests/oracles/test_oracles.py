@@ -96,7 +96,7 @@ def theirs(what: str, task: dict[str, Any], folder: Path) -> Any:
 def test_the_patch_map_of_a_real_model_is_the_librarys(library: str, model: Any, tmp_path: Path) -> None:
     import torch
 
-    from util.figures.ioi_patching.patching import heads_of, patch_map
+    from util.figures.ioi_patching.measure import heads_of, patch_map
     from util.figures.ioi_patching.show import EXAMPLE
 
     net, tokenizer = model

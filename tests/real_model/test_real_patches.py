@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import Subject
-from util.figures.ioi_patching import patching
+from util.figures.ioi_patching import measure
 from util.figures.ioi_patching.show import EXAMPLE
 from util.scores.paths import path_effects
 
@@ -51,8 +51,8 @@ def subject(request: Any) -> Iterator[Subject]:
 
 def test_the_patch_map_is_that_of_hooks(subject: Subject) -> None:
     pair = pair_of(subject)
-    ours, base = patching.patch_map(
-        subject.model, pair.base, patching.heads_of(subject.model, pair.source), pair.answers, pair.first
+    ours, base = measure.patch_map(
+        subject.model, pair.base, measure.heads_of(subject.model, pair.source), pair.answers, pair.first
     )
     assert ours.shape == (1, 30, 9)
     z = plain.outputs(subject.twin, pair.source)
@@ -74,8 +74,8 @@ def test_the_patch_map_is_that_of_hooks(subject: Subject) -> None:
 
 def test_direct_effects_are_those_of_freezing_what_comes_later(subject: Subject) -> None:
     pair = pair_of(subject)
-    z, other = patching.heads_of(subject.model, pair.base), patching.heads_of(subject.model, pair.source)
-    ours = patching.direct_map(subject.model, pair.base, z, other, pair.answers)[0]
+    z, other = measure.heads_of(subject.model, pair.base), measure.heads_of(subject.model, pair.source)
+    ours = measure.direct_map(subject.model, pair.base, z, other, pair.answers)[0]
     plainly = difference(subject.twin(pair.base, use_cache=False).logits, pair.answers)
     base, source = (plain.outputs(subject.twin, ids) for ids in (pair.base, pair.source))
     strongest = np.unravel_index(np.abs(ours).argmax(), ours.shape)

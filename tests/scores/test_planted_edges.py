@@ -16,7 +16,7 @@ import torch
 from tests import architectures
 from util.engine.components import blocks_of
 from util.engine.handshake import prepare
-from util.figures.ioi_patching.patching import logit_difference
+from util.figures.ioi_patching.measure import logit_difference
 from util.figures.planted_controls import name_tokens, planted_control
 from util.models import planted
 from util.prompts.ioi import group_by_shape

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from util.card.topics import SCHEMA, Card
-from util.figures.ioi_patching.conclude import kept_alone
 from util.figures.ioi_patching.numbers import carriers, intervals
+from util.figures.ioi_patching.show import kept_alone
 from util.figures.role_atlas.show import place_of
 from util.roles.rules import Role
 from util.show.draw import Grid

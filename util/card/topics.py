@@ -8,7 +8,6 @@ from typing import Any
 from util.figures.edge_ablation import show as edges
 from util.figures.induction_scores import show as induction
 from util.figures.ioi_patching import show as ioi
-from util.figures.ioi_patching.conclude import circuit_concludes, kept_alone
 from util.figures.role_atlas import show as roles
 from util.show.part import Figure, Values
 
@@ -19,10 +18,10 @@ Says = Callable[[Values], Iterable[str]]
 
 def ioi_says(values: Values) -> Iterator[str]:
     """How many heads are enough, which carry the effect, and which paths are between them, if the task is done."""
-    yield circuit_concludes(values)
-    if kept_alone(values):
+    yield from ioi.circuit_says(values)
+    if ioi.kept_alone(values):
         yield from ioi.population_says(values)
-        yield from ioi.paths_conclude(values)
+        yield from ioi.paths_say(values)
 
 
 def word_pairs_say(values: Values) -> Iterator[str]:

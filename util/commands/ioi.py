@@ -41,7 +41,7 @@ def run(
     print(*[*predictions_say(values)][2:], *patching_says(values), sep="\n")
     found, example = values["population"], values["example"]
     rows = by_head({
-        "noised": intervals(found["noised"]), "denoised": intervals(found["denoised"]), "estimate": found["estimate"],
+        "noised": intervals(found["noised"]), "denoised": intervals(found["denoised"]),
         "direct": found["direct"], "example patched": values["patched"], "example permuted": values["permuted"],
         "example norm": example["norms"],
     })  # fmt: skip

@@ -19,7 +19,5 @@ IN_VALUES = {
     "claims": "there is not shown to be anything that could be lost, so that a share of it has no interval",
     "shared": "a share of the units that pruning leaves, where it leaves none",
     "random": "a share of the units that random prunings leave, where they leave none",
-    "found": "a share of the edges that matter, where none does",
-    "agreement": "a rank correlation of fewer than two edges, of equal scores, or where there is no whole effect",
     "selectivity": "a ratio whose denominator is 0",
 }

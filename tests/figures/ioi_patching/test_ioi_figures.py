@@ -10,11 +10,9 @@ from matplotlib.figure import Figure
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.ioi_patching import numbers, show
-from util.figures.ioi_patching.conclude import dip, kept_alone
-from util.figures.ioi_patching.show import FIGURE, circuit_of
+from util.figures.ioi_patching.show import FIGURE, circuit_of, kept_alone, telling_sizes
 from util.roles.rules import Role
 from util.scores.evaluation import SHARES
-from util.show.draw import draw
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
 from util.stats.heads import head_name
@@ -54,21 +52,14 @@ def paths(layers: int, heads: int) -> dict[str, Any]:
 
 
 def component_graph() -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    exact = [0.9, -0.5, 0.3, 0.2, 0.1, -0.1, 0.05, 0.04, 0.03, 0.02]
-    strongest = {
-        f"a28.h8->a29.h{n}<q>": {"exact": Interval(one, one - 0.05, one + 0.05), "EAP": one, "EAP-IG inputs": one}
-        for n, one in enumerate(exact)
+    names = [f"a28.h8->a29.h{number}<q>" for number in range(10)]
+    edge = {"exact": Interval(0.9, 0.8, 1.0), "EAP": 0.5, "EAP-IG inputs": 0.7}
+    curve = {"faithfulness": around(np.linspace(0, 1, 10)), "shares": SHARES, "sizes": np.arange(10)}
+    curves = {
+        name: {area: {area: ONE, **curve} for area in ("CPR", "CMD")}
+        for name in ("EAP", "EAP-IG inputs", "random 1", "random 2")
     }
-    curves = {}
-    for name in ("EAP", "EAP-IG inputs", "exact", "random 1", "random 2"):
-        kept = around(np.r_[np.sort(rng.random(9)), 1.0])
-        shared = {"faithfulness": kept, "shares": SHARES, "sizes": np.arange(10)}
-        curves[name] = {measure: {measure: ONE, **shared} for measure in ("CPR", "CMD")}
-    found = dict.fromkeys(("EAP", "EAP-IG inputs", "exact"), ONE)
-    agreement = {method: {"all": ONE} for method in found}
-    more = {"strongest": strongest, "found": found, "agreement": agreement, "curves": curves}
-    return {**more, "drawn": 400, "matter": 5, "pairs": 32}
+    return {"strongest": dict.fromkeys(names, edge), "curves": curves, "drawn": 400, "matter": 5, "pairs": 32}
 
 
 @cache
@@ -85,8 +76,7 @@ def values_of(layers: int, heads: int, model: str = "given:toy") -> dict[str, An
     }  # fmt: skip
     population = {
         "intact": ONE, "corrupted": (-1.0, -2.0, 0.0), "accuracy": ONE, "pairs": 128, "noised": around(effects),
-        "denoised": around(effects), "estimate": 0.8 * effects, "direct": effects / 2, "chosen": effects,
-        "measured": around(effects),
+        "denoised": around(effects), "direct": effects / 2, "chosen": effects, "measured": around(effects),
     }  # fmt: skip
     sizes = [2**power for power in range(20) if 2**power < layers * heads]
     shares = {str(size): Interval(*(np.array([1, 0.9, 1.1]) * (1 - 1 / (1 + size)))) for size in sizes}
@@ -123,12 +113,6 @@ def test_every_picture_can_be_read(name, layers, heads, width):
     assert figure.get_size_inches()[0] == width
 
 
-def test_published_roles_stand_beside_heads():
-    figure = picture("population", values_of(12, 12, "gpt2"))
-    names = [text.get_text() for text in figure.axes[1].get_xticklabels()]
-    assert "L0H0" in names and faults(figure) == []
-
-
 @pytest.mark.parametrize(("name", "scale"), [("p2", 10), ("p5", -10), ("population", 1)])
 @pytest.mark.parametrize(("layers", "heads"), [*SHAPES, (80, 64)])
 def test_maps_have_layers_across_and_colours_that_end_where_they_are_to(name, scale, layers, heads):
@@ -162,82 +146,80 @@ def test_names_of_heads_stand_apart_inside_their_panel():
     assert all(not one.overlaps(other) for number, one in enumerate(boxes) for other in boxes[:number])
 
 
-# ------------------------------------------------------------------------------------------------ what titles say
+# ------------------------------------------------------------------------------------------------ what is said
 
 
-def said(figure: Figure) -> list[str]:
-    """The finding and the setting of a figure, without its line breaks."""
-    return [figure.get_suptitle().replace("\n", " "), figure.texts[-1].get_text().replace("\n", " ")]
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("p1", "After the base the model puts Mike above Emma by 9.4 logits, after the source Emma above Mike by 10.4"),
+        ("p2", "Of single heads, shuffling L2H1 changes the logit difference most: +11.0"),
+        ("p3", "Head outputs are longest in layer 0: mean norm 1.6, 1.5 over all layers"),
+        ("p4", 'Heads tell the two "Mike" apart most unequally in layer 0: by a factor of 2'),
+        ("p5", "L2H1 alone from the source moves the logit difference by -11.0, all together by -19.8"),
+        ("population", "Six of 32 heads carry more than a hundredth of the effect for certain"),
+    ],
+)
+def test_titles_say_what_was_found(name, wanted):
+    assert title(name, values_of(4, 8)) == wanted
 
 
-def test_titles_of_one_pair_say_what_was_found():
+def test_settings_stand_below_titles():
     values = values_of(4, 8)
-    assert said(picture("p1", values)) == [
-        "After the base the model puts Mike above Emma by 9.4 logits, after the source Emma above Mike by 10.4",
-        f"{LONG_NAME}, one pair of prompts of 17 tokens",
-    ]
-    assert title("p2", values) == "Of single heads, shuffling L2H1 changes the logit difference most: +11.0"
-    assert title("p5", values) == (
-        "L2H1 alone from the source moves the logit difference by -11.0, all together by -19.8"
-    )
-    assert title("p3", values).startswith("Head outputs are longest in layer ")
-    ratio = values["selectivity"]
-    assert f"layer {ratio.argmax()}: by a factor of {ratio.max():.0f}" in title("p4", values)
-    wrong = values | {"scores": [-1.0, -2.0]}  # the same name after both prompts
-    assert title("p1", wrong).count("Emma above Mike") == 2
+    wanted = {
+        "p1": f"{LONG_NAME}, one pair of prompts of 17 tokens",
+        "population": f"{LONG_NAME}, random_name, 128 pairs",
+        "paths": f"{LONG_NAME}, random_name, 32 fresh pairs; numbers: on cards to the logits, on lines the 5 strongest",
+    }
+    for name, setting in wanted.items():
+        about = FIGURE.parts[name].about
+        assert about is not None and about(values) == setting
+    assert title("p1", values | {"scores": [-1.0, -2.0]}).count("Emma above Mike") == 2  # the same name after both
+    quiet = values | {"population": values["population"] | {"noised": around(effects_of(4, 8), 2)}}
+    assert title("population", quiet) == "None of 32 heads carry more than a hundredth of the effect for certain"
 
 
-def test_the_title_of_the_population_counts_heads_and_names_the_strongest():
-    values = values_of(12, 12)
-    assert said(picture("population", values)) == [
-        "6 of 144 heads carry more than a hundredth of the effect for certain; L10H1 carries 1.10 [1.05, 1.15]",
-        f"{LONG_NAME}, random_name, 128 pairs",
-    ]
-    quiet = values | {"population": values["population"] | {"noised": around(effects_of(12, 12), 2)}}
-    assert title("population", quiet) == "None of 144 heads carries more than a hundredth of the effect for certain"
+SHARES_OF_SETS: dict = {
+    "4 of 32 heads alone keep 1.16 [1.06, 1.26] of the logit difference": (32, {1: 0.5, 4: 1.16, 16: 1.0}),
+    "4 of 32 heads alone keep 0.95 [0.85, 1.05] of the logit difference, 16 keep 0.30": (
+        32, {1: 0.5, 4: 0.95, 16: 0.3, 24: 0.9},
+    ),
+    "4 of 32 heads alone keep 0.95 [0.85, 1.05] of the logit difference": (32, {1: 0.5, 4: 0.95, 16: 0.8}),
+    "128 of 270 heads alone keep 0.85 [0.75, 0.95] of the logit difference": (270, {4: 0.76, 128: 0.85, 256: 1.0}),
+}  # fmt: skip
 
 
-def test_the_title_of_the_curve_calls_few_heads_enough_only_where_they_are():
-    """ "The strongest 256 heads alone keep nine tenths", of 270, was no finding."""
+@pytest.mark.parametrize("wanted", SHARES_OF_SETS)
+def test_the_title_of_the_curve_calls_few_heads_enough_only_where_they_are(wanted):
+    """ "The strongest 256 heads alone keep nine tenths", of 270, was no finding. Overlapping intervals are no dip."""
+    heads, shares = SHARES_OF_SETS[wanted]
+    faithful = {str(size): Interval(share, share - 0.1, share + 0.1) for size, share in shares.items()}
+    random = {size: [0.1, 0.2] for size in faithful}
+    circuit = {"faithfulness": faithful, "whole": (8.0, 7.0, 9.0), "random": random}
+    values = {"circuit": circuit, "population": {"chosen": np.zeros((1, heads))}}
+    assert title("circuit", values) == wanted
+    undone = values | {"circuit": circuit | {"whole": (8.0, -1.0, 9.0)}}
+    assert title("circuit", undone) == "The model does not do the task, so there is no circuit to look for"
 
-    def finding(shares: dict[int, float], heads: int = 32, low: float = 7.0) -> str:
-        faithful = {str(size): Interval(share, share - 0.1, share + 0.1) for size, share in shares.items()}
-        circuit = {"faithfulness": faithful, "whole": (8.0, low, 9.0)}
-        return title("circuit", {"circuit": circuit, "population": {"chosen": np.zeros((1, heads))}})
 
-    assert finding({1: 0.5, 4: 1.16, 16: 1.0}) == "4 of 32 heads alone keep 1.16 [1.06, 1.26] of the logit difference"
-    assert finding({1: 0.5, 4: 0.95, 16: 0.3, 24: 0.9}) == (
-        "4 of 32 heads alone keep 0.95 [0.85, 1.05] of the logit difference, 16 keep 0.30: "
-        "mean ablation of most heads breaks the model"
-    )
-    assert "heads alone keep 0.95" in finding({1: 0.5, 4: 0.95, 16: 0.8})  # their intervals overlap
-    assert finding({4: 0.76, 128: 0.85, 256: 1.0}, 270) == (
-        "128 of 270 heads alone keep 0.85 [0.75, 0.95] of the logit difference"
-    )
-    assert finding({1: 0.5, 4: 1.16}, low=-1.0) == ""  # the model does not do the task for certain
-    sure = {size: Interval(share, share - 0.1, share + 0.1) for size, share in {1: 0.6, 2: 0.7, 4: 0.1, 8: 0.3}.items()}
-    assert dip(sure) == (2, 4) and dip({}) is None
-    assert dip({1: sure[4], 2: sure[8], 4: sure[2], 8: sure[1]}) is None  # no larger set keeps less than the last
-    assert [*kept_alone(values_of(4, 8))] == [1, 2, 4, 8, 16]
+def test_a_dip_is_told_with_the_size_that_recovers():
+    sure = {size: Interval(share, share - 0.1, share + 0.1) for size, share in {1: 0.6, 2: 0.7, 4: 0.1, 8: 0.9}.items()}
+    assert telling_sizes(sure, 32) == [2, 4, 8] and [*kept_alone(values_of(4, 8))] == [1, 2, 4, 8, 16]
 
 
 def test_the_title_of_the_paths_counts_those_that_are_certain():
     values = values_of(12, 12)
     found = values["paths"]
     effect = numbers.intervals(found["edges"])
-    count = int(np.isfinite(effect.value).sum())
     sure = [edge for edge in show.certain_paths(found) if edge.channel]
     assert len(sure) == int(numbers.carriers(effect).sum())
     assert abs(sure[0].weight) == np.nanmax(np.abs(effect.value)) and sure[0].channel == "value"
-    assert title("paths", values) == (
-        f"{len(sure)} of {count} paths between heads carry more than a hundredth of the effect for certain, "
-        f"most of all {sure[0].sender} to {sure[0].reader}'s value {sure[0].interval}"
-    )
+    many = f"of {int(np.isfinite(effect.value).sum())} paths between heads carry more than a hundredth of the effect"
+    first, strongest, last = FIGURE.parts["paths"].says(values)
+    assert first == f"{len(sure)} {many} for certain" and last.startswith("Heads that write to the output")
+    assert strongest.startswith(f"The strongest: {sure[0].sender} to {sure[0].reader}'s value {sure[0].interval}, ")
     quiet = values | {"paths": found | {"edges": around(effect.value, 9)}}
-    assert title("paths", quiet) == (
-        f"0 of {count} paths between heads carry more than a hundredth of the effect for certain"
-    )
-    assert faults(picture("paths", quiet)) == []
+    assert title("paths", quiet) == f"0 {many} for certain"
 
 
 # ------------------------------------------------------------------------------------------------ the circuit
@@ -245,48 +227,32 @@ def test_the_title_of_the_paths_counts_those_that_are_certain():
 
 def small_paths() -> dict[str, Any]:
     """L0H1 tells L2H2 mostly by its query, L1H1 mostly by its value."""
-
-    def shares(**entries: float) -> dict[str, np.ndarray]:
-        value = np.array([[np.nan, np.nan, 0.0], [np.nan, np.nan, 0.0], [np.nan] * 3])
-        for sender, share in entries.items():
-            value["ab".index(sender), 2] = share
-        return around(value)
-
-    return {
-        "heads": [(0, 1), (1, 1), (2, 2)], "edges": shares(a=0.6, b=0.1), "query": shares(a=0.5), "key": shares(b=0.04),
-        "value": shares(a=-0.1, b=0.05), "direct": around(np.array([0.0, -0.3, 0.9])), "pairs": 32,
-    }  # fmt: skip
+    shares = {name: np.full((3, 3), np.nan) for name in ("edges", "query", "key", "value")}
+    told = {"edges": (0.6, 0.1, 0), "query": (0.5, 0, 0), "key": (0, 0.04, 0), "value": (-0.1, 0.05, 0)}
+    for name, column in told.items():
+        shares[name][:2, 2] = column[:2]
+    parts = {name: around(share) for name, share in (shares | {"direct": np.array([0.0, -0.3, 0.9])}).items()}
+    return {**parts, "heads": [(0, 1), (1, 1), (2, 2)], "pairs": 32}
 
 
-def test_the_graph_has_the_paths_that_are_certain_and_no_others():
-    graph = circuit_of(small_paths())
+def test_the_graph_has_the_paths_that_are_certain_and_the_roles_that_are_given():
+    graph = circuit_of(small_paths(), {(0, 1): [Role.INDUCTION, Role.MOVER], (3, 3): [Role.FORERUNNER]})
     assert {(*ends, share) for *ends, share in graph.edges(keys=True, data="weight")} == {
         ("L0H1", "L2H2", "query", 0.6), ("L1H1", "L2H2", "value", 0.1),
         ("L1H1", "logits", "", -0.3), ("L2H2", "logits", "", 0.9),
     }  # fmt: skip
     assert dict(graph.nodes(data="layer")) == {"L0H1": 0, "L1H1": 1, "L2H2": 2, "logits": 3}
-    assert graph.edges["L2H2", "logits", ""] == pytest.approx({"weight": 0.9, "low": 0.85, "high": 0.95})
-    [finding, setting] = said(picture("diagram", values_of(4, 8) | {"paths": small_paths()}))
-    assert finding == "4 paths of 3 heads carry more than a hundredth for certain"
-    rule = "numbers: on cards to the logits, on lines the 5 strongest"
-    assert setting == f"{LONG_NAME}, random_name, 32 fresh pairs; {rule}"
-
-
-def test_heads_of_the_diagram_have_the_roles_that_are_given():
-    graph = circuit_of(small_paths(), {(0, 1): [Role.INDUCTION, Role.MOVER], (3, 3): [Role.FORERUNNER]})
     assert dict(graph.nodes(data="roles")) == {"L0H1": "induction, mover", "L1H1": "", "L2H2": "", "logits": ""}
+    assert graph.edges["L2H2", "logits", ""] == pytest.approx({"weight": 0.9, "low": 0.85, "high": 0.95})
 
 
 @pytest.mark.parametrize(("roles", "wanted"), [({}, "no role"), (None, "roles not measured")])
 def test_the_diagram_says_what_heads_without_a_role_are(roles, wanted, monkeypatch):
     monkeypatch.setattr(show, "stored_roles", lambda request: roles)
-    grid = show.diagram(values_of(4, 8) | {"paths": small_paths()})
-    assert grid is not None
-    assert [text.get_text() for text in draw(grid, None, "").legends[0].get_texts()][-1] == wanted
+    figure = picture("paths", values_of(4, 8) | {"paths": small_paths()})
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == wanted
 
 
 def test_without_a_certain_path_there_is_no_diagram():
     quiet = {name: around(part["value"], 9) if isinstance(part, dict) else part for name, part in small_paths().items()}
-    values = values_of(4, 8) | {"paths": quiet}
-    assert title("diagram", values) == "0 paths of 0 heads carry more than a hundredth for certain"
-    assert drawn(FIGURE.parts["diagram"], values) is None and len(circuit_of(quiet)) == 0
+    assert drawn(FIGURE.parts["paths"], values_of(4, 8) | {"paths": quiet}) is None and len(circuit_of(quiet)) == 0

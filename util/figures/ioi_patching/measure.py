@@ -1,36 +1,34 @@
 """What heads, paths and edges carry in indirect object identification: from a study to arrays.
 
-N is the number of pairs of prompts, L that of layers with attention, H that of the heads of each, U and V those of the
-senders and readers of a component graph. Logit differences are of the base's answers, see `patching`. Pairs that share
-a frame and names are one cluster [N].
+N is the number of pairs of prompts, T that of their tokens, L that of layers with attention, H that of the heads of
+each, dv the size of a head's output z, U and V the numbers of senders and readers of a component graph. A logit
+difference is the logit of the base's answer IO minus that of the repeated name S behind the last token; `answers`
+[N, 2] are their tokens. A head is a position (layer, head) in arrays [L, H]; activations are dictionaries by the
+model's own layer numbers. Pairs that share a frame and names are one cluster [N].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from util.engine.attention import instrument
 from util.engine.batches import check_context
-from util.engine.call import UnsupportedModel
+from util.engine.call import Instrument, UnsupportedModel
 from util.engine.components import Components
-from util.engine.handshake import prepare
+from util.engine.direct_effects import direct_effects
+from util.engine.handshake import input_device, prepare
+from util.engine.instruments import CaptureHeads, PatchHeads
+from util.engine.replay import Edit, Place, replay
 from util.figures.ioi_patching import numbers
 from util.figures.ioi_patching.numbers import Bools, Ints
-from util.figures.ioi_patching.patching import (
-    MAPS_AND_RUNS,
-    ablated_outside,
-    heads_of,
-    last_logits,
-    logit_difference,
-    measure,
-    patch_map,
-    permuted,
-)
 from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_pairs import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
@@ -39,20 +37,99 @@ from util.scores.evaluation import circuits_of
 from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph
 from util.scores.paths import path_effects
-from util.show import files
 from util.stats.heads import Head, top
 from util.study.provenance import digest, lists_digest
+from util.study.records import joined
 from util.study.study import Study
 
 Arrays = dict[str, Any]
+Activations = Mapping[int, Tensor]  # by the model's own layer number, [N, T, H, dv]
 Block = Sequence[int]  # numbers of what is measured together
+MAPS = ("denoised", "noised", "direct", "base", "source", "probability")
 UNTRAINED, CIRCUIT, PATHS = 16, 128, 32  # pairs at most: of the twin, of sets of heads, of paths
 WORDS = 5  # most probable next tokens that are kept
 # What is measured together, and kept if a run is interrupted: seconds to a minute each.
 PATCHED, SCORED, EDGES, CIRCUITS = 4096, 16, 128, 4  # heads of all pairs; pairs; edges; circuits, on all pairs
 STEPS = 5  # of integrated gradients
 RANDOM = 2  # random rankings of edges
-TUTORIAL = "When Mary and John went to the store, {} gave a drink to"
+
+
+# ------------------------------------------------------------------------------------------------ runs of a model
+
+
+@torch.inference_mode()
+def heads_of(model: PreTrainedModel, ids: Tensor) -> dict[int, Tensor]:
+    """The outputs z of all heads on prompts ids [N, T], by the model's own layer number [N, T, H, dv]."""
+    with instrument(model, heads := CaptureHeads()):
+        model.base_model(ids.to(input_device(model)), use_cache=False)
+    return heads.z
+
+
+@torch.inference_mode()
+def last_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """The logits [N, V] behind the last token of prompts ids [N, T], float32, on the CPU."""
+    return model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
+
+
+def logit_difference(model: PreTrainedModel, ids: Tensor, answers: Tensor, *instruments: Instrument) -> Tensor:
+    """The logit differences [N] of runs with these instruments attached."""
+    with instrument(model, *instruments):
+        pair = last_logits(model, ids).gather(1, answers)
+    return pair[:, 0] - pair[:, 1]
+
+
+def permuted(z: Activations, seed: int) -> dict[int, Tensor]:
+    """Every head's outputs [1, T, H, dv], shuffled over tokens and dimensions together.
+
+    Every head has a permutation of its own, which depends on the seed, its layer and its number.
+    """
+    shuffled = {}
+    for layer, outputs in z.items():
+        heads = outputs[0].transpose(0, 1)
+        order = [np.random.default_rng((seed, layer, h)).permutation(heads[0].numel()) for h in range(len(heads))]
+        mixed = heads.flatten(1).gather(1, torch.from_numpy(np.stack(order)).to(heads.device))
+        shuffled[layer] = mixed.view_as(heads).transpose(0, 1)[None]
+    return shuffled
+
+
+def patch_map(
+    model: PreTrainedModel, ids: Tensor, values: Activations, answers: Tensor, first: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The logit differences [N, L, H] with one head at a time replaced, and those of the base run [N].
+
+    values: what the heads' outputs become, at all positions from `first` on.
+    """
+    support = prepare(model)
+
+    def edit(layer: int, head: int) -> Edit:
+        def instruments(place: Place) -> list[PatchHeads]:
+            if place.layer != layer:
+                return []
+            value = values[layer][place.prompts, place.tokens, head : head + 1]
+            return [PatchHeads(layer, head, value, examples=place.examples)]
+
+        return Edit(layer, instruments)
+
+    edits = [edit(layer, head) for layer in support.layers for head in range(support.heads)]
+    replayed = replay(model, ids, edits, answers, first)
+    patched, base = (logits[..., 0] - logits[..., 1] for logits in (replayed.logits, replayed.base))
+    return patched.view(len(support.layers), support.heads, -1).permute(2, 0, 1).numpy(), base.numpy()
+
+
+def direct_map(model: PreTrainedModel, ids: Tensor, base: Activations, source: Activations, answers: Tensor) -> Any:
+    """The change [N, L, H] of the logit difference by what each head alone tells the output directly.
+
+    The last token's residual stream of the base run gets one head's write of the source instead of the base's. The
+    final norm and the unembedding see the change, later layers do not. All NaN for a class of models for which
+    `direct_effects` returns None.
+    """
+    support = prepare(model)
+    changes = {layer: source[layer][:, -1:] - base[layer][:, -1:] for layer in support.layers}
+    effects = direct_effects(model, ids, changes, answers)
+    if effects is None:
+        return np.full((len(ids), len(support.layers), support.heads), np.nan, np.float32)
+    changed, plain = (logits[..., 0, 0] - logits[..., 0, 1] for logits in effects)
+    return (changed - plain).permute(2, 0, 1).numpy()
 
 
 # ------------------------------------------------------------------------------------------------ one pair
@@ -63,10 +140,9 @@ def example(study: Study) -> Arrays:
 
     log_softmax [2, V]: after base and source; scores [2]: their logit differences; answers [2]: tokens of the names;
     words: two lists, the most probable next tokens. source [T], tokens [T]: of the source, as numbers and as text;
-    first: the position from which on the prompts differ. z [L, T, H, dv]: the outputs of all heads on the source; norms
+    z [L, T, H, dv]: the outputs of all heads on the source; norms
     [L, H]: of the heads' outputs on the base. permuted, patched [L, H]: logit differences of the base run with one head
-    shuffled, or from the source. Raises ValueError, before any forward pass, where the source has the answer's token
-    not twice, and for a layer to show that there is not.
+    shuffled, or from the source.
     """
     settings = study.settings
 
@@ -74,13 +150,9 @@ def example(study: Study) -> Arrays:
         model, tokenizer = study.pair
         tokens = ioi_tokens(pair_from_texts(*settings.texts, *settings.names), tokenizer)
         check_context(model, [len(tokens.source)], "shorter texts")
-        numbers.check_layer(len(prepare(model).layers), settings.shown_layer)
-        numbers.places_of_name(np.array(tokens.source), tokens.answers[0], settings.names[0])
         base, source, answers = (torch.tensor([ids]) for ids in (tokens.base, tokens.source, tokens.answers))
         logits = last_logits(model, torch.cat([base, source]))
         z, base_z = heads_of(model, source), heads_of(model, base)
-        patched, _ = patch_map(model, base, z, answers, tokens.first)
-        shuffled, _ = patch_map(model, base, permuted(base_z, settings.seed), answers)
         pairs, log_softmax = logits[:, list(tokens.answers)], logits.log_softmax(1).numpy()
         likeliest = np.argsort(-log_softmax, axis=1, kind="stable")[:, :WORDS]
         norms = [torch.linalg.vector_norm(part[0].float(), dim=(0, 2)).cpu().numpy() for part in base_z.values()]
@@ -91,28 +163,14 @@ def example(study: Study) -> Arrays:
             "words": [[tokenizer.decode([int(token)]) for token in row] for row in likeliest],
             "source": np.array(tokens.source),
             "tokens": [tokenizer.decode([token]) for token in tokens.source],
-            "first": tokens.first,
             "z": np.stack([part[0].float().cpu().numpy() for part in z.values()]),
             "norms": np.stack(norms),
-            "permuted": shuffled[0],
-            "patched": patched[0],
+            "permuted": patch_map(model, base, permuted(base_z, settings.seed), answers)[0][0],
+            "patched": patch_map(model, base, z, answers, tokens.first)[0][0],
         }
 
     more = {"prompts": list(settings.texts), "names": list(settings.names), "seed": settings.seed}
     return study.record("IOI example", compute, lambda: settings.texts, **more).data
-
-
-def tutorial(study: Study) -> dict[str, tuple[float, float]]:
-    """The numbers of the nnsight tutorial on its pair of prompts, (value, 0) by id of data/published.
-
-    There are none for a model that the tutorial does not measure.
-    """
-    published = files.published(study.figure.stem)
-    if study.model.name != published["circuit"]["model"]:
-        return {}
-    texts = (TUTORIAL.format("Mary"), TUTORIAL.format("John"))
-    own = study.replace(texts=texts, names=("John", "Mary"), shown_layer=None)
-    return numbers.tutorial_values(example(own), [row["id"] for row in published["values"]])
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -125,6 +183,12 @@ def name_pairs(study: Study, **changes: Any) -> NamePairs:
     return NamePairs(study.model, folder=study.folder, **drawn)
 
 
+def _fresh(study: Study, most: int, **changes: Any) -> NamePairs:
+    """Pairs that chose nothing, at most so many."""
+    settings = study.settings
+    return name_pairs(study, seed=settings.seed + 1, prompts=min(most, settings.prompts), **changes)
+
+
 def _blocks(
     study: Study,
     what: str,
@@ -132,55 +196,66 @@ def _blocks(
     blocks: Callable[[], Sequence[Block]],
     compute: Callable[[Block], Arrays],
     join: Callable[[list[Arrays]], Arrays],
-    **asked: Any,
+    **request: Any,
 ) -> Arrays:
-    """What is measured of pairs in blocks, see `Study.blocks`."""
+    """What is measured of pairs in blocks, see `Study.blocks`, and their clusters [N]."""
 
     def planned() -> Sequence[Block]:
         pairs.check()
         return blocks()
 
-    asked |= {"prompts": pairs.prompts, "corruption": pairs.corruption, "seed": pairs.seed}
-    asked |= {"held_out": pairs.holds_out, "lists": lists_digest(pairs.word_lists)}
-    return study.blocks(f"IOI {what}", planned, compute, join, lambda: pairs.texts, **asked).data
+    def with_clusters(measured: list[Arrays]) -> Arrays:
+        return {**join(measured), "clusters": pairs.clusters}
+
+    request |= {"prompts": pairs.prompts, "corruption": pairs.corruption, "seed": pairs.seed}
+    request |= {"held_out": pairs.holds_out, "lists": lists_digest(pairs.word_lists)}
+    return study.blocks(f"IOI {what}", planned, compute, with_clusters, lambda: pairs.texts, **request).data
 
 
-def _in_order(pairs: NamePairs, names: Sequence[str], measured: Sequence[Arrays]) -> Arrays:
-    """The named arrays [n, ...] of several blocks as one each, [N, ...] in the order of the `pairs`; clusters [N]."""
-    order = np.argsort([number for block in measured for number in block["numbers"]])
-    joined = {name: np.concatenate([block[name] for block in measured])[order] for name in names}
-    return {**{name: array.astype(np.float32) for name, array in joined.items()}, "clusters": pairs.clusters}
+def _chunks(items: Block, size: int) -> list[Block]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _some(pairs: NamePairs, most: int = CIRCUIT) -> list[list[int]]:
+def _alike(pairs: NamePairs, most: int = CIRCUIT) -> list[Block]:
     """The numbers of the pairs that are measured together: of one shape, at most so many."""
-    groups = group_by_shape(pairs.tokens).values()
-    return [numbers[start : start + most] for numbers in groups for start in range(0, len(numbers), most)]
+    return [some for group in group_by_shape(pairs.tokens).values() for some in _chunks(group, most)]
 
 
-def _chunks(count: int, size: int) -> list[list[int]]:
-    return [list(range(start, min(start + size, count))) for start in range(0, count, size)]
+def _of_all(pairs: NamePairs, run: Callable[..., Tensor]) -> np.ndarray:
+    """What run(base, source, answers) gives of all pairs, [N, ...] in their order."""
+    groups = list(group_by_shape(pairs.tokens).values())
+    return torch.cat([run(*pairs.batch(some)) for some in groups]).numpy()[np.argsort(np.concatenate(groups))]
 
 
 def maps(study: Study) -> Arrays:
     """What patching one head at a time changes in every pair.
 
     base, source [N]: logit differences; noised [N, L, H]: of the base run with one head from the source; denoised
-    [N, L, H]: of the source run with one head from the base; attribution [N, L, H]: the first-order estimate of noised
-    minus base; direct [N, L, H]: the part of it that goes to the output directly; probability [N]: of IO after the
-    base; clusters [N].
+    [N, L, H]: of the source run with one head from the base; direct [N, L, H]: the part of noised minus base that goes
+    to the output directly; probability [N]: of IO after the base; clusters [N].
     """
     pairs = name_pairs(study)
 
-    def blocks() -> list[list[int]]:
+    def blocks() -> list[Block]:
         support = prepare(study.pair[0])
-        return _some(pairs, max(1, PATCHED // (len(support.layers) * support.heads)))
+        return _alike(pairs, max(1, PATCHED // (len(support.layers) * support.heads)))
 
     def compute(some: Block) -> Arrays:
-        found = measure(study.pair[0], *pairs.batch(some), pairs.tokens[some[0]].first)
-        return {**found, "numbers": list(some)}
+        model, (base, source, answers) = study.pair[0], pairs.batch(some)
+        first, z, source_z = pairs.tokens[some[0]].first, heads_of(model, base), heads_of(model, source)
+        noised, intact = patch_map(model, base, source_z, answers, first)
+        denoised, corrupted = patch_map(model, source, z, answers, first)
+        return {
+            "noised": noised,
+            "denoised": denoised,
+            "direct": direct_map(model, base, z, source_z, answers),
+            "base": intact,
+            "source": corrupted,
+            "probability": last_logits(model, base).softmax(1).gather(1, answers)[:, 0].numpy(),
+            "numbers": list(some),
+        }
 
-    return _blocks(study, "maps", pairs, blocks, compute, partial(_in_order, pairs, MAPS_AND_RUNS))
+    return _blocks(study, "maps", pairs, blocks, compute, joined(*MAPS, by="numbers"))
 
 
 def population(study: Study) -> Arrays:
@@ -199,10 +274,8 @@ def alone(study: Study, sets: Bools) -> Arrays:
     positions: their outputs become the mean over prompts of one frame with three unrelated names.
     Source: Wang et al. 2022, section 2.1, p_ABC; there a head counts at some positions only.
     """
-    pairs = name_pairs(
-        study, seed=study.settings.seed + 1, prompts=min(CIRCUIT, study.settings.prompts), corruption="abc"
-    )
-    every = np.concatenate([np.ones_like(sets[:1]), sets])
+    pairs = _fresh(study, CIRCUIT, corruption="abc")
+    kept = np.concatenate([np.ones_like(sets[:1]), sets])
 
     @cache
     def frames() -> list[Any]:
@@ -211,21 +284,26 @@ def alone(study: Study, sets: Bools) -> Arrays:
         for frame in sorted({pair.frame for pair in pairs.drawn.pairs}):
             some = [number for number, pair in enumerate(pairs.drawn.pairs) if pair.frame == frame]
             base, source, answers = pairs.batch(some)
-            means = {layer: z.mean(0, keepdim=True) for layer, z in heads_of(study.pair[0], source).items()}
+            means = [z.mean(0, keepdim=True) for z in heads_of(study.pair[0], source).values()]
             groups.append((some, base, answers, means))
         return groups
 
     def compute(places: Block) -> Arrays:
-        scores = np.empty(len(pairs.drawn.pairs), np.float32)
+        model, scores = study.pair[0], np.empty(len(pairs.drawn.pairs), np.float32)
         for some, base, answers, means in frames():
-            scores[some] = ablated_outside(study.pair[0], base, answers, means, every[places[0]])
+            patches = [
+                PatchHeads(layer, gone, mean[:, :, gone])
+                for layer, mean, works in zip(prepare(model).layers, means, kept[places[0]], strict=True)
+                if (gone := np.flatnonzero(~works).tolist())
+            ]
+            scores[some] = logit_difference(model, base, answers, *patches).numpy()
         return {"scores": scores}
 
     def join(measured: list[Arrays]) -> Arrays:
-        scores = np.stack([block["scores"] for block in measured])
-        return {"whole": scores[0], "alone": scores[1:], "clusters": pairs.clusters}
+        whole, *scores = (block["scores"] for block in measured)
+        return {"whole": whole, "alone": np.stack(scores)}
 
-    blocks = partial(_chunks, len(every), 1)
+    blocks = partial(_chunks, range(len(kept)), 1)
     return _blocks(study, "sets of heads", pairs, blocks, compute, join, sets=_digest(sets))
 
 
@@ -247,21 +325,21 @@ def paths_between(study: Study, heads: Sequence[Head]) -> Arrays:
     clusters [N]. Raises ValueError for no head, one that there is not, and one that comes twice, and UnsupportedModel
     for a class whose layers cannot be taken apart.
     """
-    pairs = name_pairs(study, seed=study.settings.seed + 1, prompts=min(PATHS, study.settings.prompts))
+    pairs = _fresh(study, PATHS)
 
     def compute(some: Block) -> Arrays:
         model, (base, source, answers) = study.pair[0], pairs.batch(some)
-        found = path_effects(model, base, source, answers, heads)
+        effects = path_effects(model, base, source, answers, heads)
         return {
-            "direct": found.direct.numpy(),
-            "edges": found.edges.numpy(),
+            "direct": effects.direct.numpy(),
+            "edges": effects.edges.numpy(),
             "base": logit_difference(model, base, answers).numpy(),
             "source": logit_difference(model, source, answers).numpy(),
             "numbers": list(some),
         }
 
-    join, asked = partial(_in_order, pairs, ("direct", "edges", "base", "source")), [list(head) for head in heads]
-    return _blocks(study, "paths", pairs, partial(_some, pairs), compute, join, heads=asked)
+    join, named = joined("direct", "edges", "base", "source", by="numbers"), [list(head) for head in heads]
+    return _blocks(study, "paths", pairs, partial(_alike, pairs), compute, join, heads=named)
 
 
 def paths(study: Study) -> Arrays:
@@ -275,16 +353,17 @@ def paths(study: Study) -> Arrays:
 
 def taken_apart(study: Study) -> Arrays:
     """The component graph [layers, heads, whether these are parallel]; refused: why there is none, else empty."""
+    text = study.settings.texts[0]
 
     def compute() -> Arrays:
         model, tokenizer = study.pair
         try:
-            found = model_graph(Components(model, torch.tensor([tokenizer(study.settings.texts[0]).input_ids])).model)
+            graph = model_graph(Components(model, torch.tensor([tokenizer(text).input_ids])).model)
         except UnsupportedModel as error:
             return {"graph": [], "refused": str(error)}
-        return {"graph": [found.layers, found.heads, found.parallel], "refused": ""}
+        return {"graph": [graph.layers, graph.heads, graph.parallel], "refused": ""}
 
-    return study.record("IOI components", compute, lambda: study.settings.texts[:1], text=study.settings.texts[0]).data
+    return study.record("IOI components", compute, lambda: [text], text=text).data
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -294,25 +373,19 @@ def edges(study: Study) -> Arrays:
     """Scores of all edges of the component graph on some pairs; exact effects and circuits on fresh ones.
 
     graph, refused: see `taken_apart`, which is all for a class whose layers cannot be. means: by method, the mean score
-    of every edge [U, V]; "exact" is among them where all edges were measured on the pairs that scores are of, too.
-    drawn [E, 2]: sender and reader of the edges whose exact effects were measured; effects [N, E]: how far the logit
-    difference falls. circuits: for every ranking, by signed scores and by absolute ones, its sizes [K], its runs [K, N]
-    and those without any edge [N]. full [N]: logit differences of the base run; clusters [N].
+    of every edge [U, V]. drawn [E, 2]: sender and reader of the edges whose exact effects were measured; effects
+    [N, E]: how far the logit difference falls. circuits: for every ranking, by signed scores and by absolute ones, its
+    sizes [K], its runs [K, N] and those without any edge [N]. full [N]: logit differences of the base run; clusters
+    [N].
     """
-    settings = study.settings
-    count = min(settings.edge_pairs, settings.prompts)
-    scored, judged = (name_pairs(study, prompts=count, seed=settings.seed + later) for later in (0, 1))
-    apart = taken_apart(study)
+    settings, apart = study.settings, taken_apart(study)
     if apart["refused"]:
         return apart
-    means: dict[str, Any] = {method: _edge_scores(study, scored, method) for method in numbers.METHODS}
+    count = min(settings.edge_pairs, settings.prompts)
+    scored, judged = name_pairs(study, prompts=count), _fresh(study, count)
     graph = ComponentGraph(*apart["graph"])
+    means: dict[str, Any] = {method: _edge_scores(study, scored, method) for method in numbers.METHODS}
     drawn = numbers.drawn_edges(graph, means, settings.exact_edges, settings.seed)
-    effects = _exact_effects(study, judged, drawn)
-    if len(drawn) == graph.size:
-        means[numbers.EXACT] = np.zeros(graph.shape)
-        exact = _exact_effects(study, scored, drawn)["effects"].mean(0, dtype=np.float64)
-        means[numbers.EXACT][tuple(drawn.T)] = exact
     rankings = dict(means)
     for place in range(1, RANDOM + 1):
         rankings[f"random {place}"] = np.random.default_rng((settings.seed, place)).standard_normal(graph.shape)
@@ -322,7 +395,7 @@ def edges(study: Study) -> Arrays:
         }
         for name, scores in rankings.items()
     }
-    return {**apart, "means": means, "drawn": drawn, "circuits": circuits, **effects}
+    return {**apart, "means": means, "drawn": drawn, "circuits": circuits, **_exact_effects(study, judged, drawn)}
 
 
 def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> Any:
@@ -334,44 +407,36 @@ def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> Any:
         total = sum(block["sum"] for block in measured) / sum(block["count"] for block in measured)
         return {"scores": total.astype(np.float32)}
 
-    asked = {"method": method, "steps": 1 if method == numbers.EAP else STEPS}
-    return _blocks(study, "edge scores", pairs, partial(_some, pairs, SCORED), compute, join, **asked)["scores"]
-
-
-def _by_shape(pairs: NamePairs, run: Callable[..., torch.Tensor]) -> np.ndarray:
-    """What run(base, source, answers) gives of all pairs, [N, ...] in their order."""
-    groups = group_by_shape(pairs.tokens).values()
-    found = [{"runs": run(*pairs.batch(some)).numpy(), "numbers": some} for some in groups]
-    return _in_order(pairs, ["runs"], found)["runs"]
+    request = {"method": method, "steps": 1 if method == numbers.EAP else STEPS}
+    return _blocks(study, "edge scores", pairs, partial(_alike, pairs, SCORED), compute, join, **request)["scores"]
 
 
 def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
     def compute(some: Block) -> Arrays:
         chosen = [(int(sender), int(reader)) for sender, reader in places[list(some)]]
-        return {"effects": _by_shape(pairs, partial(exact_scores, study.pair[0], edges=chosen))}
+        return {"effects": _of_all(pairs, partial(exact_scores, study.pair[0], edges=chosen))}
 
     def join(measured: list[Arrays]) -> Arrays:
-        full = _by_shape(pairs, lambda base, _, answers: logit_difference(study.pair[0], base, answers))
-        effects = np.concatenate([block["effects"] for block in measured], 1)
-        return {"effects": effects, "full": full, "clusters": pairs.clusters}
+        full = _of_all(pairs, lambda base, _, answers: logit_difference(study.pair[0], base, answers))
+        return {"full": full, "effects": np.concatenate([block["effects"] for block in measured], 1)}
 
-    blocks = partial(_chunks, len(places), EDGES)
+    blocks = partial(_chunks, range(len(places)), EDGES)
     return _blocks(study, "exact effects of edges", pairs, blocks, compute, join, edges=_digest(places))
 
 
 def _circuit_runs(study: Study, pairs: NamePairs, circuits: NDArray[np.bool_]) -> Arrays:
-    every = np.concatenate([circuits, np.zeros_like(circuits[:1])])
+    kept = np.concatenate([circuits, np.zeros_like(circuits[:1])])
 
     def compute(some: Block) -> Arrays:
-        run = partial(circuit_metrics, study.pair[0], circuits=every[list(some)])
-        return {"runs": _by_shape(pairs, lambda *batch: run(*batch).T)}
+        run = partial(circuit_metrics, study.pair[0], circuits=kept[list(some)])
+        return {"runs": _of_all(pairs, lambda *batch: run(*batch).T)}
 
     def join(measured: list[Arrays]) -> Arrays:
         runs = np.concatenate([block["runs"] for block in measured], 1).T
         return {"runs": runs[:-1], "empty": runs[-1]}
 
-    blocks, asked = partial(_chunks, len(every), CIRCUITS), _digest(circuits)
-    runs = _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=asked)
+    blocks, request = partial(_chunks, range(len(kept)), CIRCUITS), _digest(circuits)
+    runs = _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=request)
     return {"sizes": circuits.sum(axis=(1, 2)), **runs}
 
 

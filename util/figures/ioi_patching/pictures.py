@@ -12,22 +12,20 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from util.figures.ioi_patching.numbers import CHANNELS, EAP, EAP_IG, EXACT, SHOWN, carriers, intervals
+from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
 from util.scores.evaluation import SHARES
-from util.show import files
-from util.show.draw import Grid, Panel, name_beside, room
-from util.show.head_map import colour_bar, colour_limit, count_ticks, print_in_cells, short_number
+from util.show.draw import Grid, Panel, name_beside
+from util.show.head_map import colour_bar, colour_limit, count_ticks, short_number
 from util.show.panels import SMALL, curve, heads, name_columns, triples
 from util.show.panels import intervals as points_of
 from util.show.part import Values
-from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, RED
+from util.show.style import BLUE, GREY, LIGHT_BLUE, ORANGE, RED
 from util.stats.heads import Head, head_name, heads_where, top
-from util.stats.intervals import Intervals
 
 Floats = NDArray[np.float64]
 NAMED, PRINTED, RANKED = 5, 12, 12  # heads named in panels of dots; printed in maps; shown with intervals
 COLUMNS = 9  # panels of head outputs side by side, as the project has them
-CURVES = {EAP: (BLUE, "o"), EAP_IG: (LIGHT_BLUE, "s"), EXACT: (GREEN, "v")}  # of scores of edges
+CURVES = {EAP: (BLUE, "o"), EAP_IG: (LIGHT_BLUE, "s")}  # of scores of edges
 UPRIGHT: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "origin": "lower"}
 
 
@@ -99,13 +97,10 @@ def predictions(values: Values) -> Grid:
 
 def _tokens(named: Mapping[str, int], x: Floats, y: Floats, title: str, xlabel: str, ylabel: str, ax: Axes) -> None:
     ax.plot(x, y, ".", color="0.45", alpha=0.2, ms=2, rasterized=True)
-    low, high = float(y.min()), float(y.max())
-    ax.set_ylim(low - 0.08 * (high - low), high + 0.2 * (high - low))  # names stand above the points
+    ax.margins(y=0.2)  # names stand above the points
     for (name, token), colour, marker in zip(named.items(), (BLUE, ORANGE), "os", strict=True):
         ax.plot(x[token], y[token], marker, color=colour, ms=4)
         name_beside(ax, {name: (float(x[token]), float(y[token]))}, colour)
-    if x.max() <= 0:  # log-probabilities, too
-        ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.set_title(title, fontsize=6.5)
 
@@ -176,35 +171,28 @@ def differences(values: Values) -> Grid:
 # ------------------------------------------------------------------------------------------------ many pairs
 
 
-def published_roles(model: str) -> dict[Head, str]:
-    """The published role of heads of this model, such as "name mover"; none for others."""
-    circuit = files.published("ioi_patching")["circuit"]
-    named = [(head.split("."), role) for role, several in circuit["heads"].items() for head in several]
-    return {(int(layer), int(head)): role for (layer, head), role in named if circuit["model"] == model}
-
-
 def population(values: Values) -> Grid:
     """The map of many pairs, and its strongest heads."""
-    found, roles = values["population"], published_roles(values["request"]["model"])
-    noised, chosen = intervals(found["noised"]), np.abs(_array(found["chosen"]))
-    ranked = top(chosen, min(RANKED, chosen.size))
+    noised = intervals(values["population"]["noised"])
+    certain = heads_where(carriers(noised))
     panels: list[Panel] = [
-        partial(_map, noised.value, "A) patched from the source", "share", heads_where(carriers(noised)), None),
-        partial(_ranked, values, ranked, [f"{head_name(head)} {roles.get(head, '')}".strip() for head in ranked]),
+        partial(_map, noised.value, "A) patched from the source", "share", certain, None),
+        partial(_ranked, values),
     ]
-    return Grid(panels, height=[1.75, 2.6 if roles else 1.75], columns=1)
+    return Grid(panels, height=1.75, columns=1)
 
 
-def _ranked(values: Values, ranked: Sequence[Head], names: Sequence[str], ax: Axes) -> None:
+def _ranked(values: Values, ax: Axes) -> None:
     """The strongest heads of one half with their intervals on the other, and those of the untrained twin."""
-    found = values["population"]
-    points_of(ax, triples(found["measured"], ranked), 0, BLUE, upright=True, label="trained", hollow=False)
+    population, chosen = values["population"], np.abs(_array(values["population"]["chosen"]))
+    ranked = top(chosen, min(RANKED, chosen.size))
+    points_of(ax, triples(population["measured"], ranked), 0, BLUE, upright=True, label="trained", hollow=False)
     if values["untrained"]:
         twin = values["untrained"]["heads"]
         shares = np.array(triples(twin, top(np.abs(_array(twin["value"])), len(ranked))))
-        shares /= found["corrupted"][0] - found["intact"][0]
+        shares /= population["corrupted"][0] - population["intact"][0]
         points_of(ax, shares.tolist(), 0.25, GREY, upright=True, label="untrained twin", hollow=False)
-    name_columns(ax, names)
+    name_columns(ax, list(map(head_name, ranked)))
     ax.set(ylabel="share", title="B) strongest heads, other half")
     ax.margins(y=0.1)
 
@@ -232,50 +220,10 @@ def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str) -> None:
     curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), color=colour, marker=marker, label=label)
 
 
-# ------------------------------------------------------------------------------------------------ paths and edges
+# ------------------------------------------------------------------------------------------------ edges
 
 
-def path_parts(found: Values) -> dict[str, Intervals]:
-    """The paths [K, K] of stored values: through all three together, "edges", and through each of CHANNELS."""
-    return {name: intervals(found[name]) for name in ("edges", *CHANNELS)}
-
-
-def channel(parts: Mapping[str, Intervals], edge: tuple[int, int]) -> str:
-    """The one of query, key and value that carries most of an edge."""
-    return max(CHANNELS, key=lambda one: abs(parts[one].value[edge]))
-
-
-def paths(values: Values) -> Grid | None:
-    """What senders tell receivers, and mostly through which channel, in shares of the whole effect."""
-    found = values["paths"]
-    if "refused" in found:
-        return None
-    names = [head_name((int(layer), int(head))) for layer, head in found["heads"]]
-    return Grid([partial(_paths, names, path_parts(found))], height=1.3 + 0.15 * max(len(names), 5))
-
-
-def _paths(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) -> None:
-    """The map of edges; grey where the receiver is in no later layer.
-
-    Printed are edges whose interval, for all together, lies beyond a hundredth, with the channel's initial.
-    """
-    effect, places = parts["edges"], range(len(names))
-    limit = colour_limit(effect.value)
-    ax.set_facecolor("0.9")
-    image = ax.imshow(effect.value, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-    if room(ax)[0] / len(names) > 0.3:  # else numbers lie on each other
-        texts = {}
-        for row, column in np.argwhere(carriers(effect)).tolist():
-            heard = channel(parts, (row, column))
-            texts[column, row] = f"{short_number(effect.value[row, column])} {heard[0]}"
-        print_in_cells(image, texts)
-    ax.set_xticks(places, names, rotation=90, fontsize=SMALL)
-    ax.set_yticks(places, names, fontsize=SMALL)
-    ax.set(xlabel="receiver", ylabel="sender")
-    colour_bar(image, ax, label="share of the whole effect", aspect=25)
-
-
-def edge_circuits(values: Values) -> Grid | None:
+def edges(values: Values) -> Grid | None:
     """The faithfulness of circuits against their size."""
     curves = values["component graph"].get("curves")
     if not curves:

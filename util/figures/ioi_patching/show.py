@@ -14,14 +14,7 @@ import pandas as pd
 from pydantic import Field
 
 from util.figures.ioi_patching import numbers, pictures
-from util.figures.ioi_patching.conclude import (
-    circuit_concludes,
-    few_edges,
-    kept_alone,
-    told_sizes,
-)
-from util.figures.ioi_patching.numbers import CARRIES, EXACT, METHODS, carriers, intervals
-from util.figures.ioi_patching.pictures import channel, path_parts
+from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, EXACT, KEPT, METHODS, carriers, intervals
 from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.roles.rules import Role
@@ -30,7 +23,8 @@ from util.show.conclusions import title
 from util.show.draw import Grid
 from util.show.part import Figure, Part, Values
 from util.show.words import interval_at, listed, say, written
-from util.stats.heads import Head, head_name, top
+from util.stats.heads import Head, head_name, heads_where, top
+from util.stats.intervals import Interval
 from util.study.checked import AsList, Count, Natural, Text, checked
 
 EXAMPLE = (
@@ -92,9 +86,8 @@ def predictions_say(values: Values) -> Iterator[str]:
     yield f"After the base the model puts {puts[0]} logits, after the source {puts[1]}"
     yield values["model"]
     prompts = zip(values["request"]["texts"], values["scores"], values["example"]["words"], strict=True)
-    yield from (
-        f"{text} ...{', '.join(map(repr, words))}; logit difference {score:+.3f}" for text, score, words in prompts
-    )
+    for text, score, words in prompts:
+        yield f"{text} ...{', '.join(map(repr, words))}; logit difference {score:+.3f}"
 
 
 def permutation_says(values: Values) -> Iterator[str]:
@@ -109,8 +102,8 @@ def activations_say(values: Values) -> Iterator[str]:
 
 
 def differences_say(values: Values) -> Iterator[str]:
-    ratio = np.array(values["selectivity"], dtype=float)
-    layer, name = int(np.nanargmax(ratio)), values["request"]["names"][0]
+    ratio, name = np.array(values["selectivity"], dtype=float), values["request"]["names"][0]
+    layer = int(np.nanargmax(ratio))
     yield f'Heads tell the two "{name}" apart most unequally in layer {layer}: by a factor of {ratio[layer]:.0f}'
 
 
@@ -123,66 +116,51 @@ def patching_says(values: Values) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ many pairs
 
 
-def _strongest(found: Values) -> list[Head]:
+def _strongest(population: Values) -> list[Head]:
     """All heads, those of the largest effect on the half that chooses first."""
-    chosen = np.abs(np.array(found["chosen"]))
+    chosen = np.abs(np.array(population["chosen"]))
     return top(chosen, chosen.size)
 
 
-def _carry(found: Values) -> list[Head]:
-    """The heads that carry more than a hundredth for certain, strongest first."""
-    certain = carriers(intervals(found["noised"]))
-    return [head for head in _strongest(found) if certain[head]]
-
-
 def population_says(values: Values) -> Iterator[str]:
-    found = values["population"]
-    sure, first, number = _carry(found), _strongest(found)[0], np.size(found["chosen"])
-    share = interval_at(found["measured"], *first)
-    if sure:
-        carry = f"{len(sure)} of {number} heads carry"
-        yield f"{carry} more than a hundredth of the effect for certain; {head_name(first)} carries {share}"
-    else:
-        yield f"None of {number} heads carries more than a hundredth of the effect for certain"
-
-
-def heads_conclude(values: Values) -> Iterator[str]:
-    """The primary endpoint, and which heads carry the effect."""
-    found, sure = values["population"], _carry(values["population"])
-    first, number = _strongest(found)[0], np.size(found["chosen"])
+    """How many heads carry the effect, the primary endpoint, and which heads these are."""
+    population, heads = values["population"], _strongest(values["population"])
+    beyond, first = carriers(intervals(population["noised"])), heads[0]
+    certain = [head for head in heads if beyond[head]]
+    many = "{n:none} of {number} heads {n:carries|carry} more than a hundredth of the effect for certain"
+    yield say(many, n=len(certain), number=len(heads))
     yield (
         f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, carries "
-        f"{interval_at(found['measured'], *first)} of the effect on the other half."
+        f"{interval_at(population['measured'], *first)} of the effect on the other half."
     )
-    yield f"The answer is above the other name in {written(found['accuracy'])} of {found['pairs']} pairs."
-    told = [(head_name(head), interval_at(found["measured"], *head)) for head in sure[:SPOKEN]]
-    carry = listed([f"{head} {share}" for head, share in told if share.low > CARRIES])
-    oppose = listed([f"{head} {share}" for head, share in told if share.high < -CARRIES])
-    said = "{n:none} of {number} heads {n:carries|carry} more than a hundredth of the effect for certain."
-    said += " The strongest, on the other half of the pairs: {carry}." if carry else ""
-    said += " Against the answer work {oppose}." if oppose else ""
-    yield say(said, n=len(sure), number=number, carry=carry, oppose=oppose)
-    whole, direct = found["noised"]["value"], found["direct"]
-    parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in sure[:SPOKEN]}
+    yield f"The answer is above the other name in {written(population['accuracy'])} of {population['pairs']} pairs."
+    shares = {head_name(head): interval_at(population["measured"], *head) for head in certain[:SPOKEN]}
+    if carry := [f"{head} {share}" for head, share in shares.items() if share.low > CARRIES]:
+        yield f"The strongest, on the other half of the pairs: {listed(carry)}."
+    if oppose := [f"{head} {share}" for head, share in shares.items() if share.high < -CARRIES]:
+        yield f"Against the answer work {listed(oppose)}."
+    whole, direct = population["noised"]["value"], population["direct"]
+    parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in certain[:SPOKEN]}
     if why := why_no_role(parts, values["request"]):
         yield " ".join(why)
     if values["untrained"]:
-        blind = intervals(values["untrained"]["heads"])
-        beyond = int(((blind.low > 0) | (blind.high < 0)).sum())
-        yield say("with fresh weights {n:none} of {number} heads {n:is|are} beyond chance.", n=beyond, number=number)
+        twin = intervals(values["untrained"]["heads"])
+        chance = int(((twin.low > 0) | (twin.high < 0)).sum())
+        yield say(
+            "with fresh weights {n:none} of {number} heads {n:is|are} beyond chance.", n=chance, number=len(heads)
+        )
 
 
-def heads_table(values: Values, count: int = HEADS) -> pd.DataFrame:
+def heads_table(values: Values) -> pd.DataFrame:
     """The strongest heads, a row each: their share on the other half, and what all pairs say."""
-    found = values["population"]
-    heads = _strongest(found)[:count]
+    population = values["population"]
+    heads = _strongest(population)[:HEADS]
     columns = {
-        "lost without it": found["noised"]["value"],
-        "restored by it alone": found["denoised"]["value"],
-        "first-order estimate": found["estimate"],
-        "direct (all frozen)": found["direct"],  # not what a path to the output is: MLPs take part in that
+        "lost without it": population["noised"]["value"],
+        "restored by it alone": population["denoised"]["value"],
+        "direct (all frozen)": population["direct"],  # not what a path to the output is: MLPs take part in that
     }
-    shares = {"share, other half": [str(interval_at(found["measured"], *head)) for head in heads]}
+    shares = {"share, other half": [str(interval_at(population["measured"], *head)) for head in heads]}
     for name, effects in columns.items():
         shares[name] = [f"{np.array(effects, dtype=float)[head]:+z.2f}" for head in heads]
     return pd.DataFrame(shares, index=pd.Index(map(head_name, heads), name="head"))
@@ -191,14 +169,42 @@ def heads_table(values: Values, count: int = HEADS) -> pd.DataFrame:
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
+def kept_alone(values: Values) -> dict[int, Interval]:
+    """The faithfulness of the strongest heads alone, by their number; empty where the model does not do the task."""
+    circuit = values["circuit"]
+    shares = circuit["faithfulness"].items() if circuit["whole"][1] > 0 else ()
+    return {int(size): Interval(*share) for size, share in shares}
+
+
+def telling_sizes(kept: Mapping[int, Interval], heads: int) -> list[int]:
+    """The sizes of the sets that tell how many heads are enough. kept: see `kept_alone`.
+
+    That is the least of up to half of the heads that keeps nine tenths, or the best. But where a larger set surely
+    keeps less than a smaller one, there are three: the best before the dip, the least of all, the next above the best.
+    """
+    for low in sorted(kept, key=lambda size: kept[size].value):
+        best = max((size for size in kept if size < low), key=lambda size: kept[size].value, default=low)
+        if kept[low].high < kept[best].low:
+            return [best, low, *[size for size in kept if size > low and kept[size].value > kept[best].value][:1]]
+    small = [size for size in kept if size <= heads / 2]
+    enough = [size for size in small if kept[size].value >= KEPT]
+    return enough[:1] or [max(small, key=lambda size: kept[size].value)]
+
+
 def circuit_says(values: Values) -> Iterator[str]:
-    if kept := kept_alone(values):
-        heads = np.size(values["population"]["chosen"])
-        few, *more = told_sizes(kept, heads)
-        said = f"{few} of {heads} heads alone keep {kept[few]} of the logit difference"
-        if more:
-            said += f", {more[0]} keep {kept[more[0]].value:.2f}: mean ablation of most heads breaks the model"
-        yield said
+    """How many heads are enough."""
+    circuit, heads, kept = values["circuit"], np.size(values["population"]["chosen"]), kept_alone(values)
+    if not kept:
+        yield "The model does not do the task, so there is no circuit to look for"
+        return
+    few, *more = sizes = telling_sizes(kept, heads)
+    larger = [f", {size} keep {kept[size].value:.2f}" for size in more]
+    yield "".join([f"{few} of {heads} heads alone keep {kept[few]} of the logit difference", *larger])
+    yield f"The logit difference on fresh pairs is {written(circuit['whole'])}; other heads are ablated to their means."
+    random = [f"{max(circuit['random'][str(size)]) / circuit['whole'][0]:.2f}" for size in sizes]
+    yield f"As many random heads keep at most {listed(random)}."
+    if more:
+        yield "Mean ablation of most heads breaks the model, so this curve does not count the circuit."
 
 
 # ------------------------------------------------------------------------------------------------ paths
@@ -210,45 +216,29 @@ def certain_paths(paths: Values) -> list[Edge]:
     The largest stands first. The channel of a path between heads is that which carries most, its share is that of all
     three together; paths to the logits have no channel.
     """
-    parts, output = path_parts(paths), intervals(paths["direct"])
-    names, effect = [head_name((layer, head)) for layer, head in paths["heads"]], parts["edges"]
-    edges = [
-        Edge(names[row], names[column], effect.value[row, column], channel(parts, (row, column)), effect[row, column])
-        for row, column in np.argwhere(carriers(effect)).tolist()
-    ]
-    edges += [Edge(names[one], LOGITS, output.value[one], "", output[one]) for one in np.flatnonzero(carriers(output))]
+    names = [head_name((layer, head)) for layer, head in paths["heads"]]
+    between, output = intervals(paths["edges"]), intervals(paths["direct"])
+    parts = {name: np.abs(intervals(paths[name]).value) for name in CHANNELS}
+    edges = [Edge(names[one], LOGITS, output.value[one], "", output[one]) for one in np.flatnonzero(carriers(output))]
+    for place in heads_where(carriers(between)):
+        channel = max(CHANNELS, key=lambda name: parts[name][place])
+        edges.append(Edge(names[place[0]], names[place[1]], between.value[place], channel, between[place]))
     return sorted(edges, key=lambda edge: -abs(edge.weight))
 
 
-def _heard(edge: Edge) -> str:
-    """A path in words: L0H1 to L2H2's key 0.44 [0.31, 0.57]."""
-    return f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}"
-
-
 def paths_say(values: Values) -> Iterator[str]:
+    """Which paths between heads carry the effect, and which heads write to the output."""
     paths = values["paths"]
     if "refused" in paths:
         yield f"paths: not measured, {paths['refused']}"
         return
-    count = int(np.isfinite(intervals(paths["edges"]).value).sum())
-    sure = [edge for edge in certain_paths(paths) if edge.channel]
-    said = f"{len(sure)} of {count} paths between heads carry more than a hundredth of the effect for certain"
-    yield said + (f", most of all {_heard(sure[0])}" if sure else "")
-
-
-def paths_conclude(values: Values) -> Iterator[str]:
-    """Which heads write to the output, and which paths between heads carry the effect."""
-    paths = values["paths"]
-    if "refused" in paths:
-        return
-    last = [edge for edge in certain_paths(paths) if not edge.channel]
-    sure = [edge for edge in certain_paths(paths) if edge.channel]
-    told = listed([f"{edge.sender} {edge.interval}" for edge in last[:4]]) or "none"
-    yield f"Heads that write to the output, through MLPs: {told}."
-    said = "between heads {n:words} {n:path matters|paths matter} for certain."
-    if sure:
-        said += " The strongest: {strongest}." if len(sure) > 4 else " {n:It is|They are}: {strongest}."
-    yield say(said, n=len(sure), strongest=[*map(_heard, sure[:4])])
+    edges, count = certain_paths(paths), int(np.isfinite(intervals(paths["edges"]).value).sum())
+    between = [f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}" for edge in edges if edge.channel]
+    last = [f"{edge.sender} {edge.interval}" for edge in edges if not edge.channel]
+    yield f"{len(between)} of {count} paths between heads carry more than a hundredth of the effect for certain"
+    if between:
+        yield f"The strongest: {listed(between[:4])}."
+    yield f"Heads that write to the output, through MLPs: {listed(last[:4]) or 'none'}."
 
 
 def circuit_of(paths: Values, roles: Mapping[Head, Sequence[Role]] | None = None) -> nx.MultiDiGraph:
@@ -256,20 +246,11 @@ def circuit_of(paths: Values, roles: Mapping[Head, Sequence[Role]] | None = None
 
     Heads that have no such path are left out. roles: by head.
     """
-    edges = certain_paths(paths)
+    edges, heads = certain_paths(paths), [(layer, head) for layer, head in paths["heads"]]
     drawn = {name for edge in edges for name in (edge.sender, edge.reader)}
-    heads = [(layer, head) for layer, head in paths["heads"]]
-    nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads if head_name(head) in drawn]
-    last = [Node(LOGITS, 1 + max(heads)[0])] if LOGITS in drawn else []
-    return circuit_graph([*nodes, *last], edges)
-
-
-def diagram_says(values: Values) -> Iterator[str]:
-    if "refused" not in values["paths"]:
-        graph = circuit_of(values["paths"])
-        heads = sum(name != LOGITS for name in graph)
-        said = "{n} {n:path|paths} of {heads} {heads:head|heads} {n:carries|carry} more than a hundredth for certain"
-        yield say(said, n=graph.size(), heads=heads)
+    nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads]
+    nodes.append(Node(LOGITS, 1 + max(heads)[0]))
+    return circuit_graph([node for node in nodes if node.name in drawn], edges)
 
 
 def diagram(values: Values) -> Grid | None:
@@ -277,61 +258,61 @@ def diagram(values: Values) -> Grid | None:
     if "refused" in values["paths"]:
         return None
     roles = stored_roles(values["request"])
-    return circuit_grid(
-        circuit_of(values["paths"], roles), no_role="roles not measured" if roles is None else "no role"
-    )
+    no_role = "roles not measured" if roles is None else "no role"
+    return circuit_grid(circuit_of(values["paths"], roles), no_role=no_role)
 
 
 # ------------------------------------------------------------------------------------------------ edges
 
 
-def _shown(share: Sequence[Any]) -> str:
-    """A share with its interval; "" where it is not defined."""
-    return written(share) if np.isfinite(np.array(share[0], dtype=float)) else ""
+def few_edges(graph: Values) -> str:
+    """How many edges keep nine tenths of the effect, by the estimate that needs the fewest; "" if none does.
+
+    graph: the stored values of the component graph. Edges are ranked by absolute scores; sizes are those that were run.
+    """
+    curves = {name: found["CMD"] for name, found in graph["curves"].items()}
+    enough = [
+        (int(curves[method]["sizes"][at]), int(at), method)
+        for method in METHODS
+        for at in np.flatnonzero(intervals(curves[method]["faithfulness"]).value >= KEPT)
+    ]
+    if not enough:
+        return ""
+    size, at, method = min(enough)
+    number, kept = int(curves[method]["sizes"][-1]), interval_at(curves[method]["faithfulness"], at)
+    random = [curve["faithfulness"]["value"][at] for name, curve in curves.items() if "random" in name]
+    return (
+        f"By {method} {size:,} of {number:,} edges ({100 * size / number:.1f} %) keep {kept} of the effect, "
+        f"where all others read the corrupted prompt. Random rankings keep at most {max(random):.2f}."
+    )
 
 
 def edges_say(values: Values) -> Iterator[str]:
-    """How many edges carry the effect, which share of them scores find, and which is the largest."""
+    """How many edges are enough, how many carry the effect, which is the largest, and how faithful circuits are."""
     graph = values["component graph"]
     if "refused" in graph:
         yield f"edges: {graph['refused']}"
         return
-    said = "{n:none} of {drawn} edges measured {n:carries|carry} more than a hundredth of the effect for certain."
-    yield say(said, n=graph["matter"], drawn=graph["drawn"])
+    yield few_edges(graph)
+    many = "{n:none} of {drawn} edges measured {n:carries|carry} more than a hundredth of the effect for certain."
+    yield say(many, n=graph["matter"], drawn=graph["drawn"])
     if graph["matter"]:
-        shares = listed([f"{written(share)} by {method}" for method, share in graph["found"].items()])
-        yield f"Among as many edges with the highest scores is this share of them: {shares}."
         name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1][EXACT][0]))
         estimates = listed([f"{method} {largest[method]:.2f}" for method in METHODS])
         yield f"The largest, `{name}`, carries {written(largest[EXACT])}; estimates are {estimates}."
+        for area in ("CPR", "CMD"):
+            areas = [f"{written(curve[area][area])} by {name}" for name, curve in graph["curves"].items()]
+            yield f"{area}: {listed(areas)}."
 
 
 def edges_table(values: Values) -> pd.DataFrame:
-    strongest = values["component graph"].get("strongest", {})
-    names = sorted(strongest, key=lambda name: -abs(strongest[name][EXACT][0] or 0))
-    columns = {EXACT: [_shown(strongest[name][EXACT]) for name in names]}
-    columns |= {
-        method: [f"{np.array(strongest[name][method], dtype=float):.3f}" for name in names] for method in METHODS
-    }
-    return pd.DataFrame(columns, index=names)
-
-
-def edge_circuits_say(values: Values) -> Iterator[str]:
+    """The strongest edges with their estimates; nothing where no edge matters."""
     graph = values["component graph"]
-    if "refused" not in graph and (few := few_edges(graph)):
-        yield few
-
-
-def edge_circuits_table(values: Values) -> pd.DataFrame:
-    graph, rows = values["component graph"], {}
-    for name, curves in graph.get("curves", {}).items():
-        agreement, found = graph["agreement"].get(name), graph["found"].get(name)
-        rows[name] = {
-            "rank correlation": _shown(agreement["all"]) if agreement else "",
-            "edges found": _shown(found) if found else "",
-            **{measure: _shown(curve[measure]) for measure, curve in curves.items()},
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    strongest = graph["strongest"] if graph.get("matter") else {}
+    names = sorted(strongest, key=lambda name: -abs(strongest[name][EXACT][0]))
+    shares = [written(strongest[name][EXACT]) for name in names]
+    estimates = {method: [f"{strongest[name][method]:.3f}" for name in names] for method in METHODS}
+    return pd.DataFrame({EXACT: shares, **estimates}, index=names)
 
 
 # ------------------------------------------------------------------------------------------------ the figure
@@ -339,12 +320,9 @@ def edge_circuits_table(values: Values) -> pd.DataFrame:
 
 def conclude(values: Values) -> Iterator[str]:
     """The primary endpoint, which heads carry the effect, which paths, how many are enough, which edges scores see."""
-    yield from heads_conclude(values)
-    yield from paths_conclude(values)
-    yield circuit_concludes(values)
-    if "refused" not in values["component graph"]:
-        yield from edges_say(values)
-        yield from edge_circuits_say(values)
+    says = [population_says, *[paths_say] * ("refused" not in values["paths"]), circuit_says]
+    says += [edges_say] * ("refused" not in values["component graph"])
+    yield from (f"{sentence.rstrip('.')}." for part in says for sentence in part(values) if sentence)
 
 
 def _about(text: str, part: str = "example") -> Callable[[Values], str]:
@@ -359,17 +337,16 @@ def _about(text: str, part: str = "example") -> Callable[[Values], str]:
 
 def _one_pair(says: Callable[[Values], Iterable[str]], panels: Callable[[Values], Grid], more: str = "") -> Part:
     """A part of the project's pair of prompts."""
-    return Part(
-        numbers.example, "example", says, _about("{model}, one pair of prompts of {count} tokens" + more), panels
-    )
+    about = _about("{model}, one pair of prompts of {count} tokens" + more)
+    return Part(numbers.example, "example", says, about, panels)
 
 
+PAIRS = "{model}, {corruption}, {pairs} pairs"
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
-DIAGRAM = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
+PATHS = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
 CIRCUIT = "{model}, {pairs} fresh pairs; all other heads ablated"
 OUTPUTS = "; outputs on the source in layer {layer}, each token in its own colours"
 MINUS = '; first minus second "{names[0]}" of the source'
-POPULATION = _about("{model}, {corruption}, {pairs} pairs", "population")
 FIGURE = Figure(
     "ioi_patching",
     Settings,
@@ -380,17 +357,15 @@ FIGURE = Figure(
         "p4": _one_pair(differences_say, pictures.differences, MINUS),
         "p5": _one_pair(patching_says, pictures.patching),
         "population": Part(
-            numbers.population, "population", population_says, POPULATION, pictures.population, heads_table
+            numbers.population, "population", population_says, _about(PAIRS, "population"), pictures.population,
+            heads_table,
         ),
         "circuit": Part(
             numbers.circuit, "circuit", circuit_says, _about(CIRCUIT, "circuit"), pictures.circuit, needs=["population"]
         ),
-        "paths": Part(numbers.paths, "paths", paths_say, _about(FRESH, "paths"), pictures.paths),
-        "diagram": Part(numbers.paths, "paths", diagram_says, _about(DIAGRAM, "paths"), diagram),
-        "edges": Part(numbers.edges, "edges", edges_say, table=edges_table),
-        "edge_circuits": Part(
-            numbers.edges, "edges", edge_circuits_say, _about(FRESH, "component graph"), pictures.edge_circuits,
-            edge_circuits_table,
+        "paths": Part(numbers.paths, "paths", paths_say, _about(PATHS, "paths"), diagram),
+        "edges": Part(
+            numbers.edges, "edges", edges_say, _about(FRESH, "component graph"), pictures.edges, edges_table
         ),
     },
     conclude,
