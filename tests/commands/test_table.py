@@ -15,8 +15,7 @@ from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.roles.sequences_study import SequenceStudy
 from util.show.files import plain
-from util.stats.controls import layer_matched
-from util.stats.heads import top
+from util.stats.heads import layer_matched, top
 from util.stats.intervals import accuracy
 from util.study import model as model_room
 from util.study import store

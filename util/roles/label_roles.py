@@ -30,8 +30,7 @@ from util.roles.cuts import Cells, head_cut, other_cells
 from util.roles.heads import plain
 from util.roles.label_task import DATASETS, KS, LabelTask, candidates, data_request, first_done
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
-from util.stats.answers import label_mass, which_label
-from util.stats.task_check import TaskCheck, chosen
+from util.stats.answers import TaskCheck, chosen, label_mass, which_label
 from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
 from util.study.records import Measurement, joined
 

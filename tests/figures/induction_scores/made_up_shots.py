@@ -6,8 +6,8 @@ from util.figures.induction_scores import numbers
 from util.figures.induction_scores.edits import Edit, Group, Row
 from util.figures.induction_scores.plan import Plan, Setup
 from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, Labelled, TaskShots
+from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
-from util.stats.task_check import TaskCheck
 
 ABLATED = Row(Group.ABLATED, 3)
 GAIN = Interval(1.0, 0.5, 1.5)

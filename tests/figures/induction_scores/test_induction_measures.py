@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from util.figures.induction_scores import outputs, plan
-from util.stats import controls, intervals
+from util.stats import heads as controls
+from util.stats import intervals
 from util.stats.heads import top
 from util.stats.tests import mcnemar
 

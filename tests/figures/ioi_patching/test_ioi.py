@@ -26,7 +26,7 @@ from util.models import planted
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
 from util.show import files
-from util.stats import controls
+from util.stats import heads as controls
 from util.stats.intervals import mean_interval
 from util.study.model import Model
 from util.study.study import Study

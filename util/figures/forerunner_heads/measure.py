@@ -29,7 +29,7 @@ from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, Prompt, with_bos
 from util.roles import label_task
-from util.stats.task_check import chosen
+from util.stats.answers import chosen
 from util.study.study import Study
 
 Arrays = dict[str, Any]

@@ -17,9 +17,8 @@ from util.figures.forerunner_heads.pictures import LABELS, frequent_on
 from util.show.conclusions import title
 from util.show.part import Figure, Part, Values
 from util.show.words import say
-from util.stats.answers import TERMS
+from util.stats.answers import TERMS, TaskCheck
 from util.stats.intervals import Interval, signed
-from util.stats.task_check import TaskCheck
 from util.study.checked import (
     QUERIES,
     AsList,

@@ -16,9 +16,8 @@ from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import TASKS
 from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, Labelled, TaskShots, without_others
 from util.prompts.text_tasks import TEXT_TASKS
-from util.stats.intervals import Interval
-from util.stats.splits import halves
-from util.stats.task_check import TaskCheck
+from util.stats.answers import TaskCheck
+from util.stats.intervals import Interval, halves
 from util.stats.verdicts import (
     HOLDS,
     NO_PREMISE,

@@ -25,12 +25,12 @@ from util.stats.intervals import (
     Intervals,
     accuracy,
     bootstrap_interval,
+    halves,
     mean_interval,
     mean_intervals,
     paired_interval,
     resampled,
 )
-from util.stats.splits import halves
 from util.stats.tests import rank_p
 
 Arrays = Mapping[str, Any]

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from util.figures.induction_scores.edits import WHOLE, Edit, Group, Mode, Row
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.stats.controls import layer_matched, norm_matched, shortage
-from util.stats.heads import Head, top
+from util.stats.heads import Head, layer_matched, norm_matched, shortage, top
 
 Floats = NDArray[np.floating]
 TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.figures.induction_scores.edits import Group, Row
-from util.stats.task_check import TaskCheck
+from util.stats.answers import TaskCheck
 
 Bools = NDArray[np.bool_]
 WHOLE = Row(Group.WHOLE)

@@ -37,10 +37,9 @@ from util.prompts.text_tasks import TEXT_TASKS
 from util.roles import heads as head_arguments
 from util.roles.head_scores import heads_by_layer
 from util.stats import answers
-from util.stats.answers import which_label
+from util.stats.answers import TaskCheck, task_check, which_label
 from util.stats.heads import Head
 from util.stats.intervals import accuracy
-from util.stats.task_check import TaskCheck, task_check
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
 from util.study.records import Measurement
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.controls import layer_matched, norm_matched, shortage
-from util.stats.heads import Head, top
+from util.stats.heads import Head, layer_matched, norm_matched, shortage, top
 
 Floats = NDArray[np.floating]
 

@@ -18,18 +18,17 @@ from scipy import stats
 
 from util.scores.evaluation import SHARES, Curve, spearman
 from util.scores.graph import ComponentGraph
-from util.stats.controls import layer_alike
-from util.stats.heads import top
+from util.stats.heads import layer_alike, top
 from util.stats.intervals import (
     Intervals,
     accuracy,
     bootstrap_interval,
+    halves,
     mean_interval,
     mean_intervals,
     ratio_of_means,
     resampled,
 )
-from util.stats.splits import halves
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
