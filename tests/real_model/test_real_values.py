@@ -39,34 +39,6 @@ Place = tuple[str | int, ...]
 Again = Callable[[Place], float]  # where in an array -> the number measured again
 Figure = tuple[str, dict[str, Any], dict[str, Again]]  # stem, values, what measures them again
 
-TOO_DEAR = {
-    "induction_scores": {
-        "accuracy": "60 queries under each of some forty ablations",
-        "attribution": "companions: attribution, of which the values are measured again, with intervals",
-        "benefits, function vectors": "as accuracy",
-        "pattern": "one prompt, compared in `make test`",
-        "highest": "follows from the scores",
-        "planted": "another model, compared in `make test`",
-        "chosen, controls": "choices of heads, no measurements",
-    },
-    "ioi_patching": {
-        "population, untrained, noised, denoised, attribution, direct": "means over 128 pairs: minutes each",
-        "circuit, paths": "hundreds of runs of 128 pairs",
-        "selectivity": "follows from the outputs of heads, of which every patched one is measured again",
-    },
-    "forerunner_heads": {
-        "grid_counts, by_k": "other data sets and numbers of demonstrations: 512 prompts each",
-        "ablation, induction, claims": "means over dozens of prompts under each of dozens of cuts",
-        "specificity": "follows from the magnitudes that counts are made of",
-        "planted_verdicts": "another model, compared in `make test`",
-    },
-    "edge_ablation": {
-        "every array": "means over 32 prompts and three draws of donors, each two or more passes; single prompts are "
-        "compared cell by cell in test_real_splices.py",
-    },
-}
-
-
 # ------------------------------------------------------------------------------------------------ arrays and cells
 
 
@@ -88,15 +60,6 @@ def at(stored: Any, place: Place) -> Any:
     for step in place:
         stored = stored[step]
     return stored
-
-
-def test_the_hash_chooses_cells_and_reaches_every_depth() -> None:
-    array = {"a": [[1, 2.5], [3, None]], "b": {"c": 4, "d": "text", "e": True}}
-    assert set(numbers(array)) == {("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("b", "c")}
-    large = np.arange(270.0).reshape(30, 9).tolist()
-    assert len(drawn(large, "x")) == len(set(drawn(large, "x"))) == CELLS
-    assert drawn(large, "x") == drawn(large, "x") != drawn(large, "y")
-    assert at(large, (2, 3)) == 21
 
 
 # ------------------------------------------------------------------------------------------------ induction_scores
@@ -285,9 +248,3 @@ def test_stored_numbers_are_measured_again(figure: Figure) -> None:
         gap, largest = float(np.abs(mine - theirs).max()), max(abs(at(scale, place)) for place in numbers(scale))
         print(f"{stem}, {name}: {len(places)} cells, largest difference {gap:.1e} of {largest:.3g}")
         assert gap <= 1e-5 * largest + ROUNDED, f"{stem}, {name}: largest difference {gap:.2e} of {largest:.3g}"
-
-
-@pytest.mark.parametrize("stem", sorted(TOO_DEAR))
-def test_what_is_not_measured_again_is_named(stem: str) -> None:
-    stored_values(stem)
-    pytest.skip(f"not measured again: {'; '.join(f'{what} ({why})' for what, why in TOO_DEAR[stem].items())}")
