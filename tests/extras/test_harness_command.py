@@ -130,7 +130,3 @@ def test_a_model_has_to_be_named(counted, quick):
         run("--", "--tasks", "icl_wordseq1")
 
 
-def test_the_class_is_known_to_the_harness_by_its_name():
-    from lm_eval.api.registry import get_model
-
-    assert get_model("icl") is InterventionLM

@@ -337,20 +337,10 @@ def hardware(device: str) -> dict[str, str]:
             card = torch.cuda.get_device_properties(number)
             size = f"{card.total_memory / 2**30:.1f} GiB"
             said[f"GPU {number}"] = f"{card.name}, {size}, compute capability {card.major}.{card.minor}"
-        said["driver"], said["CUDA"] = driver(), str(torch.version.cuda)
+        said["CUDA"] = str(torch.version.cuda)
     said["CPU"] = platform.processor() or platform.machine()
     said["Python"] = platform.python_version()
     return said | {module.__name__: module.__version__ for module in (torch, transformers, accelerate, bitsandbytes)}
-
-
-def driver() -> str:
-    """The version of the driver, as nvidia-smi says."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        return f"not known ({type(error).__name__})"
-    return ", ".join(sorted(set(done.stdout.split())))
 
 
 def row(outcome: Outcome) -> str:

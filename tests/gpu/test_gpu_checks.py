@@ -1,8 +1,5 @@
 """The checks of `make test-gpu`, rehearsed on the CPU: their code runs, and a fault is reported."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -49,10 +46,6 @@ def test_faults_are_reported_and_do_not_stop_the_rest(monkeypatch, capsys):
     assert "- broken: the rest of this check: ValueError: no such kernel" in said and "2 failed" in said
 
 
-def test_a_number_that_is_not_one_is_bad():
-    assert not Outcome("a number", float("nan"), 1.0).good
-
-
 def test_a_batch_that_is_never_halved_is_found(monkeypatch):
     monkeypatch.setattr(batches, "out_of_memory", lambda error: False)
     monkeypatch.setattr(checks, "CHECKS", {"memory": checks.memory})
@@ -66,13 +59,3 @@ def test_without_a_gpu_it_says_so_at_once(monkeypatch, capsys):
     assert main([]) == 1
     said = capsys.readouterr().err
     assert said.strip() == NO_GPU and "make test TESTS=tests/fake_gpu" in said and "\n" not in said.strip()
-
-
-def test_hardware_is_recorded(monkeypatch):
-    card = SimpleNamespace(name="A card", total_memory=2**34, major=9, minor=0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: card)
-    monkeypatch.setattr(checks.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="550.1\n550.1\n"))
-    said = checks.hardware("cuda")
-    assert said["GPU 1"] == "A card, 16.0 GiB, compute capability 9.0" and said["driver"] == "550.1"
-    assert said["Python"] == sys.version.split()[0]

@@ -102,12 +102,6 @@ def test_installed_versions_equal_the_lock() -> None:
     assert not other, "run `make`, or set ICL_ALLOW_OTHER_VERSIONS=1 to test other versions"
 
 
-def test_nothing_else_installs_packages_named_like_ours() -> None:
-    owners = metadata.packages_distributions()
-    assert set(owners.get("util", [])) <= {PROJECT["name"]}
-    assert "tests" not in owners
-
-
 def test_citation_agrees_with_pyproject() -> None:
     citation = yaml.safe_load((REPO / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
