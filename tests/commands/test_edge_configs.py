@@ -86,26 +86,13 @@ def test_edges_are_read_from_the_donors_that_a_config_names(model, tmp_path):
     assert config.ablation.corruptions == (0, 1, 2)
 
 
-def test_an_equal_config_is_found_in_the_cache_and_another_refused(model, tmp_path):
-    out = {"out_dir": str(tmp_path / "out")}
-    config = config_of("ablation", removed=["CONTEXT"], **out)
-    first = run(config, model, tmp_path)
-    assert run(config, MISSING, tmp_path) == first
-    other = config_of("ablation", removed=["AGG"], **out)
-    with pytest.raises(FileExistsError, match="another request \\(removed\\)"):
-        edge_configs.prepared(other, MISSING)
-    assert json.loads((tmp_path / "out" / "result.json").read_text()) == first
-    assert run(other, model, tmp_path, overwrite=True)["request"]["removed"] == ["AGG"]
-
-
 def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch):
     (tmp_path / "dataset_info.json").write_text("{}")
-    config = config_of(request={**FEW, "task": str(tmp_path)})
 
     def request(words):
         columns = Columns(x=words.split(), y=words.upper().split())
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda path: columns))
-        return config.plain(Study("edge_ablation"))
+        return config_of(request={**FEW, "task": str(tmp_path)}).plain(Study("edge_ablation"))
 
     words = "red blue green white black brown pink grey gold silver"
     assert request(words) == request(words) != request(words.replace("red", "rose"))
@@ -182,10 +169,6 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("FULL")]
     assert [line[1] for line in lines] == ["1.00", "0.00"]
     assert (out / "result.json").exists()
-    file.write_text(json.dumps([twin, {**one, "action": "ablation", "removed": ["AGG"]}]))
-    with pytest.raises(SystemExit, match="1"):
-        main(["edges", str(file)])
-    assert "of another request (removed, action)" in capsys.readouterr().err
     file.write_text(json.dumps([one, one]))
     with pytest.raises(SystemExit, match="1"):
         main(["edges", str(file)])

@@ -244,7 +244,7 @@ def test_a_notebook_runs_whole_on_another_model_and_few_prompts(
     drawn = {file.stem.removeprefix(f"{stem}_") for file in (tmp_path / "output/figures" / folder).glob("*.pdf")}
     assert drawn >= panels
     assert json.loads(written.read_text())["request"]["model"].endswith("tiny")
-    assert ("that of the untrained twin has" in shown) <= parameters.get("untrained_control", True)
+    assert ("that of the untrained twin has" in "".join(texts)) <= parameters.get("untrained_control", True)
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

@@ -1,14 +1,13 @@
 """Numbers that are committed for SmolLM2, data/values/smollm2/, measured again: 20 of each array, chosen by a hash.
 
-By hooks and eager attention where one pass is enough (`plain`), otherwise by a direct call of the suite on an empty
-cache. What is a mean over hundreds of prompts would take as long as the notebook did: it is named, with the reason, and
-not measured again.
+By hooks and eager attention where one pass is enough (`plain`), otherwise by a direct call of the suite. What is a mean
+over hundreds of prompts would take as long as the notebook did, and is not measured again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,16 +20,13 @@ from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
 from util.figures.induction_scores.outputs import head_attribution, head_copying
-from util.load_model_and_data import staicc_prompts, untrained_twin
+from util.load_model_and_data import untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
 from util.show import files
-from util.study.model import Model
-from util.study.study import Study
 
 CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals
-MOST_TOKENS = 70_000  # that a table of all prompts may take, two minutes or so
 SCALE = {"patched": "scores", "permuted": "scores"}  # changes are as exact as the logit differences that change
 NOT_AGAIN = ("copying, weights alone", "untrained")  # shares of argmaxes; of 128 prompts on another model
 FOLDER = paths.root() / "data" / "values" / paths.model_folder(NAME)
@@ -186,34 +182,11 @@ def again_ioi(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
 # ------------------------------------------------------------------------------------------------ forerunner_heads
 
 
-def again_forerunner(real: Subject, stored: dict[str, Any], folder: Any) -> dict[str, Again]:
-    request = stored["request"]
-    texts = [prompt.text for prompt in staicc_prompts(request["dataset"], request["k"])[: request["prompts"]]]
-    tokens = sum(map(len, real.tokenizer(texts).input_ids))
-
-    @cache
-    def counts() -> Mapping[str, np.ndarray]:
-        if tokens > MOST_TOKENS:
-            pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together is too dear")
-        asked = {name: request[name] for name in ("dataset", "k", "prompts", "seed")}
-        study = Study(
-            "forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=folder, **asked
-        )
-        return study.numbers("counts")["counts"]
-
-    def count(place: Place) -> float:
-        name, *head = place
-        return float(counts()[str(name)][tuple(map(int, head))])
-
-    return {"counts": count}
-
-
 # ------------------------------------------------------------------------------------------------ the comparison
 
 AGAIN: dict[str, Callable[..., dict[str, Again]]] = {
     "induction_scores": again_induction,
     "ioi_patching": again_ioi,
-    "forerunner_heads": again_forerunner,
 }
 
 
@@ -227,11 +200,9 @@ def stored_values(stem: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=sorted(AGAIN))
-def figure(request: Any, real: Subject, tmp_path_factory: Any) -> Figure:
-    stem = request.param
-    values = stored_values(stem)
-    more = [tmp_path_factory.mktemp(stem)] if stem == "forerunner_heads" else []
-    return stem, values, AGAIN[stem](real, values, *more)
+def figure(request: Any, real: Subject) -> Figure:
+    values = stored_values(request.param)
+    return request.param, values, AGAIN[request.param](real, values)
 
 
 def test_stored_numbers_are_measured_again(figure: Figure) -> None:

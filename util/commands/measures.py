@@ -138,7 +138,6 @@ def edges(
     *,
     examples: bool = False,
     device: str = "auto",
-    overwrite: bool = False,
     redo: bool = False,
 ) -> None:
     """Run the configs of a file. Raises ValueError without one, and what `edge_configs.load` raises.
@@ -147,7 +146,6 @@ def edges(
         file: CONFIG.json: one config, or a list of them
         examples: print a small config of each action
         device: cpu, cuda, cuda:1, ...; default: what there is
-        overwrite: replace the result of another config in out_dir
         redo: measure again what is cached
     """
     from util.commands import edge_configs
@@ -163,7 +161,7 @@ def edges(
     for config in edge_configs.load(file):
         model = replace(config.model, device=device)
         model = models.setdefault(model, model)
-        runs.append((config, *edge_configs.prepared(config, model, overwrite=overwrite, redo=redo)))
+        runs.append((config, *edge_configs.prepared(config, model, redo=redo)))
     if len({result.folder for _, _, result in runs}) < len(runs):
         raise ValueError(f"cannot run {file}: two configs have one out_dir; give each a folder of its own")
     for number, (config, study, result) in enumerate(runs, 1):

@@ -65,32 +65,19 @@ class Out:
 
     Args:
         out: receives result.json and rows.csv; default: a folder of its own for every request, see what is printed
-        overwrite: replace the result of another request in --out
         redo: measure again what is cached
     """
 
     out: Path | None = None
-    overwrite: bool = False
     redo: bool = False
 
     def checked(self, command: str, study: Any, **settings: Any) -> Result:
         """Where a result goes, of the model of a study. settings: what else decides it.
 
-        Raises ValueError, before any work, for a folder that cannot be made, and FileExistsError for one that holds the
-        result of another request, or rows of which nothing says what they are, unless they are overwritten.
+        Raises ValueError, before any work, for a folder that cannot be made.
         """
         request = json.loads(json.dumps({"measure": command, **study.model.request, **settings}))
-        folder = made(self.out or paths.output("commands") / store.place_of(request, Path()).stem)
-        stored = folder / "result.json"
-        if not self.overwrite and (stored.exists() or (folder / "rows.csv").exists()):
-            try:
-                before = dict(json.loads(stored.read_text(encoding="utf-8"))["request"])
-            except (OSError, ValueError, KeyError, TypeError):
-                before = {}
-            if differ := ", ".join(name for name, value in request.items() if before.get(name) != value):
-                cure = "choose another folder, or replace it with --overwrite"
-                raise FileExistsError(f"{stored} is of another request ({differ}); {cure}")
-        return Result(folder, request)
+        return Result(made(self.out or paths.output("commands") / store.place_of(request, Path()).stem), request)
 
 
 def _cell(value: Any) -> Any:
