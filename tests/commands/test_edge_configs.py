@@ -90,6 +90,7 @@ def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch)
     (tmp_path / "dataset_info.json").write_text("{}")
 
     def request(words):
+        (tmp_path / "words").write_text(words)
         columns = Columns(x=words.split(), y=words.upper().split())
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda path: columns))
         return config_of(request={**FEW, "task": str(tmp_path)}).plain(Study("edge_ablation"))
