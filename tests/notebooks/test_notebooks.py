@@ -214,7 +214,7 @@ RUNS = [
     (
         "05_role_atlas", FEW_POSITIONS,
         {
-            "sequences": 4, "pairs": 8, "datasets": 0, "ks": [4], "prompts": 8, "word_prompts": 4, "intact": 2,
+            "sequences": 4, "pairs": 8, "datasets": ["agnews"], "ks": [4], "prompts": 8, "word_prompts": 4, "intact": 2,
             "quantized": True,
         },
         ["just the planted roles", "no role is tested, the longest prompt has 536 tokens, this model places 256"],

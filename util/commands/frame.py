@@ -19,7 +19,8 @@ from rich.console import Console
 
 PROGRAM = "python -m util"
 ENDS = "ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong"
-COMMANDS = {  # by module: what each does, and arguments to begin with
+# By module, what each command does, and arguments to begin with.
+COMMANDS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "stored": {
         "card": (
             "which circuits of in-context learning a model has, on one page",

@@ -6,7 +6,7 @@ import json
 import shlex
 import textwrap
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from util import paths
 from util.card import atlas as cards_atlas
@@ -51,7 +51,7 @@ def card(
     folder = made(out or paths.output("cards", model.model) / twin)
     result = measured(source, size, seed, redo=redo)
     name = Path(model.model).name if Path(model.model).exists() else model.model  # without the folder of this machine
-    flags = {"untrained": untrained, "size": size, "seed": seed or None}
+    flags: dict[str, Any] = {"untrained": untrained, "size": size, "seed": seed or None}
     flags |= {"revision": model.revision, "dtype": None if model.dtype == "auto" else model.dtype}
     words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value is not None]
     command = " ".join(["python -m util card", shlex.quote(name), *words, *["--quantized"] * model.quantized])
@@ -93,7 +93,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
     paths.output("values", model.model)  # where nothing can be written is known before hours of work
     source, counts = model.source, PROMPTS if prompts is None else dict.fromkeys(PROMPTS, prompts)
     sets = {"control_sets": CONTROL_SETS, "other_sets": CONTROL_SETS, "shots": (0, 10)}
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "induction_scores": {"prompts": counts["induction_scores"], **sets},
         "edge_ablation": {"prompts": counts["edge_ablation"]},
         "forerunner_heads": {"k": 4},

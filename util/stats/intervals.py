@@ -82,6 +82,7 @@ def mean_intervals(
     comparisons: int = 1,
     within: tuple[float, float] = ANYTHING,
     clusters: ArrayLike | None = None,
+    level: float = 0.95,
 ) -> Intervals:
     """Means over the first axis of values [N, ...], with intervals that allow for skewed values; each array is [...].
 
@@ -91,13 +92,13 @@ def mean_intervals(
     Values that are all equal have an interval without width. The first axis runs over the independent units (prompts).
     Differences that are formed before the call are paired.
 
-    comparisons: how many intervals are to hold together (Bonferroni's correction), for maps of many cells.
+    comparisons: how many intervals are to hold together at `level` (Bonferroni's correction), for maps of many cells.
     within: the least and the most that the quantity can be; intervals end there. clusters [N]: the cluster of each
     value, where values of one cluster are not independent; the units are the clusters then, see `ratio_of_means`.
     Raises ValueError for fewer than two units.
     """
     sample = Sample.of(values, clusters)
-    quantile = stats.t.ppf(1 - (1 - 0.95) / (2 * comparisons), len(sample.units) - 1)
+    quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), len(sample.units) - 1)
     low, high = (np.clip(sample.mean - sample.reach(tail) * sample.error, *within) for tail in (quantile, -quantile))
     return Intervals(sample.mean, low, high)
 
