@@ -272,7 +272,6 @@ def test_data_say_what_was_asked_and_answered(tmp_path):
         assert data["target"][place] == words()(text + data["answers"][place])["input_ids"][before]
         assert data["copy"][place] == words()(text + queries[place])["input_ids"][before]
         assert data["line_right"][place] == (data["written"][place].strip().split("\n")[0] == data["answers"][place])
-    assert data["left_out"]["coincidences"] == {"0": 0}
     assert data["right"].tolist() == (data["top"] == data["target"]).tolist()
 
 

@@ -112,10 +112,7 @@ class Run:
             "queries": queries,
             "answers": [item.clean.label().strip() for item in drawn.items],
             "askable": drawn.askable,
-            "left_out": {
-                **{name: dict(getattr(drawn, name)) for name in ("rejected", "resampled", "dropped")},
-                "coincidences": {str(c): count for c, count in drawn.coincidences.items()},
-            },
+            "left_out": {name: dict(getattr(drawn, name)) for name in ("rejected", "resampled", "dropped")},
         }
 
     @cached_property
@@ -136,7 +133,7 @@ class Run:
         Its data, [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; target and copy, the
         first tokens of the answer and of the query said again (-1 where that would change the prompt); queries and
         answers as text. And layers; askable, how many queries of the split there are for this tokenizer; left_out, what
-        of the lists was rejected, resampled, dropped, and how often a donor has the clean output.
+        of the lists was rejected, resampled and dropped.
         generate: also written, what the model goes on to write, and whether its first line is the answer (line_right:
         acc_line), or it begins with the answer (prefix_right: acc_prefix).
         Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
