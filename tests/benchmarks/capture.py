@@ -95,9 +95,6 @@ CONTESTS = {
     "512 tokens, 16 prompts": contest(
         ALL, (Bar(TIME, "ours", "bare pass", most=1.1), Bar(TIME, *SLOWER, least=3)), length=512, prompts=16
     ),
-    "1024 tokens, 4 prompts": contest(
-        ALL, (Bar(TIME, "ours", "bare pass"), Bar(TIME, *SLOWER)), length=1024, prompts=4
-    ),
     # a budget of one token means batches of one prompt
     "512 tokens, batches of one prompt": contest(
         BOTH, (Bar(MEMORY, *SLOWER, least=8),), 0, length=512, prompts=4, budget=1

@@ -1,12 +1,10 @@
 """Labels scored with cells cut, with heads at their mean and with patterns knocked out, beside the same with no edit.
 
-scored                  `label_log_probs`: what follows each prompt of random ids, nothing cut
-cut                     the same with the cells s_i -> y_i of four demonstrations cut in all layers and heads
-plain                   `label_log_probs` of prompts of ten demonstrations of equal length: batches have no padding
-heads at their mean     the same with eight heads at their mean
-knocked out             the same with the induction pattern knocked out in eight heads, cells planned beforehand
-knocked out one by one  the same, one prompt to a batch
-planning                the planning of these cells
+scored               `label_log_probs`: what follows each prompt of random ids, nothing cut
+cut                  the same with the cells s_i -> y_i of four demonstrations cut in all layers and heads
+plain                `label_log_probs` of prompts of ten demonstrations of equal length: batches have no padding
+heads at their mean  the same with eight heads at their mean
+knocked out          the same with the induction pattern knocked out in eight heads, cells planned beforehand
 """
 
 from functools import partial
@@ -48,43 +46,32 @@ def demonstrations(model: str, prompts: int, edit: str) -> Run:
     drawn = classification.prompts(classification.task("repetition"), 10, limit=prompts)
     plan, found = scoring(gpt2, tokenizer, drawn), support(gpt2)
     heads = {layer: list(range(min(4, found.heads))) for layer in found.layers[1:3]}
-    if edit == "planning":
-        return lambda: [len(induction_pattern.cells(prompt, tokenizer)) for prompt in drawn]
     attach: Any = nothing
-    if edit.startswith("knocked out"):
+    if edit == "knocked out":
         attach = knockouts([induction_pattern.cells(prompt, tokenizer) for prompt in drawn], heads)
     elif edit == "heads at their mean":
         mean = torch.zeros(4, gpt2.config.hidden_size // found.heads)
         attach = lambda batch: [PatchHeads(layer, own, mean) for layer, own in heads.items()]  # noqa: E731
-    budget = 1 if edit == "knocked out one by one" else prompts * len(plan.ids[0])
-    return lambda: label_log_probs(gpt2, plan, attach, budget)["log_prob"]
+    return lambda: label_log_probs(gpt2, plan, attach, prompts * len(plan.ids[0]))["log_prob"]
 
 
-EDITS = ("plain", "heads at their mean", "knocked out", "knocked out one by one", "planning")
-
-
-def cut(length: int, prompts: int, most: float | None) -> Contest:
-    return Contest(
-        {"scored": partial(random_labels, cut=False), "cut": partial(random_labels, cut=True)},
-        (Bar(TIME, "cut", "scored", most=most),),
-        {"model": "llama", "length": length, "prompts": prompts},
-        {"model": "tiny llama", "length": 20, "prompts": 2},
-    )
+EDITS = ("plain", "heads at their mean", "knocked out")
 
 
 CONTESTS = {
-    "512 tokens, 16 prompts": cut(512, 16, 1.25),
-    "1024 tokens, 4 prompts": cut(1024, 4, None),
+    "512 tokens, 16 prompts": Contest(
+        {"scored": partial(random_labels, cut=False), "cut": partial(random_labels, cut=True)},
+        (Bar(TIME, "cut", "scored", most=1.25),),
+        {"model": "llama", "length": 512, "prompts": 16},
+        {"model": "tiny llama", "length": 20, "prompts": 2},
+    ),
     "ten demonstrations, 16 prompts": Contest(
         {edit: partial(demonstrations, edit=edit) for edit in EDITS},
         (
             Bar(TIME, "heads at their mean", "plain", most=1.1),
             Bar(TIME, "knocked out", "plain"),
-            Bar(TIME, "planning", "plain", most=0.1),
-            Bar(TIME, "knocked out one by one", "knocked out", least=0.9),
         ),
         {"model": "gpt2", "prompts": 16},
         {"model": "tiny", "prompts": 2},
-        same=(("knocked out", "knocked out one by one"),),
     ),
 }

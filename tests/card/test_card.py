@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypat
     with pytest.raises(SystemExit):
         main(["card", "embedded", "--out", str(tmp_path / "file" / "below")])
     error = capsys.readouterr().err
-    assert "is a file; name a folder" in error and error.count("\n") == 1
+    assert "name a folder that can be written to" in error and error.count("\n") == 1
 
 
 def test_the_fields_of_the_file_are_documented(card):

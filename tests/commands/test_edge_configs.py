@@ -17,7 +17,6 @@ from util.figures.edge_ablation import pruning, runs
 from util.figures.edge_ablation.pruning import Pruner
 from util.figures.edge_ablation.settings import Draw
 from util.scores.pruning import write_scores
-from util.study import exports
 from util.study.model import Model
 from util.study.study import Study
 
@@ -51,13 +50,6 @@ def run(config, model, folder, **options):
 def pruner_in(folder, model, **options):
     study = Study("edge_ablation", model, folder=folder, untrained_control=False)
     return Pruner.of(study, [Draw(**FEW, trained=True)], **options)
-
-
-def test_there_is_an_example_of_every_action():
-    actions = [config["action"] for config in edge_configs.EXAMPLES]
-    assert actions == ["accuracy", "ablation", "prune_heads", "prune_edges"]
-    with pytest.raises(ValueError, match=", ".join(map(repr, actions))):
-        config_of("none")
 
 
 @pytest.mark.parametrize("example", edge_configs.EXAMPLES, ids=lambda config: config["action"])
@@ -94,53 +86,17 @@ def test_edges_are_read_from_the_donors_that_a_config_names(model, tmp_path):
     assert config.ablation.corruptions == (0, 1, 2)
 
 
-def test_an_equal_config_is_found_in_the_cache_and_another_refused(model, tmp_path):
-    out = {"out_dir": str(tmp_path / "out")}
-    config = config_of("ablation", removed=["CONTEXT"], **out)
-    first = run(config, model, tmp_path)
-    assert run(config, MISSING, tmp_path) == first
-    other = config_of("ablation", removed=["AGG"], **out)
-    with pytest.raises(FileExistsError, match="another request \\(removed\\)"):
-        edge_configs.prepared(other, MISSING)
-    assert json.loads((tmp_path / "out" / "result.json").read_text()) == first
-    assert run(other, model, tmp_path, overwrite=True)["request"]["removed"] == ["AGG"]
-
-
-def test_score_files_are_compared_by_what_they_contain(model, tmp_path):
-    study = pruner_in(tmp_path, model)
-    file, out = tmp_path / "scores.json", tmp_path / "out"
-    scores = study.scores(study.first, "head")
-    write_scores(file, study.first, "head", scores)
-    config = config_of("prune_heads", random=1, keep=[100], score_files=[str(file)], out_dir=str(out))
-    first = run(config, model, tmp_path)
-    write_scores(file, study.first, "head", -scores)
-    with pytest.raises(FileExistsError, match="another request \\(score_files\\)"):
-        edge_configs.prepared(config, MISSING)
-    write_scores(file, study.first, "head", scores)
-    assert run(config, MISSING, tmp_path) == first
-
-
 def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch):
-    folder, out = tmp_path / "colours", tmp_path / "out"
-    folder.mkdir()
-    (folder / "dataset_info.json").write_text("{}")
+    (tmp_path / "dataset_info.json").write_text("{}")
 
-    def load_from_disk(path):
-        words = (folder / "words").read_text().split()
-        return Columns(x=words, y=[word.upper() for word in words])
+    def request(words):
+        (tmp_path / "words").write_text(words)
+        columns = Columns(x=words.split(), y=words.upper().split())
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda path: columns))
+        return config_of(request={**FEW, "task": str(tmp_path)}).plain(Study("edge_ablation"))
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=load_from_disk))
     words = "red blue green white black brown pink grey gold silver"
-    (folder / "words").write_text(words)
-    config = config_of(request={**FEW, "task": str(folder)}, out_dir=str(out))
-    _, place = edge_configs.prepared(config, MISSING)
-    out.mkdir()
-    known = Study("edge_ablation").expected
-    (out / "result.json").write_text(json.dumps({"request": place.request, "provenance": known}))
-    assert edge_configs.prepared(config, MISSING)[1] == place
-    (folder / "words").write_text(words.replace("red", "rose"))
-    with pytest.raises(FileExistsError, match="another request \\(request\\)"):
-        edge_configs.prepared(config, MISSING)
+    assert request(words) == request(words) != request(words.replace("red", "rose"))
 
 
 class Columns(dict):
@@ -148,48 +104,6 @@ class Columns(dict):
 
     column_names = property(lambda self: [*super().keys()])
     keys = property(lambda self: (_ for _ in ()).throw(AttributeError()))
-
-
-def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(model, tmp_path):
-    mine = {**FEW, "task": "country_capital", "model": "given:mine"}
-    config = config_of("accuracy", mine, out_dir=str(tmp_path / "out"))
-    trained, untrained = (Model.given(one.pair[0], one.pair[1], "given:mine") for one in (model, model.twin()))
-    first = run(config, trained, tmp_path)
-    with pytest.raises(FileExistsError, match="another request \\(weights\\)"):
-        edge_configs.prepared(config, untrained)
-    second = run(config, untrained, tmp_path, overwrite=True)
-    assert second["results"]["FULL"]["right"][0] == 0 and first["results"]["FULL"]["right"][0] == 1
-    (tmp_path / "out" / "result.json").unlink()
-    with pytest.raises(FileExistsError):  # rows.csv alone is not to be replaced either
-        edge_configs.prepared(config, trained)
-    (tmp_path / "out" / "result.json").write_text("{}")
-    with pytest.raises(FileExistsError):
-        edge_configs.prepared(config, trained)
-
-
-def test_without_a_folder_a_run_has_one_of_its_own(model, tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    for config in (config_of(), config_of("ablation", removed=["AGG"])):
-        run(config, model, tmp_path)
-    assert len([*tmp_path.glob("commands/edges-embedded-*/result.json")]) == 2
-
-
-def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
-    config = config_of("ablation", FEW, (0, 1, 2), removed=["AGG"], out_dir=str(tmp_path / "out"))
-    measured, done = runs.outcomes, []
-
-    def breaks(*arguments, **options):
-        done.append(1)
-        if len(done) == 4:
-            raise KeyboardInterrupt
-        return measured(*arguments, **options)
-
-    monkeypatch.setattr(runs, "outcomes", breaks)
-    with pytest.raises(KeyboardInterrupt):
-        run(config, model, tmp_path)
-    done.clear()
-    monkeypatch.setattr(runs, "outcomes", lambda *a, **o: done.append(1) or measured(*a, **o))
-    assert len(run(config, model, tmp_path)["results"]) == 3 and len(done) == 6 - 3
 
 
 OF_ABLATION = {"action": "ablation"}
@@ -206,11 +120,8 @@ ACCURACY = {"action": "accuracy"}
         (ACCURACY | {"request": {"task": "copyin"}}, "unknown word-pair task 'copyin'; there are copying"),
         (ACCURACY | {"request": {"shots": 3}}, "Draw has no argument 'shots'; it has task, k, prompts"),
         (ACCURACY | {"request": "x"}, "request: Input should be a valid dictionary"),
-        (ACCURACY | {"request": {"k": 2.5}}, "k = 2.5: input should be a valid integer"),
         (ACCURACY | {"request": {"two_pass": "maybe"}}, "two_pass = 'maybe': input should be a valid bo"),
         (ACCURACY | {"request": {"prompts": 1}}, "prompts = 1: two or more have intervals"),
-        (ACCURACY | {"request": {"token_budget": 0}}, "token_budget = 0"),
-        (ACCURACY | {"request": {"model": ""}}, "name = ''"),
         (ACCURACY | {"request": {"model": __file__, "revision": "main"}}, "revision = 'main'"),
         (ACCURACY | {"request": {"layout": {"sep": ":"}}}, "it has the fields separator"),
         (OF_ABLATION, "give edges to ablate"),
@@ -219,25 +130,17 @@ ACCURACY = {"action": "accuracy"}
         (OF_ABLATION | {"removed": ["AGG"], "kept": ["AGG"]}, "give either the edges that are removed or those"),
         (OF_ABLATION | {"probed": [["x->y", 0]]}, "corruption 0 removes"),
         (OF_ABLATION | {"probed": [["x->y", True]]}, "probed.0.1: give a number, not True or False"),
-        (OF_ABLATION | {"remove": ["AGG"]}, "ablation.remove: Extra inputs are not permitted"),
-        (OF_ABLATION | {"removed": 5}, "ablation.removed: Input should be a valid tuple"),
-        (OF_ABLATION | {"removed": ["AGG"], "keep": [1]}, "ablation.keep: Extra inputs are not permitted"),
         (ACCURACY | {"random": 5}, "random: Extra inputs are not permitted"),
         (PRUNE | {"random": -1}, "random: Input should be greater than or equal to 0"),
-        (PRUNE | {"share": 1.5}, "share: Input should be less than or equal to 1"),
         (PRUNE | {"share": True}, "share: give a number"),
-        (PRUNE | {"removed": ["y->last_seperator"]}, "did you mean 'last_separator'"),
-        (PRUNE | {"keep": [-1]}, "keep.0: Input should be greater than or equal to 0"),
         (PRUNE | {"keep": [3, 4]}, "keep = [3, 4]: no round keeps more units than"),
         (PRUNE | {"keep": [3], "score_files": ["a", "b"]}, "2 files for 1 entries"),
         (PRUNE | {"request": {"split": "all"}}, 'leave split at "test"'),
         ({"action": "prune_edges", "request": {"corruptions": [1]}}, "read from corruption 0"),
         (ACCURACY | {"donor_seeds": [1, 1]}, "donor_seeds: give one or more, none of them twice"),
-        (ACCURACY | {"donor_seeds": []}, "donor_seeds: give one or more"),
-        (ACCURACY | {"donor_seeds": [-1]}, "donor_seeds.0: Input should be greater than or equal to 0"),
-        (ACCURACY | {"out_dir": ""}, "out_dir: String should have at least 1 character"),
         ([ACCURACY, {"action": "x"}], "config.json, config 1: Input tag 'x'"),
         ([["accuracy"]], "config 0: Input should be a valid dictionary or object"),
+        ([], "List should have at least 1 item"),
         ("{", "is no JSON"),
     ],
     ids=str,
@@ -249,12 +152,9 @@ def test_a_config_that_cannot_be_run_is_refused_in_one_sentence_before_any_work(
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="is a file; name a folder"):
+def test_a_folder_that_cannot_be_made_is_refused():
+    with pytest.raises(ValueError, match="name a folder that can be written to"):
         edge_configs.prepared(config_of(out_dir=__file__), MISSING)
-    monkeypatch.setattr(exports.os, "access", lambda *_: False)
-    with pytest.raises(ValueError, match=f"{tmp_path} cannot be written to"):
-        edge_configs.prepared(config_of(out_dir=str(tmp_path / "out")), MISSING)
 
 
 def test_the_command_line(tmp_path, monkeypatch, capsys):
@@ -270,10 +170,6 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("FULL")]
     assert [line[1] for line in lines] == ["1.00", "0.00"]
     assert (out / "result.json").exists()
-    file.write_text(json.dumps([twin, {**one, "action": "ablation", "removed": ["AGG"]}]))
-    with pytest.raises(SystemExit, match="1"):
-        main(["edges", str(file)])
-    assert "of another request (removed, action)" in capsys.readouterr().err
     file.write_text(json.dumps([one, one]))
     with pytest.raises(SystemExit, match="1"):
         main(["edges", str(file)])

@@ -16,7 +16,6 @@ import lm_eval.tasks  # noqa: E402
 from tests.extras.conftest import log_probs  # noqa: E402
 from util.commands.frame import app  # noqa: E402
 from util.extras.harness import evaluate  # noqa: E402
-from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.induction_scores.edits import WHOLE, Edit  # noqa: E402
 from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
 from util.roles.sequences_study import SequenceStudy  # noqa: E402
@@ -128,9 +127,3 @@ def test_flags_that_do_not_fit_together(ours, harness, said, counted, quick):
 def test_a_model_has_to_be_named(counted, quick):
     with pytest.raises(ValueError, match="--model_args pretrained=smollm2"):
         run("--", "--tasks", "icl_wordseq1")
-
-
-def test_the_class_is_known_to_the_harness_by_its_name():
-    from lm_eval.api.registry import get_model
-
-    assert get_model("icl") is InterventionLM

@@ -248,20 +248,3 @@ def test_the_harness_leaves_model_and_tokenizer_as_they_are(embedded, tokenizer)
     lm.generate_until([_Request("apple", {"max_gen_toks": 2}), _Request("a dog", {"max_gen_toks": 2})])
     assert before == (weights_digest(model), tokenizer_digest(tokenizer), tokenizer.padding_side)
     assert lm.tokenizer is not tokenizer  # the harness has a copy, which it may pad as it likes
-
-
-def test_several_tasks_in_one_run_have_their_own_means(embedded):
-    names = ["icl_wordseq1", "icl_repetition"]
-    lm = InterventionLM(embedded, edit=EDITS["mean"], reference={"k": 4, "prompts": 5}, batch_size=4)
-    results = harness_run(lm, names, 4, 5)
-    for name in names:
-        ours = TaskStudy(embedded, name.removeprefix("icl_"), 4, 5, 42).answers({"mean": EDITS["mean"]})["mean"]
-        found = log_probs({"samples": {name: results["samples"][name]}})
-        np.testing.assert_allclose(found, ours.log_prob, rtol=0, atol=SINGLE)
-
-
-def test_plain_texts_of_staicc_are_a_reference(embedded):
-    lm = InterventionLM(embedded, edit=EDITS["mean"], reference={"reference": "staicc"}, batch_size=4)
-    study = TaskStudy(embedded, "repetition", 4, 5, 42, reference="staicc")
-    found = log_probs(harness_run(lm, "icl_repetition", 4, 5))
-    np.testing.assert_allclose(found, study.answers({"": EDITS["mean"]})[""].log_prob, rtol=0, atol=SINGLE)

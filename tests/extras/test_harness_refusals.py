@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,7 @@ from util.extras.harness import evaluate
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
-from tests.extras.conftest import harness_run  # noqa: E402
 from util.edges.edge import Edge  # noqa: E402
-from util.extras.harness import tasks  # noqa: E402
 from util.extras.harness.interventions import edit_of  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.induction_scores.edits import WHOLE, Edit  # noqa: E402
@@ -139,19 +135,7 @@ def test_edits_as_they_stand_in_json():
             edit_of(wrong)
 
 
-def test_an_edit_is_gone_after_an_error(embedded):
-    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "mean_pos"), reference={"k": 1, "prompts": 4})
-    with pytest.raises(ValueError):
-        lm.loglikelihood([Request(prompt_text(k=12), "Foo")], disable_tqdm=True)
-    assert lm._attached(None) == ()
-    assert harness_run(InterventionLM(embedded), "icl_wordseq1", 2, 2)["results"]
-    assert tasks.known("wordseq1").rows
-
-
 def test_a_harness_that_is_too_old(monkeypatch):
     monkeypatch.setattr(evaluate.importlib.metadata, "version", lambda name: "0.4.9.2")
     with pytest.raises(ValueError, match=r"is 0\.4\.9\.2, and 0\.4\.10 or later is needed: pip install"):
-        evaluate.check_installed()
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    with pytest.raises(ValueError, match=r'not installed .*pip install "icl-circuits-suite\[harness\]"'):
         evaluate.check_installed()

@@ -13,7 +13,7 @@ import datasets  # noqa: E402
 from lm_eval.api.task import ConfigurableTask  # noqa: E402
 
 from util.extras.harness import tasks  # noqa: E402
-from util.prompts import classification, induction_pattern, text_tasks  # noqa: E402
+from util.prompts import classification, text_tasks  # noqa: E402
 from util.prompts.prompt import Layout  # noqa: E402
 
 OFFLINE = (*classification.NAMES, "sst2", "subj", "sst2_sul", "subj_sul")  # StaICC has the texts of these two
@@ -166,9 +166,3 @@ def test_names_of_tasks_that_there_are_not():
 def test_contexts_that_no_layout_explains(context, monkeypatch):
     monkeypatch.setattr(tasks, "_TASKS", {})  # a task of another test may have a layout without a header
     assert tasks.prompt_of(context.replace("{header}", classification.HEADER)) is None
-
-
-def test_a_prompt_is_explained_up_to_its_last_part():
-    prompt = classification.prompts(classification.task("wordseq2_4way"), 7, 43, 1)[0]
-    known = tasks.prompt_of(prompt.text)
-    assert induction_pattern.parts(known) == induction_pattern.parts(prompt)

@@ -10,7 +10,6 @@ not run is listed with the reason. With `--device cpu` it is a rehearsal: the sa
     NF4         a model in 4 bits with instruments that only read, and without any: the largest difference
     device maps a model that is spread or offloaded, and the same one on the device alone
     memory      a batch that does not fit is halved, and gives what it gives whole
-    times       seconds of a run beside those of a bare forward pass of the same batches: medians of paired rounds
 
 All differences are shares of the largest number that is compared (of 1 at least).
 """
@@ -20,7 +19,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,20 +36,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tests import architectures, device_runs, toys
-from tests.benchmarks.referee import ratio
 from util.engine.attention import instrument, support
-from util.engine.batches import Batch, Row, forward, run_rows
+from util.engine.batches import Batch, run_rows
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
 from util.engine.label_scores import next_logits
-from util.engine.replay import Runs, plan_of
 from util.load_model_and_data import load_ICL_model, untrained_twin
 
 MODELS = ("llama", "gpt2", "gemma2", "mixtral")
 FLOAT32, BFLOAT16, HALVED = 1e-4, 5e-2, 1e-5  # bounds
 # Wide enough for 4-bit blocks of 64.
 WIDE = {"vocab_size": 1000, "hidden_size": 128, "intermediate_size": 256, "max_position_embeddings": 1024}
-ROUNDS = 9  # of each timing
 CHUNK = 100 * 2**20  # bytes that a row takes while memory is short
 NO_GPU = (
     "No CUDA device here, so nothing was run. What is checked without one: make test TESTS=tests/fake_gpu NOTEBOOKS= "
@@ -66,7 +61,6 @@ class Outcome:
     name: str
     measured: float = float("nan")
     bound: float | None = None
-    unit: str = ""
     not_run: str = ""
     failed: str = ""
 
@@ -238,59 +232,6 @@ def take(device: str, rows: int) -> None:
     torch.empty(rows * CHUNK, dtype=torch.uint8, device=device)
 
 
-def times(device: str) -> Iterator[Outcome]:
-    """Runs beside bare forward passes: larger models on a GPU, tiny ones in a rehearsal."""
-    cuda = device != "cpu"
-    size = {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 4096}
-    changes = size | {"num_hidden_layers": 8, "max_position_embeddings": 1024} if cuda else {}
-    model = architectures.build("llama", torch.bfloat16 if cuda else torch.float32, **changes).to(device)
-    prepare(model)
-    length, count = (512, 16) if cuda else (32, 4)
-    some = [Row(tuple(row)) for row in device_runs.ids(count, length).tolist()]
-    batch = Batch.of(some, range(count))
-    rows, layer = torch.tensor([length - 1]), support(model).layers[0]
-    heads = [(at, head) for at in support(model).layers for head in range(4)]
-    prompts, answers = device_runs.ids(2, 32), torch.tensor([[5, 7]]).expand(2, -1)
-    edits = [device_runs.silenced(at, head, 0) for at, head in heads]
-    plan = plan_of(model, 32)
-
-    def by_whole_passes() -> None:
-        runs = Runs(model, plan)
-        with torch.inference_mode():
-            for edit in edits:
-                runs.whole(prompts.to(device), slice(0, 2), [edit])
-
-    works: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "one row captured of every head": (
-            lambda: forward(model, batch, CaptureRows(rows)), lambda: forward(model, batch)
-        ),
-        "all z of one layer captured": (
-            lambda: forward(model, batch, CaptureHeads(layers=layer)), lambda: forward(model, batch)
-        ),
-        f"{len(edits)} head patches, replayed beside whole passes": (
-            lambda: device_runs.replay(model, prompts, edits, answers), by_whole_passes
-        ),
-    }  # fmt: skip
-    for name, pair in works.items():
-        seconds: tuple[list[float], list[float]] = ([], [])
-        for number in range(ROUNDS if cuda else 2):
-            for work, own in zip(pair, seconds, strict=True):
-                if not number:
-                    work()  # what only a first call costs
-                own.append(timed(work, device))
-        yield Outcome(f"times: {name}", ratio(*seconds)["median"], unit="times as long")
-
-
-def timed(work: Callable[[], Any], device: str) -> float:
-    """The seconds of one run, until the device is done."""
-    wait = torch.cuda.synchronize if device != "cpu" else lambda: None
-    wait()
-    start = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - start
-
-
 def marked(device: str) -> Iterator[Outcome]:
     """The tests that are marked `gpu`, run by pytest."""
     if device == "cpu":
@@ -307,7 +248,7 @@ def marked(device: str) -> Iterator[Outcome]:
 
 
 CHECKS = {
-    "float32": float32, "bfloat16": bfloat16, "NF4": nf4, "device maps": device_maps, "memory": memory, "times": times,
+    "float32": float32, "bfloat16": bfloat16, "NF4": nf4, "device maps": device_maps, "memory": memory,
     "marked": marked,
 }  # fmt: skip
 
@@ -329,55 +270,25 @@ def outcomes(device: str) -> list[Outcome]:
     return found
 
 
-def hardware(device: str) -> dict[str, str]:
-    """The machine and the versions, by name."""
-    said = {}
-    if device != "cpu":
-        for number in range(torch.cuda.device_count()):
-            card = torch.cuda.get_device_properties(number)
-            size = f"{card.total_memory / 2**30:.1f} GiB"
-            said[f"GPU {number}"] = f"{card.name}, {size}, compute capability {card.major}.{card.minor}"
-        said["driver"], said["CUDA"] = driver(), str(torch.version.cuda)
-    said["CPU"] = platform.processor() or platform.machine()
-    said["Python"] = platform.python_version()
-    return said | {module.__name__: module.__version__ for module in (torch, transformers, accelerate, bitsandbytes)}
-
-
-def driver() -> str:
-    """The version of the driver, as nvidia-smi says."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        return f"not known ({type(error).__name__})"
-    return ", ".join(sorted(set(done.stdout.split())))
-
-
 def row(outcome: Outcome) -> str:
-    """A line of the report's table."""
-    if outcome.not_run or outcome.failed:
-        return f"| {outcome.name} | | | {'not run' if outcome.not_run else 'FAILED'} |"
-    measured = f"{outcome.measured:.2g} {outcome.unit}".strip()
+    """A line of the report's table; what was not run or failed says why."""
     bound = "" if outcome.bound is None else f"{outcome.bound:g}"
     verdict = "recorded" if outcome.bound is None else "good" if outcome.good else "FAILED"
-    return f"| {outcome.name} | {measured} | {bound} | {verdict} |"
+    if outcome.not_run or outcome.failed:
+        verdict = f"not run: {outcome.not_run}" if outcome.not_run else f"FAILED: {outcome.failed}"
+    return f"| {outcome.name} | {outcome.measured:.2g} | {bound} | {verdict} |"
 
 
-def report(device: str, found: list[Outcome]) -> str:
-    """The report as one block of Markdown."""
-    bad, left_out = [each for each in found if not each.good], [each for each in found if each.not_run]
-    title = "GPU checks, a rehearsal on the CPU: no GPU was used" if device == "cpu" else "GPU checks"
-    done = len(found) - len(left_out)
-    lines = [f"## {title}", "", *(f"- {name}: {value}" for name, value in hardware(device).items()), ""]
-    lines += [f"{done} checks run, {len(bad)} failed, {len(left_out)} not run.", ""]
-    lines += ["| check | measured | bound | verdict |", "|---|---|---|---|", *map(row, found)]
-    for heading, reasons in (
-        ("Failed", [(each.name, each.failed or "beyond its bound") for each in bad]),
-        ("Not run", [(each.name, each.not_run) for each in left_out]),
-    ):
-        if reasons:
-            lines += ["", f"{heading}:", "", *(f"- {name}: {why}" for name, why in reasons)]
-    return "\n".join(lines) + "\n"
+def report(device: str, outcomes: list[Outcome]) -> str:
+    """The report as one block of Markdown: the machine and the versions, what came of each check."""
+    cards = [] if device == "cpu" else [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    machine = [*cards, f"CUDA {torch.version.cuda}"] if cards else ["a rehearsal on the CPU: no GPU was used"]
+    packages = [f"{module.__name__} {module.__version__}" for module in (torch, transformers, accelerate, bitsandbytes)]
+    about = [*machine, platform.processor() or platform.machine(), f"Python {platform.python_version()}", *packages]
+    bad, left_out = (sum(1 for _ in filter(wanted, outcomes)) for wanted in (lambda o: not o.good, lambda o: o.not_run))
+    lines = ["## GPU checks", "", *(f"- {entry}" for entry in about), ""]
+    lines += [f"{len(outcomes) - left_out} checks run, {bad} failed, {left_out} not run.", ""]
+    return "\n".join([*lines, "| check | measured | bound | verdict |", "|---|---|---|---|", *map(row, outcomes), ""])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,5 @@
 """The checks of `make test-gpu`, rehearsed on the CPU: their code runs, and a fault is reported."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -16,22 +13,23 @@ def rehearsed():
     return checks.outcomes("cpu")
 
 
+@pytest.mark.slow
 def test_a_rehearsal_runs_every_check(rehearsed):
     names = {outcome.name.split(":")[0].split(",")[0] for outcome in rehearsed}
-    assert {"float32", "bfloat16", "NF4", "device map", "memory", "times"} <= names
+    assert {"float32", "bfloat16", "NF4", "device map", "memory"} <= names
     assert not [outcome for outcome in rehearsed if not outcome.good]
     assert all(
         outcome.bound is None or 0 <= outcome.measured <= outcome.bound for outcome in rehearsed if not outcome.not_run
     )
 
 
+@pytest.mark.slow
 def test_the_report_says_that_it_is_a_rehearsal_and_what_was_left_out(rehearsed):
-    said = report("cpu", rehearsed)
-    assert "rehearsal on the CPU" in said.splitlines()[0]
-    assert f"torch: {torch.__version__}" in said and "0 failed" in said
+    text = report("cpu", rehearsed)
+    assert "a rehearsal on the CPU" in text and f"torch {torch.__version__}" in text and "0 failed" in text
     left_out = [outcome for outcome in rehearsed if outcome.not_run]
     assert {outcome.name for outcome in left_out} >= {"tests marked gpu", "device map, two GPUs"}
-    assert all(f"- {outcome.name}: {outcome.not_run}" in said for outcome in left_out)
+    assert all(f"| {outcome.name} | nan |  | not run: {outcome.not_run} |" in text for outcome in left_out)
 
 
 def test_faults_are_reported_and_do_not_stop_the_rest(monkeypatch, capsys):
@@ -46,11 +44,7 @@ def test_faults_are_reported_and_do_not_stop_the_rest(monkeypatch, capsys):
     assert main(["--device", "cpu"]) == 1
     said = capsys.readouterr().out
     assert "| a number | 2 | 1 | FAILED |" in said and "| another | 0.5 | 1 | good |" in said
-    assert "- broken: the rest of this check: ValueError: no such kernel" in said and "2 failed" in said
-
-
-def test_a_number_that_is_not_one_is_bad():
-    assert not Outcome("a number", float("nan"), 1.0).good
+    assert "FAILED: ValueError: no such kernel" in said and "2 failed" in said
 
 
 def test_a_batch_that_is_never_halved_is_found(monkeypatch):
@@ -66,13 +60,3 @@ def test_without_a_gpu_it_says_so_at_once(monkeypatch, capsys):
     assert main([]) == 1
     said = capsys.readouterr().err
     assert said.strip() == NO_GPU and "make test TESTS=tests/fake_gpu" in said and "\n" not in said.strip()
-
-
-def test_hardware_is_recorded(monkeypatch):
-    card = SimpleNamespace(name="A card", total_memory=2**34, major=9, minor=0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: card)
-    monkeypatch.setattr(checks.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="550.1\n550.1\n"))
-    said = checks.hardware("cuda")
-    assert said["GPU 1"] == "A card, 16.0 GiB, compute capability 9.0" and said["driver"] == "550.1"
-    assert said["Python"] == sys.version.split()[0]

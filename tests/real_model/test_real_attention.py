@@ -1,6 +1,5 @@
 """Attention rows, copy magnitudes and induction scores of SmolLM2 against eager attention matrices."""
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from util.engine.attention import instrument
 from util.engine.instruments import CaptureRows
 from util.figures.forerunner_heads import measure as forerunner
 from util.load_model_and_data import staicc_prompts
-from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
 from util.study.study import Study
 
@@ -39,13 +37,6 @@ def own_matrices(subject: Subject, ids: Tensor) -> Tensor:
 
     subject.written_out(ids, attend)
     return torch.stack(kept)
-
-
-def test_the_references_import_nothing_of_the_suite() -> None:
-    tree = ast.parse(Path(plain.__file__).read_text(encoding="utf-8"))
-    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert "torch" in names and not [name for name in names if name.split(".")[0] in ("util", "tests", "")]
 
 
 @pytest.fixture(params=["real", "exact"])
@@ -93,26 +84,3 @@ def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: P
     theirs = torch.stack(cells).unflatten(0, (prompts, 3))
     real.check("copy magnitudes", measured, theirs)
     assert float(theirs.max()) > 0.5  # a head that reads the forerunner is among them
-
-
-def test_induction_scores_are_sums_of_eager_attention(real: Subject, tmp_path: Path) -> None:
-    scores = SequenceStudy(Model.given(*real.pair, NAME), folder=tmp_path).scores()
-    ids = scores.ids
-    assert ids.shape == (5, 201) and (ids[:, 0] == real.tokenizer.bos_token_id).all()
-    theirs = {name: [] for name in ("prefix_matching", "duplicate_token", "previous_token", "sink")}  # type: dict[str, list[Tensor]]
-    for row in ids.tolist():
-        attention = matrices(real, torch.tensor([row]))[:, 0]
-        given: dict[str, Any] = dict.fromkeys(theirs, 0)
-        for query in range(51, 201):
-            for key in range(query + 1):
-                if key >= 2 and row[key - 1] == row[query]:
-                    given["prefix_matching"] = given["prefix_matching"] + attention[:, :, query, key]
-                if 0 < key < query and row[key] == row[query]:
-                    given["duplicate_token"] = given["duplicate_token"] + attention[:, :, query, key]
-            given["previous_token"] = given["previous_token"] + attention[:, :, query, query - 1]
-            given["sink"] = given["sink"] + attention[:, :, query, 0]
-        for name, total in given.items():
-            theirs[name].append(total / 150)
-    for name, found in theirs.items():
-        real.check(name, scores.scores[name], torch.stack(found))
-    assert float(torch.stack(theirs["prefix_matching"]).mean(0).max()) > 0.3  # SmolLM2 has induction heads

@@ -1,14 +1,13 @@
 """Numbers that are committed for SmolLM2, data/values/smollm2/, measured again: 20 of each array, chosen by a hash.
 
-By hooks and eager attention where one pass is enough (`plain`), otherwise by a direct call of the suite on an empty
-cache. What is a mean over hundreds of prompts would take as long as the notebook did: it is named, with the reason, and
-not measured again.
+By hooks and eager attention where one pass is enough (`plain`), otherwise by a direct call of the suite. What is a mean
+over hundreds of prompts would take as long as the notebook did, and is not measured again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,16 +20,13 @@ from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
 from util.figures.induction_scores.measure import head_attribution
-from util.load_model_and_data import staicc_prompts, untrained_twin
+from util.load_model_and_data import untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
 from util.show import files
-from util.study.model import Model
-from util.study.study import Study
 
 CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals
-MOST_TOKENS = 70_000  # that a table of all prompts may take, two minutes or so
 SCALE = {"patched": "scores", "permuted": "scores"}  # changes are as exact as the logit differences that change
 NOT_AGAIN = ("untrained",)  # of 128 prompts on another model
 FOLDER = paths.root() / "data" / "values" / paths.model_folder(NAME)
@@ -38,34 +34,6 @@ FOLDER = paths.root() / "data" / "values" / paths.model_folder(NAME)
 Place = tuple[str | int, ...]
 Again = Callable[[Place], float]  # where in an array -> the number measured again
 Figure = tuple[str, dict[str, Any], dict[str, Again]]  # stem, values, what measures them again
-
-TOO_DEAR = {
-    "induction_scores": {
-        "accuracy": "60 queries under each of some forty ablations",
-        "attribution": "companions: attribution, of which the values are measured again, with intervals",
-        "benefits, function vectors": "as accuracy",
-        "pattern": "one prompt, compared in `make test`",
-        "highest": "follows from the scores",
-        "planted": "another model, compared in `make test`",
-        "chosen, controls": "choices of heads, no measurements",
-    },
-    "ioi_patching": {
-        "population, untrained, noised, denoised, attribution, direct": "means over 128 pairs: minutes each",
-        "circuit, paths": "hundreds of runs of 128 pairs",
-        "selectivity": "follows from the outputs of heads, of which every patched one is measured again",
-    },
-    "forerunner_heads": {
-        "grid_counts": "other data sets: 512 prompts each",
-        "ablation, induction, claims": "means over dozens of prompts under each of dozens of cuts",
-        "specificity": "follows from the magnitudes that counts are made of",
-        "planted_verdicts": "another model, compared in `make test`",
-    },
-    "edge_ablation": {
-        "every array": "means over 32 prompts and three draws of donors, each two or more passes; single prompts are "
-        "compared cell by cell in test_real_splices.py",
-    },
-}
-
 
 # ------------------------------------------------------------------------------------------------ arrays and cells
 
@@ -88,15 +56,6 @@ def at(stored: Any, place: Place) -> Any:
     for step in place:
         stored = stored[step]
     return stored
-
-
-def test_the_hash_chooses_cells_and_reaches_every_depth() -> None:
-    array = {"a": [[1, 2.5], [3, None]], "b": {"c": 4, "d": "text", "e": True}}
-    assert set(numbers(array)) == {("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("b", "c")}
-    large = np.arange(270.0).reshape(30, 9).tolist()
-    assert len(drawn(large, "x")) == len(set(drawn(large, "x"))) == CELLS
-    assert drawn(large, "x") == drawn(large, "x") != drawn(large, "y")
-    assert at(large, (2, 3)) == 21
 
 
 # ------------------------------------------------------------------------------------------------ induction_scores
@@ -220,34 +179,11 @@ def again_ioi(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
 # ------------------------------------------------------------------------------------------------ forerunner_heads
 
 
-def again_forerunner(real: Subject, stored: dict[str, Any], folder: Any) -> dict[str, Again]:
-    request = stored["request"]
-    texts = [prompt.text for prompt in staicc_prompts(request["dataset"], request["k"])[: request["prompts"]]]
-    tokens = sum(map(len, real.tokenizer(texts).input_ids))
-
-    @cache
-    def counts() -> Mapping[str, np.ndarray]:
-        if tokens > MOST_TOKENS:
-            pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together is too dear")
-        asked = {name: request[name] for name in ("dataset", "k", "prompts", "seed")}
-        study = Study(
-            "forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=folder, **asked
-        )
-        return study.numbers("counts")["counts"]
-
-    def count(place: Place) -> float:
-        name, *head = place
-        return float(counts()[str(name)][tuple(map(int, head))])
-
-    return {"counts": count}
-
-
 # ------------------------------------------------------------------------------------------------ the comparison
 
 AGAIN: dict[str, Callable[..., dict[str, Again]]] = {
     "induction_scores": again_induction,
     "ioi_patching": again_ioi,
-    "forerunner_heads": again_forerunner,
 }
 
 
@@ -261,11 +197,9 @@ def stored_values(stem: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=sorted(AGAIN))
-def figure(request: Any, real: Subject, tmp_path_factory: Any) -> Figure:
-    stem = request.param
-    values = stored_values(stem)
-    more = [tmp_path_factory.mktemp(stem)] if stem == "forerunner_heads" else []
-    return stem, values, AGAIN[stem](real, values, *more)
+def figure(request: Any, real: Subject) -> Figure:
+    values = stored_values(request.param)
+    return request.param, values, AGAIN[request.param](real, values)
 
 
 def test_stored_numbers_are_measured_again(figure: Figure) -> None:
@@ -282,9 +216,3 @@ def test_stored_numbers_are_measured_again(figure: Figure) -> None:
         gap, largest = float(np.abs(mine - theirs).max()), max(abs(at(scale, place)) for place in numbers(scale))
         print(f"{stem}, {name}: {len(places)} cells, largest difference {gap:.1e} of {largest:.3g}")
         assert gap <= 1e-5 * largest + ROUNDED, f"{stem}, {name}: largest difference {gap:.2e} of {largest:.3g}"
-
-
-@pytest.mark.parametrize("stem", sorted(TOO_DEAR))
-def test_what_is_not_measured_again_is_named(stem: str) -> None:
-    stored_values(stem)
-    pytest.skip(f"not measured again: {'; '.join(f'{what} ({why})' for what, why in TOO_DEAR[stem].items())}")

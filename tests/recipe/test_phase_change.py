@@ -10,7 +10,7 @@ import torch
 
 from data.embedded_models.recipe import phase_change
 from util import paths
-from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
+from util.figures.toy_induction_head.numbers import VOCABULARY
 from util.roles import attention_scores
 
 pytestmark = pytest.mark.slow
@@ -47,18 +47,6 @@ def test_a_log_has_the_promised_shapes_and_is_plain(run):
     drawn = phase_change.held_out()
     uniform = attention_scores.uniform_prefix_matching(drawn.length, drawn.copies)
     np.testing.assert_allclose(run["prefix_matching"][0], uniform, atol=0.02)  # nor does it match anything
-
-
-def test_the_held_out_sequences_repeat_and_no_batch_asks_for_more_than_copies():
-    drawn = phase_change.held_out()
-    assert drawn.ids.shape == (phase_change.HELD_OUT, 1 + COPY * phase_change.COPIES)
-    copies = drawn.ids[:, 1:].reshape(phase_change.HELD_OUT, phase_change.COPIES, COPY)
-    assert (copies == copies[:, :1]).all() and (np.diff(np.sort(copies[:, 0])) > 0).all()
-    tokens, repeated = (part.numpy() for part in phase_change._batch(np.random.default_rng(0)))
-    assert tokens.shape == repeated.shape == (phase_change.ROWS, phase_change.LENGTH)
-    for row, wanted in zip(tokens, repeated, strict=True):
-        seen_before = [token in row[:place] for place, token in enumerate(row)]
-        assert seen_before == wanted.tolist() and row[0] == phase_change.BOS not in row[1:]
 
 
 def test_the_stored_log_begins_as_training_does(run):

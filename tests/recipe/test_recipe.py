@@ -12,12 +12,11 @@ from transformers import AutoTokenizer
 
 from data.embedded_models.recipe import corpus as corpora
 from data.embedded_models.recipe import evaluate, texts, train
-from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.load_model_and_data import load_ICL_model
 from util.models import embedded
 from util.models import embedded_words as words
 from util.models.embedded_words import LABEL_WORDS
 from util.prompts.ioi import word_lists
-from util.stats.intervals import mean_interval
 
 pytestmark = pytest.mark.slow
 
@@ -72,11 +71,6 @@ def _word_runs(text: str) -> list[str]:
     return [" ".join(found), *(" ".join(found[i : i + 8]) for i in range(len(found) - 7))]
 
 
-def test_a_word_of_several_tokens_is_refused(tokenizer):
-    with pytest.raises(ValueError, match="one token"):
-        texts.single_ids(tokenizer, [" incomprehensibilities"])
-
-
 # --- the corpus ------------------------------------------------------------------------------------------------------
 
 
@@ -91,21 +85,6 @@ def test_corpus_is_determined_by_the_seed(corpus):
     assert one[1].sum() == pytest.approx(1, abs=1e-5)
     assert (one[0][:, 0] == texts.BOS_ID).all()
     assert not (one[0][:, 1:] == texts.BOS_ID).any()
-
-
-def test_repeats_have_weight_on_copies_only(corpus):
-    tokens, weights = corpus.repeats(np.random.default_rng(0), 4, 33, (8, 8))
-    assert np.array_equal(tokens[:, 9:], tokens[:, 1:-8])
-    assert (weights[:, 9:] > 0).all()
-    assert not weights[:, :9].any()
-
-
-def test_some_tokens_are_never_repeated(corpus, tokenizer):
-    unseen = corpora.never_repeated(tokenizer)
-    assert len(set(unseen)) == 200
-    rng = np.random.default_rng(1)
-    drawn = [corpus.repeats(rng, 64, 64, (4, 21)), *(corpus.maps(rng, 16, 96) for _ in range(8))]
-    assert not any(np.isin(tokens, unseen).any() for tokens, _ in drawn)
 
 
 def test_word_pairs_are_one_task_a_row_and_none_is_held_out(corpus, tokenizer):
@@ -137,66 +116,6 @@ def test_ioi_answers_are_right_and_held_out_names_never_meet(corpus, tokenizer, 
     assert len(met) > 50 and not any(pair <= words.HELD_OUT_NAMES for pair in met)
     openings = [frame.split("{X}")[0].split("{PLACE}")[0] for frame in words.HELD_OUT_FRAMES]
     assert not any(opening in text for text in tokenizer.batch_decode(tokens) for opening in openings)
-
-
-def test_noise_spares_names_and_answers(corpus, tokenizer):
-    clean_names = np.isin(corpus.ioi(np.random.default_rng(0), 8, 200)[0], corpus._names).sum()
-    assert clean_names > 4 * 8 * 5  # four names a sentence, six or more sentences a row
-
-
-@pytest.mark.parametrize("stream", ["maps", "words"])
-def test_weighted_labels_can_be_known(corpus, tokenizer, stream):
-    """In every map, a label with weight follows from an earlier line; in word rows it has at least been shown."""
-    for seed in range(12):
-        tokens, weights = getattr(corpus, stream)(np.random.default_rng(seed), 2, 80)
-        for row, weight in zip(tokens, weights, strict=True):
-            for place in np.flatnonzero(weight > 0.5 * weights.max()):
-                before = row[:place].tolist()
-                if stream == "words":
-                    assert row[place] in before
-                else:
-                    context, answer = before[-2:], row[place]
-                    assert any(before[i : i + 2] == context and row[i + 2] == answer for i in range(place - 2))
-
-
-def test_episodes_are_tokenised_as_prompts_are(corpus, tokenizer):
-    tokens, weights = corpus.episodes(np.random.default_rng(0), 6, 300)
-    colon, newline = texts.single_ids(tokenizer, [":", "\n"])
-    labels = set(texts.single_ids(tokenizer, [f" {w}" for w in LABEL_WORDS]))
-    for row, weight in zip(tokens, weights, strict=True):
-        whole = row[: np.flatnonzero(row == newline)[-1] + 1]
-        assert tokenizer(tokenizer.decode(whole[1:])).input_ids == whole.tolist()
-        for place in np.flatnonzero(weight > 0.5 * weights.max()):
-            assert row[place - 1] == colon
-            assert int(row[place]) in labels
-
-
-def test_relabelled_episodes_keep_one_word_a_class_and_ask_for_known_ones(corpus, tokenizer):
-    tokens, weights = corpus.relabelled(np.random.default_rng(0), 20, 300)
-    label_of = {text: label for name in ("financial_phrasebank", "trec") for text, label in texts.clean_pool(name)}
-    held_out, kept = set(), 0
-    for row, weight in zip(tokens, weights, strict=True):
-        classes: dict[str, str] = {}
-        for line in tokenizer.decode(row[1:]).split("\n")[:-1]:
-            inside, word = line.rsplit(": ", 1)
-            text = inside.split(": ", 1)[1].rsplit(" ", 1)[0]
-            assert classes.setdefault(label_of[text], word) == word
-            held_out.add(word)
-            kept += 1
-        known = np.flatnonzero(weight > 0.5 * weights.max())
-        assert all(row[at] in row[:at] for at in known)
-    assert kept > 50 and not held_out & words.HELD_OUT_LABELS
-
-
-def test_recurring_lines_keep_their_label(corpus, tokenizer):
-    tokens, weights = corpus.recurring(np.random.default_rng(0), 4, 300)
-    assert (weights > 0).any()
-    for row, weight in zip(tokens, weights, strict=True):
-        lines = tokenizer.decode(row[1:]).split("\n")[:-1]
-        assert 2 <= len(set(lines)) <= 5
-        assert len({line.rsplit(":", 1)[0] for line in lines}) == len(set(lines))
-        repeated = len(lines) - len(set(lines))
-        assert repeated <= np.count_nonzero(weight) <= repeated + 1  # the row may end between a label and its newline
 
 
 # --- growing and training --------------------------------------------------------------------------------------------
@@ -234,12 +153,6 @@ def test_attention_in_blocks_is_plain_attention(length):
         torch.testing.assert_close(ours, reference, atol=1e-12, rtol=1e-9)
 
 
-@pytest.mark.parametrize("keep", [(0,), (1, 0), (0, 4), (1, 1)])
-def test_growing_refuses_impossible_places(keep):
-    with pytest.raises(ValueError, match="does not place"):
-        train.grow(train.new_model(2, seed=1), 4, keep, seed=2)
-
-
 # of the committed weights, on an AMD EPYC (Zen 4)
 FIRST_LOSSES = 8.681441, 8.552317, 8.293642
 
@@ -260,16 +173,6 @@ def test_all_stages_train_and_the_seed_decides(corpus):
     states = model.state_dict(), again.state_dict()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert len(model.model.layers) == 4 and model.config.num_attention_heads == 8
-
-
-def test_loss_is_the_weighted_cross_entropy(corpus):
-    model = train.new_model(2, seed=0)
-    tokens, weights = corpus.maps(np.random.default_rng(1), 2, 40)
-    with torch.no_grad():
-        loss = train.loss_of(model, (tokens, weights))
-        log_probabilities = model(torch.from_numpy(tokens)).logits.log_softmax(-1)[:, :-1]
-    each = -log_probabilities.gather(2, torch.from_numpy(tokens)[:, 1:, None])[..., 0].numpy()
-    assert loss.item() == pytest.approx((each * weights[:, 1:]).sum(), rel=2e-3)
 
 
 # --- the card --------------------------------------------------------------------------------------------------------
@@ -310,17 +213,3 @@ def test_the_card_is_of_the_committed_model(pair, card):
         n, value, _, bar, met, *_ = card[row.measure]
         assert (int(n), bar, met.strip("*")) == (row.n, row.bar, {True: "yes", False: "no", None: ""}[row.met])
         assert float(value) == pytest.approx(row.value, abs=0.01 * max(1, abs(row.value))), row.measure
-
-
-@pytest.mark.parametrize("data", ["trec", "financial_phrasebank"])
-def test_staicc_labels_are_better_than_the_baselines(pair, data):
-    assert mean_interval(evaluate.above_chance(pair, data, 4, "true labels")).low > 0
-
-
-def test_random_label_words_keep_the_demonstrations():
-    prompt = staicc_prompts("trec", 4)[0]
-    found = evaluate.relabelled(prompt, 0)
-    shown = [line.rsplit(" ", 1)[1] for line in found.text.split("\n")[:-1]]
-    assert len(shown) == 4 and set(shown) == set(found.labels)
-    assert [found.labels[sorted({*prompt.demonstrations}).index(c)] for c in prompt.demonstrations] == shown
-    assert evaluate.relabelled(prompt, 1).labels != found.labels == evaluate.relabelled(prompt, 0).labels

@@ -22,8 +22,8 @@ from util.roles.name_roles import NameRoles
 from util.roles.rules import FACTOR, LEAST, LEVEL, Role, Score
 from util.roles.sequence_roles import SequenceRoles
 from util.roles.vector_roles import VectorRoles
+from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
-from util.stats.task_check import TaskCheck
 from util.stats.tests import mean_p
 from util.study.model import Model
 

@@ -19,8 +19,7 @@ def answers(rng, n, whole, kept, gained=0.05):
     return right.astype(float) - edited, right.astype(float)
 
 
-@pytest.mark.parametrize("n", [40, 200])
-@pytest.mark.parametrize("whole", [0.4, 0.9])
+@pytest.mark.parametrize(("n", "whole"), [(40, 0.9), (200, 0.4)])
 def test_a_verdict_at_the_margin_is_wrong_in_one_of_forty(n, whole):
     """The share of right answers that is lost is just the margin, in two tasks together."""
     rng = np.random.default_rng(0)
@@ -114,20 +113,25 @@ def part(*p):
 YES, NO, OPEN = part(0.001, 0.9), part(0.9, 0.001), part(0.5, 0.5)
 
 
-def test_one_of_several_is_corrected_and_all_of_them_are_not():
-    weak = part(0.02, 0.9)
-    assert verdicts.any_of([YES, NO, OPEN])[0] == HOLDS and verdicts.any_of([NO, NO])[0] == DOES_NOT_HOLD
-    verdict, told = verdicts.any_of([weak, NO, OPEN])
-    assert verdict == CANNOT_BE_TOLD == told[0].verdict
-    assert verdicts.all_of([weak, YES])[0] == HOLDS and verdicts.all_of([YES, NO])[0] == DOES_NOT_HOLD
-    assert verdicts.all_of([YES, OPEN])[0] == CANNOT_BE_TOLD
-    assert verdicts.all_of([part(0.9, 0.02), YES])[0] == CANNOT_BE_TOLD
+@pytest.mark.parametrize(
+    ("judge", "parts", "verdict"),
+    [
+        (verdicts.any_of, [YES, NO, OPEN], HOLDS),
+        (verdicts.any_of, [NO, NO], DOES_NOT_HOLD),
+        (verdicts.any_of, [part(0.02, 0.9), NO, OPEN], CANNOT_BE_TOLD),  # corrected
+        (verdicts.all_of, [part(0.02, 0.9), YES], HOLDS),
+        (verdicts.all_of, [YES, NO], DOES_NOT_HOLD),
+        (verdicts.all_of, [YES, OPEN], CANNOT_BE_TOLD),
+        (verdicts.all_of, [part(0.9, 0.02), YES], CANNOT_BE_TOLD),  # corrected
+    ],
+)
+def test_one_of_several_is_corrected_and_all_of_them_are_not(judge, parts, verdict):
+    assert judge(parts)[0] == verdict
 
 
 def test_parts_that_hold_together_are_as_weak_as_the_weakest():
-    assert (
-        verdicts.weakest([YES, part(0.02, 0.9)]).p[0] == 0.02 and verdicts.weakest([YES, NO]).verdict == DOES_NOT_HOLD
-    )
+    assert verdicts.weakest([YES, part(0.02, 0.9)]).p[0] == 0.02
+    assert verdicts.weakest([YES, NO]).verdict == DOES_NOT_HOLD
     assert verdicts.weakest([YES, part(0.9, 0.02)]).verdict == CANNOT_BE_TOLD
 
 

@@ -6,7 +6,6 @@ Lists are written with commas in every command, 0,1,2; heads by their names, L5H
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
@@ -37,12 +36,6 @@ def _heads(_: Any, tokens: Any) -> tuple[Head, ...]:
     return named
 
 
-def _folder(_: Any, tokens: Any) -> Path:
-    if not tokens[0].value:
-        raise ValueError("name a folder")
-    return Path(tokens[0].value)
-
-
 LIST = Parameter(n_tokens=1, json_list=False)
 Words = Annotated[tuple[str, ...], LIST, Parameter(converter=_listed)]
 Seeds = Annotated[tuple[int, ...], LIST, Parameter(converter=_listed)]
@@ -50,12 +43,11 @@ Heads = Annotated[tuple[Head, ...], LIST, Parameter(converter=_heads)]
 Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]
 AtLeastTwo = Annotated[int, Parameter(validator=Number(gte=2))]  # an interval needs two
-Folder = Annotated[Path, Parameter(converter=_folder)]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Asked:
+class ModelFlags:
     """A model, and how it is loaded.
 
     Args:
@@ -77,7 +69,7 @@ class Asked:
 
     @property
     def source(self) -> Model:
-        """The model, not loaded yet. Raises ValueError for what there is not."""
+        """The model, not loaded yet. Raises ValueError for options that do not go together."""
         from util.study.model import Model
 
         loading = asdict(self)
@@ -122,7 +114,7 @@ class Queries:
     labels: Words | None = None
 
     def studies(self, model: Model, **more: Any) -> list[TaskStudy]:
-        """A study for each task and seed. more: of `TaskStudy`. Raises ValueError for what there is not."""
+        """A study for each task and seed. more: of `TaskStudy`. Raises ValueError for an unknown task."""
         from util.figures.induction_scores.task_study import TaskStudy
 
         more |= {"data": self.data, "labels": self.labels}

@@ -147,27 +147,25 @@ class Pruned(Measured):
         pruner = Pruner.of(study, self.draws, start=self.ablation)
         after_heads = sort == "edge" and self.after_heads
         start = pruner.before_edges(self.per_round) if after_heads else pruner.first
-        found = pruner.pruned(sort, start, self.share, self.per_round, self.keep, self.score_files)
-        if not self.score_files:
-            folder.mkdir(parents=True, exist_ok=True)
-            for number, one in enumerate(found.rounds[:-1]):
-                file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(one.circuit, sort)[1]
-                write_scores(file, one.circuit, sort, scores, **SCORE)
-        drawn = pruner.at_random(sort, start, found.result, self.random)
-        circuits = {names.PRUNED: found.result}
-        circuits |= {names.random_circuit(number): one for number, one in enumerate(drawn, 1)}
+        pruned = pruner.pruned(sort, start, self.share, self.per_round, self.keep, self.score_files)
+        for number, step in enumerate([] if self.score_files else pruned.rounds[:-1]):
+            file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
+            write_scores(file, step.circuit, sort, scores, **SCORE)
+        drawn = pruner.at_random(sort, start, pruned.result, self.random)
+        circuits = {names.PRUNED: pruned.result}
+        circuits |= {names.random_circuit(number): circuit for number, circuit in enumerate(drawn, 1)}
         draws = {
             run.draw.donor_seed: run.answers({names.FULL: WHOLE})
             | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
             for run in pruner.runs
         }
-        said = {
-            "left": found.units_left,
-            "accuracy": [one.accuracy for one in found.rounds],
-            "floor": found.floor,
-            "kept": {name: found.result.names(name) for name in SORTS},
+        result = {
+            "left": pruned.units_left,
+            "accuracy": [step.accuracy for step in pruned.rounds],
+            "floor": pruned.floor,
+            "kept": {name: pruned.result.names(name) for name in SORTS},
         }
-        return draws, {"pruning": said}
+        return draws, {"pruning": result}
 
 
 Config = Answered | Pruned
@@ -199,14 +197,13 @@ def load(file: Path) -> list[Config]:
         raise ValueError("\n".join(f"cannot run {file}, config {where}: {what}" for where, what in wrong)) from None
 
 
-def prepared(config: Config, model: Model, *, overwrite: bool = False, **places: Any) -> tuple[Study, Result]:
+def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Result]:
     """The study of a config and the place of its result. places: `folder` and `redo` of the study.
 
-    Raises ValueError, before any work, for an out_dir that cannot be written to, and FileExistsError for one that holds
-    the result of another config, unless it is overwritten.
+    Raises ValueError, before any work, for an out_dir that cannot be made.
     """
     study = Study("edge_ablation", model, untrained_control=False, **places)
-    out = Out(None if config.out_dir is None else Path(config.out_dir), overwrite)
+    out = Out(None if config.out_dir is None else Path(config.out_dir))
     return study, out.checked("edges", study, **config.plain(study))
 
 

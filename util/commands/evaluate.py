@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from util.commands.arguments import Chosen, Reference, Seeds
-from util.commands.knockout import Pattern
+from util.commands.edits import Pattern, edited_heads
 from util.figures.induction_scores.edits import WHOLE, Edit, Mode
 from util.stats.heads import Head
 
 
-def run(
+def evaluate(
     *harness: str,
     mode: Mode | None = None,
     pattern: Pattern | None = None,
@@ -36,13 +36,13 @@ def run(
         pattern: knock a pattern out: what the heads may not read
         seed: of demonstrations, a run of the harness for each
     """
-    from util.extras.harness import evaluate
+    from util.extras.harness.evaluate import check_installed, refuse_caches, table
 
     if not (mode or pattern) and chosen != Chosen():
         raise ValueError("say what is done to heads: --mode ablates them, --pattern knocks a pattern out")
     if mode and pattern:
         raise ValueError("give --mode or --pattern, not both")
-    evaluate.check_installed()
+    check_installed()
     from util.extras.harness.interventions import checked_reference
     from util.extras.harness.model import NAME
     from util.extras.harness.tasks import FOLDER
@@ -55,7 +55,7 @@ def run(
     model_args = dict(settings.get("model_args") or {})
     if "pretrained" not in model_args:
         raise ValueError("name a model for the harness, behind `--`: --model_args pretrained=smollm2")
-    evaluate.refuse_caches(settings)
+    refuse_caches(settings)
     limit = settings.get("limit") or 0
     means = {**asdict(reference), "k": settings.get("num_fewshot"), "prompts": int(limit) if limit >= 1 else None}
     checked_reference(**means)
@@ -77,15 +77,14 @@ def run(
             files = Path(given.output_path).rglob("results_*.json")
             newest = max(files, key=lambda file: file.stat().st_mtime_ns)
             by_seed[number] = json.loads(newest.read_text(encoding="utf-8"))
-        table = evaluate.table(by_seed)
-        print(table.to_string(float_format="{:.4f}".format))
-        found = {"acc": table.to_dict("index"), "intervention": by_seed[seed[-1]]["config"]["intervention"]}
-        (out / "means.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        means_of_seeds = table(by_seed)
+        print(means_of_seeds.to_string(float_format="{:.4f}".format))
+        result = {"acc": means_of_seeds.to_dict("index"), "intervention": by_seed[seed[-1]]["config"]["intervention"]}
+        (out / "means.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 
 def _heads(chosen: Chosen, loading: dict[str, Any]) -> list[Head]:
     """The heads that are edited; the model is loaded where they are chosen by their scores."""
-    from util.commands.answers import edited_heads
     from util.extras.harness.model import InterventionLM
     from util.roles.sequences_study import SequenceStudy
 

@@ -1,7 +1,7 @@
 """The command line: which commands there are, flags from a JSON file, shell completion, and how errors end a run.
 
-A command is the function `run` of a module of this room, which is imported when the command is asked for; its signature
-and docstring are its flags. PyTorch is imported by what runs, never for help or for a wrong flag.
+A command is a function of a module of this room, which is imported when the command is asked for; its signature and
+docstring are its flags. PyTorch is imported by what runs, never for help or for a wrong flag.
 """
 
 from __future__ import annotations
@@ -19,71 +19,80 @@ from rich.console import Console
 
 PROGRAM = "python -m util"
 ENDS = "ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong"
-COMMANDS = {  # what each does, and arguments to begin with
-    "card": (
-        "which circuits of in-context learning a model has, on one page",
-        ("smollm2", "smollm2 --size small --out card", "gpt2-large --seed 1", "embedded --untrained 0"),
-    ),
-    "atlas": (
-        "cards side by side: how many heads of each role, how deep, and which serve IOI too",
-        ("data/cards data/cards/smollm2", "cards/gpt2 cards/pythia-160m --out atlas"),
-    ),
-    "scores": (
-        "prefix-matching scores of all heads, and their companions, on repeated random tokens",
-        (
-            "smollm2",
-            "smollm2 --sequences 20 --seed 100 --out scores",
-            "meta-llama/Meta-Llama-3-8B --revision main --dtype bfloat16",
+# By module, what each command does, and arguments to begin with.
+COMMANDS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "stored": {
+        "card": (
+            "which circuits of in-context learning a model has, on one page",
+            ("smollm2", "smollm2 --size small --out card", "gpt2-large --seed 1", "embedded --untrained 0"),
         ),
-    ),
-    "means": (
-        "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
-        ("smollm2", "smollm2 --mode input_mean --reference mnli --reference-prompts 500"),
-    ),
-    "ablate": (
-        "classification tasks with some heads replaced by their mean, beside the whole model and random heads",
-        (
-            "smollm2 --task wordseq1 --top 0.01 --controls 10",
-            "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,L5H1 --mode zero",
-            "smollm2 --top 0.01 --random 42",
-            "smollm2 --mode input_mean --reference mnli",
+        "atlas": (
+            "cards side by side: how many heads of each role, how deep, and which serve IOI too",
+            ("data/cards data/cards/smollm2", "cards/gpt2 cards/pythia-160m --out atlas"),
         ),
-    ),
-    "knockout": (
-        "classification tasks with the induction pattern forbidden to some heads",
-        (
-            "smollm2 --task wordseq1 --top 0.01 --controls 3",
-            "smollm2 --heads heads.json --pattern previous-part --out knocked-out",
+        "claims": (
+            "verdicts on the papers' claims (hours; goes on where it stopped)",
+            ("embedded --prompts 100", "smollm2"),
         ),
-    ),
-    "evaluate": (
-        "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
-        (
-            "--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",
-            "--heads L17H4 --pattern induction -- --tasks icl_sst2 --output_path out --model_args pretrained=smollm2",
+        "draw": (
+            "stored figures again, from their values alone",
+            ("smollm2", "embedded --figure toy_induction_head --width 3.3 --out pictures"),
         ),
-    ),
-    "forerunner": (
-        "on how many prompts each head reads the token before a label (forerunner token heads)",
-        ("smollm2 --dataset trec --k 4 --prompts 64", "smollm2 --dataset 2 --threshold 5 --untrained"),
-    ),
-    "ioi": (
-        "what each head carries in indirect object identification, by patching it",
-        ("smollm2 --prompts 32", "gpt2-large --corruption abc --prompts 128 --seed 1 --out ioi"),
-    ),
-    "edges": ("edge ablation between token types, from JSON", ("--examples", "CONFIG.json")),
-    "claims": (
-        "verdicts on the papers' claims (hours; goes on where it stopped)",
-        ("embedded --prompts 100", "smollm2"),
-    ),
-    "draw": (
-        "stored figures again, from their values alone",
-        ("smollm2", "embedded --figure toy_induction_head --width 3.3 --out pictures"),
-    ),
-    "replication": (
-        "two runs' values: what held and what moved",
-        ("data/values experiment_material/replications/embedded-1/data/values",),
-    ),
+        "replication": (
+            "two runs' values: what held and what moved",
+            ("data/values experiment_material/replications/embedded-1/data/values",),
+        ),
+    },
+    "measures": {
+        "scores": (
+            "prefix-matching scores of all heads, and their companions, on repeated random tokens",
+            (
+                "smollm2",
+                "smollm2 --sequences 20 --seed 100 --out scores",
+                "meta-llama/Meta-Llama-3-8B --revision main --dtype bfloat16",
+            ),
+        ),
+        "forerunner": (
+            "on how many prompts each head reads the token before a label (forerunner token heads)",
+            ("smollm2 --dataset trec --k 4 --prompts 64", "smollm2 --dataset 2 --threshold 5 --untrained"),
+        ),
+        "ioi": (
+            "what each head carries in indirect object identification, by patching it",
+            ("smollm2 --prompts 32", "gpt2-large --corruption abc --prompts 128 --seed 1 --out ioi"),
+        ),
+        "edges": ("edge ablation between token types, from JSON", ("--examples", "CONFIG.json")),
+    },
+    "edits": {
+        "means": (
+            "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
+            ("smollm2", "smollm2 --mode input_mean --reference mnli --reference-prompts 500"),
+        ),
+        "ablate": (
+            "classification tasks with some heads replaced by their mean, beside the whole model and random heads",
+            (
+                "smollm2 --task wordseq1 --top 0.01 --controls 10",
+                "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,L5H1 --mode zero",
+                "smollm2 --top 0.01 --random 42",
+                "smollm2 --mode input_mean --reference mnli",
+            ),
+        ),
+        "knockout": (
+            "classification tasks with the induction pattern forbidden to some heads",
+            (
+                "smollm2 --task wordseq1 --top 0.01 --controls 3",
+                "smollm2 --heads heads.json --pattern previous-part --out knocked-out",
+            ),
+        ),
+    },
+    "evaluate": {
+        "evaluate": (
+            "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
+            (
+                "--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",
+                "--heads L17H4 --pattern induction -- --tasks icl_sst2 --model_args pretrained=smollm2 --limit 8",
+            ),
+        ),
+    },
 }
 
 
@@ -101,9 +110,12 @@ app = App(
     console=Console(width=140, highlight=False),
     result_action="return_value",
 )
-for command, (about, examples) in COMMANDS.items():
-    lines = "\n".join(f"  {PROGRAM} {command} {example}" for example in examples)
-    app.command(f"util.commands.{command}:run", name=command, help=about, help_epilogue=f"examples:\n{lines}")
+for module, commands in COMMANDS.items():
+    for command, (purpose, examples) in commands.items():
+        lines = "\n".join(f"  {PROGRAM} {command} {example}" for example in examples)
+        app.command(
+            f"util.commands.{module}:{command}", help=purpose, help_epilogue=f"examples:\n{lines}", name=command
+        )
 app.meta.end_of_options_delimiter = ""  # what follows `--` is the command's
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False  # `main` says something
 

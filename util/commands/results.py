@@ -13,10 +13,18 @@ import pandas as pd
 from cyclopts import Parameter
 
 from util import paths
-from util.commands.arguments import Folder
 from util.show import files
 from util.stats.intervals import Intervals
-from util.study import exports, store
+from util.study import store
+
+
+def made(folder: Path) -> Path:
+    """The folder, made before any work. Raises ValueError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out = {str(folder)!r} ({error.strerror}): name a folder that can be written to") from None
+    return folder
 
 
 @dataclass(frozen=True)
@@ -27,28 +35,25 @@ class Result:
     request: Mapping[str, Any]
 
     def write(
-        self, results: Mapping[str, Any], rows: pd.DataFrame, table: pd.DataFrame, measured_by: Iterable[Any]
+        self, results: Mapping[str, Any], rows: pd.DataFrame, table: pd.DataFrame, studies: Iterable[Any]
     ) -> None:
-        """Write it, and print its table: intervals as text, other floats with two digits.
+        """Write result.json and rows.csv, each whole, and print the table: other floats than intervals with two digits.
 
-        results: what result.json has under "results", see `files.plain`; rows: the lines of rows.csv; measured_by: the
-        studies whose records it is made of.
+        results: what result.json has under "results", see `files.plain`; studies: those whose records it is made of.
         """
-        origins = {file: origin for study in measured_by for file, origin in study.origins.items()}
+        origins = {file: origin for study in studies for file, origin in study.origins.items()}
         first, *others = origins.values()
-        shared = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
         result = {
             "request": self.request,
-            "provenance": shared,
+            "provenance": {name: value for name, value in first.items() if all(o.get(name) == value for o in others)},
             "records": [*origins],
             "results": files.plain(results),
         }
         exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
-        exports.write(self.folder, result, exact.to_csv(index=False, lineterminator="\n"))
         print(
             table.map(_cell, na_action="ignore").to_string(na_rep=""),
-            self.folder / exports.RESULT,
-            self.folder / exports.ROWS,
+            files.write_whole(self.folder / "result.json", json.dumps(result, indent=1) + "\n"),
+            files.write_whole(self.folder / "rows.csv", exact.to_csv(index=False, lineterminator="\n")),
             sep="\n",
         )
 
@@ -60,27 +65,19 @@ class Out:
 
     Args:
         out: receives result.json and rows.csv; default: a folder of its own for every request, see what is printed
-        overwrite: replace the result of another request in --out
         redo: measure again what is cached
     """
 
-    out: Folder | None = None
-    overwrite: bool = False
+    out: Path | None = None
     redo: bool = False
 
-    def checked(self, command: str, study: Any, **asked: Any) -> Result:
-        """Where a result goes, of the model of a study. asked: what else decides it.
+    def checked(self, command: str, study: Any, **settings: Any) -> Result:
+        """Where a result goes, of the model of a study. settings: what else decides it.
 
-        Raises ValueError, before any work, for a folder that cannot be written to, and FileExistsError for one that
-        holds the result of another request, unless it is overwritten.
+        Raises ValueError, before any work, for a folder that cannot be made.
         """
-        request = json.loads(json.dumps({"measure": command, **study.model.request, **asked}))
-        folder = self.out or paths.output("commands") / store.place_of(request, Path()).stem
-        exports.check_folder(folder, "out")
-        if not self.overwrite:
-            cure = "choose another folder, or replace it with --overwrite"
-            exports.result_there(folder, request, "request", study.expected, cure)
-        return Result(folder, request)
+        request = json.loads(json.dumps({"measure": command, **study.model.request, **settings}))
+        return Result(made(self.out or paths.output("commands") / store.place_of(request, Path()).stem), request)
 
 
 def _cell(value: Any) -> Any:
@@ -90,10 +87,10 @@ def _cell(value: Any) -> Any:
 def by_head(maps: Mapping[str, Any]) -> pd.DataFrame:
     """A line for each head of maps [L, H]; one with intervals has three columns."""
     columns: dict[str, Any] = {}
-    for name, found in maps.items():
-        if isinstance(found, Intervals):
-            columns |= {name: found.value, f"{name} low": found.low, f"{name} high": found.high}
+    for name, values in maps.items():
+        if isinstance(values, Intervals):
+            columns |= {name: values.value, f"{name} low": values.low, f"{name} high": values.high}
         else:
-            columns[name] = found
+            columns[name] = values
     layer, head = np.indices(next(iter(columns.values())).shape)
     return pd.DataFrame({name: of_map.ravel() for name, of_map in {"layer": layer, "head": head, **columns}.items()})

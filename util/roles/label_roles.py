@@ -29,9 +29,8 @@ from util.prompts.prompt import LabelledTokens, Prompt, with_bos
 from util.roles.effects import Cells, chunks, evidence, head_cut, other_cells
 from util.roles.label_task import DATASETS, KS, LabelTask, candidates, data_request, first_done
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
-from util.stats.answers import label_mass, which_label
+from util.stats.answers import TaskCheck, chosen, label_mass, which_label
 from util.stats.heads import Head
-from util.stats.task_check import TaskCheck, chosen
 from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
 from util.study.records import Measurement, joined
 

@@ -13,8 +13,7 @@ from util.engine.call import UnsupportedModel
 from util.engine.label_scores import label_log_probs, scoring
 from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
 from util.prompts.prompt import Prompt
-from util.stats.answers import majority_right, right, which_label
-from util.stats.task_check import TaskCheck, task_check
+from util.stats.answers import TaskCheck, majority_right, right, task_check, which_label
 from util.study.checked import QUERIES, Dataset, Natural, Prompts, checked
 from util.study.model import Model
 from util.study.records import Measurement

@@ -14,8 +14,7 @@ from util.engine.label_scores import next_token_logits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Prompt, with_bos
 from util.roles.function_vectors import TaskName, words_digest
-from util.stats.answers import majority_right, which_label
-from util.stats.task_check import TaskCheck, task_check
+from util.stats.answers import TaskCheck, majority_right, task_check, which_label
 from util.study.checked import Count, Natural, checked
 from util.study.records import Measurement
 

@@ -1,12 +1,22 @@
-"""Attention heads as (layer, head): an index, from 0, into arrays [L, H] over the layers that have attention."""
+"""Attention heads as (layer, head): an index, from 0, into arrays [L, H] over the layers that have attention.
+
+Control sets: for a given set of heads, sets of the same number of other heads.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
+from math import comb, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
+Bools = NDArray[np.bool_]
 Head = tuple[int, int]  # (layer, head)
+ENUMERATED = 20  # random sets are all taken where there are fewer
 
 
 def head_name(head: Head) -> str:
@@ -25,6 +35,131 @@ def top(score: Floats, n: int) -> list[Head]:
     return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
 
 
-def heads_where(chosen: NDArray[np.bool_]) -> list[Head]:
+def heads_where(chosen: Bools) -> list[Head]:
     """The heads that are True in a map [L, H], in the order of layer, then head."""
     return [(int(layer), int(head)) for layer, head in np.argwhere(chosen)]
+
+
+# ------------------------------------------------------------------------------------------------ control sets
+
+
+def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:
+    """The layers that have too few eligible [L, H] heads for a control set, with (needed, available) of each.
+
+    needed: how many heads of the set are in the layer. available: how many eligible heads of the layer are not in it.
+    Raises ValueError for heads that the model does not have.
+    """
+    layers, size = eligible.shape
+    if wrong := [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < size)]:
+        raise ValueError(f"the model has {layers} layers of {size} heads, not {wrong}")
+    counts = Counter(layer for layer, _ in sorted(heads))
+    available = {layer: len(_free(heads, eligible, layer)) for layer in counts}
+    return {layer: (needed, available[layer]) for layer, needed in counts.items() if needed > available[layer]}
+
+
+def _free(heads: Sequence[Head], eligible: Bools, layer: int) -> list[Head]:
+    """The eligible heads of a layer that are not in the set."""
+    return [head for head in heads_where(eligible) if head[0] == layer and head not in heads]
+
+
+def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int = 0) -> list[list[Head]]:
+    """Control sets of other eligible [L, H] heads, with as many heads in each layer as the set has there.
+
+    All control sets differ. If there are at most `draws` of them, all are returned. Raises ValueError for heads that
+    the model does not have, and, naming the layers, if a layer has too few eligible heads.
+    """
+    if short := shortage(heads, eligible):
+        places = ", ".join(
+            f"layer {layer} has {available} heads for {needed}" for layer, (needed, available) in short.items()
+        )
+        raise ValueError(
+            f"no layer-matched controls: {places}; take fewer heads, or a higher bound on what is no induction head"
+        )
+    counts = Counter(layer for layer, _ in sorted(heads))
+    free = {layer: _free(heads, eligible, layer) for layer in counts}
+    if every := _every([([], free[layer], count) for layer, count in counts.items()], draws):
+        return every
+    rng = np.random.default_rng(seed)
+
+    def draw() -> list[Head]:
+        picked = {layer: sorted(rng.choice(len(free[layer]), n, replace=False)) for layer, n in counts.items()}
+        return [free[layer][place] for layer, places in picked.items() for place in places]
+
+    return _different(draw, draws)
+
+
+def norm_matched(
+    heads: Sequence[Head], eligible: Bools, norms: Floats, draws: int, seed: int = 0, nearest: int = 6
+) -> list[list[Head]]:
+    """Control sets from any layer: each head of the set is replaced by an eligible [L, H] head of similar norm.
+
+    norms: length of what each head writes [L, H]. The replacement is drawn from the `nearest` eligible heads, by the
+    difference in log norm, that are not in this control set yet. Heads with larger norms choose first. All control sets
+    differ; there are fewer than `draws` if no more are found. Raises ValueError if there are fewer eligible heads than
+    the set has.
+    """
+    free = [head for head in heads_where(eligible) if head not in heads]
+    if len(free) < len(heads):
+        raise ValueError(f"no norm-matched controls: {len(free)} eligible heads for a set of {len(heads)}")
+    rng = np.random.default_rng(seed)
+    order = sorted(heads, key=lambda head: -norms[head])
+
+    def draw() -> list[Head]:
+        drawn: list[Head] = []
+        for head in order:
+            candidates = [other for other in free if other not in drawn]
+            candidates.sort(key=lambda other: abs(np.log(norms[other] / norms[head])))
+            drawn.append(candidates[rng.integers(min(nearest, len(candidates)))])
+        return sorted(drawn)
+
+    return _different(draw, draws)
+
+
+def layer_alike(heads: Sequence[Head], shape: tuple[int, int], draws: int, seed: int = 0) -> list[list[Head]]:
+    """Random sets that have, in every layer, as many heads as the set has there.
+
+    shape: (L, H), the shape of the model's head maps [L, H]. Heads outside of the set are taken first; if a layer has
+    too few of them, heads of the set fill it up. So a set of any size has controls, but they share heads with it if it
+    holds more than half of a layer. All control sets differ from each other and from the set. Where there are fewer
+    than ENUMERATED of them, all are returned, in order; else `draws`, or fewer if no more are found.
+    """
+    rng = np.random.default_rng(seed)
+    chosen = set(heads)
+    counts = Counter(layer for layer, _ in sorted(chosen))
+    pools = []
+    for layer, count in counts.items():
+        others = [(layer, head) for head in range(shape[1]) if (layer, head) not in chosen]
+        missing = count - len(others)
+        inside = [head for head in sorted(chosen) if head[0] == layer]
+        pools.append((others, inside, missing) if missing > 0 else ([], others, count))
+
+    def draw() -> list[Head]:
+        drawn: list[Head] = []
+        for layer, count in counts.items():
+            order = [(layer, int(head)) for head in rng.permutation(shape[1])]
+            order.sort(key=lambda head: head in chosen)  # a stable sort: both groups stay in random order
+            drawn += order[:count]
+        return sorted(drawn)
+
+    sets = _every(pools, ENUMERATED - 1) or _different(draw, draws)
+    return [drawn for drawn in sets if set(drawn) != chosen]
+
+
+def _every(layers: Sequence[tuple[list[Head], list[Head], int]], most: int) -> list[list[Head]]:
+    """All sets that have, of each layer, the first list and so many of the second; none where they are too many."""
+    if prod(comb(len(pool), count) for _, pool, count in layers) > most:
+        return []
+    choices = product(*([sorted([*fixed, *few]) for few in combinations(pool, count)] for fixed, pool, count in layers))
+    return [[head for of_layer in choice for head in of_layer] for choice in choices]
+
+
+def _different(draw: Callable[[], list[Head]], draws: int) -> list[list[Head]]:
+    """Up to `draws` different sets, out of at most 200 * draws calls of draw()."""
+    sets: list[list[Head]] = []
+    for _ in range(200 * draws):
+        drawn = draw()
+        if drawn not in sets:
+            sets.append(drawn)
+        if len(sets) == draws:
+            break
+    return sets

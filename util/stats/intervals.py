@@ -1,4 +1,9 @@
-"""Confidence intervals of means and shares; what other numbers have is bootstrapped where it is measured."""
+"""Confidence intervals of means and shares; what other numbers have is bootstrapped where it is measured.
+
+What is chosen on some of the sampled units is measured on others: `halves`.
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -74,10 +79,10 @@ def bootstrap_interval(value: float, redrawn: NDArray[np.floating], within: tupl
 
 def mean_intervals(
     values: ArrayLike,
-    level: float = 0.95,
     comparisons: int = 1,
     within: tuple[float, float] = ANYTHING,
     clusters: ArrayLike | None = None,
+    level: float = 0.95,
 ) -> Intervals:
     """Means over the first axis of values [N, ...], with intervals that allow for skewed values; each array is [...].
 
@@ -92,28 +97,20 @@ def mean_intervals(
     value, where values of one cluster are not independent; the units are the clusters then, see `ratio_of_means`.
     Raises ValueError for fewer than two units.
     """
-    array = np.asarray(values, dtype=np.float64)
-    units = array if clusters is None else ratio_of_means(array, np.ones(len(array)), clusters)[1]
-    n = len(units)
-    if n < 2:
-        raise ValueError(f"an interval needs at least two sampled units, got {n}")
-    mean = array.mean(axis=0)
-    error = units.std(axis=0, ddof=1) / np.sqrt(n)
-    g = skewness(units)
-    quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1)
-    low, high = (np.clip(mean - _reach(tail, g, n) * error, *within) for tail in (quantile, -quantile))
-    return Intervals(mean, low, high)
+    sample = Sample.of(values, clusters)
+    quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), len(sample.units) - 1)
+    low, high = (np.clip(sample.mean - sample.reach(tail) * sample.error, *within) for tail in (quantile, -quantile))
+    return Intervals(sample.mean, low, high)
 
 
 def mean_interval(
     values: ArrayLike,
-    level: float = 0.95,
     comparisons: int = 1,
     within: tuple[float, float] = ANYTHING,
     clusters: ArrayLike | None = None,
 ) -> Interval:
     """The mean of values [N] with its interval, see `mean_intervals`. Raises ValueError for fewer than two units."""
-    return mean_intervals(values, level, comparisons, within, clusters)[()]
+    return mean_intervals(values, comparisons, within, clusters)[()]
 
 
 def detectable(interval: Interval, n: int, comparisons: float = 1) -> float:
@@ -159,18 +156,38 @@ def skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(equal, 0.0, (deviation**3).mean(axis=0) / np.where(equal, 1.0, variance) ** 1.5)
 
 
-def _reach(quantile: float, g: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """The farther from 0 of two values of a t statistic of n values with skewness g [...], [...].
+class Sample(NamedTuple):
+    """What intervals and tests of means need of a sample.
 
-    One is the quantile, the other where the statistic has this quantile if it is corrected by Hall's cubic,
-    t + k t^2 / 3 + k^2 t^3 / 27 + k / 6 with k = g / sqrt(n). As k goes to 0, the inverse of the cubic goes to the
-    quantile itself.
+    mean, error [...]: of values, and the standard error; k [...]: skewness over the root of the number of units;
+    units [C, ...]: the independent values.
     """
-    k = g / np.sqrt(n)
-    symmetric = np.abs(k) < 1e-6  # the difference to the limit is below 1e-5 there, that of rounding grows
-    k = np.where(symmetric, 1.0, k)
-    corrected = np.where(symmetric, quantile, 3 / k * (np.cbrt(1 + k * (quantile - k / 6)) - 1))
-    return np.maximum(quantile, corrected) if quantile > 0 else np.minimum(quantile, corrected)
+
+    mean: NDArray[np.float64]
+    error: NDArray[np.float64]
+    k: NDArray[np.float64]
+    units: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: ArrayLike, clusters: ArrayLike | None) -> Sample:
+        """The sample of values [N, ...]; clusters: see `mean_intervals`. Raises ValueError for fewer than two units."""
+        array = np.asarray(values, dtype=np.float64)
+        units = array if clusters is None else ratio_of_means(array, np.ones(len(array)), clusters)[1]
+        root = np.sqrt(len(units))
+        if len(units) < 2:
+            raise ValueError(f"an interval needs at least two sampled units, got {len(units)}")
+        return cls(array.mean(axis=0), units.std(axis=0, ddof=1) / root, skewness(units) / root, units)
+
+    def reach(self, quantile: float) -> NDArray[np.float64]:
+        """The farther from 0 of two values of a t statistic, [...].
+
+        One is the quantile, the other where the statistic has this quantile if it is corrected by Hall's cubic,
+        t + k t^2 / 3 + k^2 t^3 / 27 + k / 6. As k goes to 0, the inverse of the cubic goes to the quantile itself.
+        """
+        symmetric = np.abs(self.k) < 1e-6  # the difference to the limit is below 1e-5 there, that of rounding grows
+        k = np.where(symmetric, 1.0, self.k)
+        corrected = np.where(symmetric, quantile, 3 / k * (np.cbrt(1 + k * (quantile - k / 6)) - 1))
+        return np.maximum(quantile, corrected) if quantile > 0 else np.minimum(quantile, corrected)
 
 
 def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -211,20 +228,39 @@ def paired_moments(differences: ArrayLike) -> tuple[float, float]:
     return shrunk, max(0.0, (n * square + 2) / (n + 2) - shrunk**2) / (n + 2)
 
 
-def paired_interval(differences: ArrayLike, comparisons: int = 1) -> Interval:
+def paired_interval(differences: ArrayLike) -> Interval:
     """The mean of paired differences of right answers [N], each in [-1, 1], with its interval, which ends there.
 
     It reaches to either side as far as the farther of two: Wald's interval of `paired_moments`, and the exact one of a
     share, as if all changes went in one direction (Clopper & Pearson 1934). Unlike Student's interval it has width
-    where all differences are equal. comparisons: how many such intervals are to hold together (Bonferroni).
+    where all differences are equal.
     """
-    array, error = np.asarray(differences, dtype=np.float64), ERROR / comparisons
+    array = np.asarray(differences, dtype=np.float64)
     mean, variance = paired_moments(array)
     n, raw = len(array), float(array.mean())
-    width, net = float(stats.norm.isf(error) * np.sqrt(variance)), n * raw
+    width, net = float(stats.norm.isf(ERROR) * np.sqrt(variance)), n * raw
 
     def most(count: float) -> float:
-        return float(stats.beta.isf(error, max(count, 0) + 1, n - max(count, 0))) if count < n else 1.0
+        return float(stats.beta.isf(ERROR, max(count, 0) + 1, n - max(count, 0))) if count < n else 1.0
 
-    low = float(stats.beta.ppf(error, net, n - net + 1)) if net > 0 else -most(-net)
+    low = float(stats.beta.ppf(ERROR, net, n - net + 1)) if net > 0 else -most(-net)
     return Interval(raw, max(min(mean - width, low), -1.0), min(max(mean + width, most(net)), 1.0))
+
+
+def halves(
+    n: int, seed: int = 0, clusters: NDArray[np.integer] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A seeded random split of n units into two halves: sorted indices [n // 2] and [n - n // 2].
+
+    Choose heads or edges on the first half and measure them on the second. clusters [N]: units of one cluster are not
+    independent, so that all of them go where the first of them goes; the halves may then differ in size. Raises
+    ValueError where one of them would be empty.
+    """
+    order = np.random.default_rng(seed).permutation(n)
+    in_first = np.isin(np.arange(n), order[: n // 2])
+    if clusters is not None:
+        _, first_of, cluster = np.unique(clusters, return_index=True, return_inverse=True)
+        in_first = in_first[first_of[cluster]]
+        if in_first.all() or not in_first.any():
+            raise ValueError(f"{len(first_of)} clusters all fall into one half: give more prompts, or another seed")
+    return np.flatnonzero(in_first), np.flatnonzero(~in_first)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from util.stats.intervals import paired_moments, ratio_of_means, skewness
+from util.stats.intervals import Sample, paired_moments
 
 
 class Rank(NamedTuple):
@@ -21,11 +21,10 @@ def rank_p(value: float, controls: Sequence[float], *, tail: Literal["low", "hig
     """The one-sided Monte-Carlo p of a value among n controls: (1 + number of controls as extreme) / (1 + n).
 
     tail: "low" counts controls that are at most the value, "high" those that are at least the value.
-    Raises ValueError for another tail. Source: Davison & Hinkley 1997, equation 4.11.
+    Source: Davison & Hinkley 1997, equation 4.11.
     """
-    if tail not in ("low", "high"):
-        raise ValueError(f'tail = {tail!r}: give "low" or "high"')
-    extreme = sum(control <= value if tail == "low" else control >= value for control in controls)
+    sign = {"low": 1, "high": -1}[tail]
+    extreme = sum(sign * control <= sign * value for control in controls)
     return Rank((1 + extreme) / (1 + len(controls)), 1 / (1 + len(controls)))
 
 
@@ -58,17 +57,11 @@ def mean_p(values: ArrayLike, clusters: ArrayLike | None = None) -> NDArray[np.f
     alpha just where the interval of `mean_intervals` at the level 1 - 2 alpha lies above 0. Values that are all equal
     have the p 0 above 0, and else 1. clusters [N]: see `mean_intervals`. Raises ValueError for fewer than two units.
     """
-    array = np.asarray(values, dtype=np.float64)
-    units = array if clusters is None else ratio_of_means(array, np.ones(len(array)), clusters)[1]
-    n = len(units)
-    if n < 2:
-        raise ValueError(f"a test needs at least two sampled units, got {n}")
-    mean, error = array.mean(axis=0), units.std(axis=0, ddof=1) / np.sqrt(n)
+    mean, error, k, units = Sample.of(values, clusters)
     flat = error <= 8 * np.finfo(np.float64).eps * np.abs(units).max(axis=0)
     t = mean / np.where(flat, 1.0, error)
-    k = skewness(units) / np.sqrt(n)
     hall = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6
-    p = stats.t.sf(np.minimum(t, hall), n - 1)
+    p = stats.t.sf(np.minimum(t, hall), len(units) - 1)
     return np.where(flat, np.where(mean > 0, 0.0, 1.0), p)
 
 

@@ -17,9 +17,8 @@ from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, labelled_tokens
 from util.roles import label_task
 from util.stats import answers as baselines
-from util.stats.answers import TERMS
+from util.stats.answers import TERMS, TaskCheck
 from util.stats.intervals import Interval, mean_interval
-from util.stats.task_check import TaskCheck
 from util.study.model import Model
 from util.study.study import Study
 

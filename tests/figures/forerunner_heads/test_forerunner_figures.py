@@ -13,8 +13,8 @@ from tests.stored import values as stored
 from util.figures.forerunner_heads import cuts, measure, numbers, show
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
+from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
-from util.stats.task_check import TaskCheck
 
 PROMPTS = 32
 SETTINGS = show.Settings(prompts=PROMPTS, grid_prompts=PROMPTS, ablated=PROMPTS)

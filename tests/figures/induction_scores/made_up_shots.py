@@ -5,8 +5,8 @@ import numpy as np
 from util.figures.induction_scores import numbers
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.plan import KNOCKED_OUT, WHOLE, Plan, TaskShots
+from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
-from util.stats.task_check import TaskCheck
 
 ABLATED = "top 3 ablated"
 SETUP = {"prompts": 200, "mode": "mean", "primary": 3, "control_sets": 2, "other_sets": 2}

@@ -22,7 +22,7 @@ from util.models import planted
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, ioi_prompts, ioi_tokens
 from util.show import files
-from util.stats.controls import layer_alike
+from util.stats.heads import layer_alike
 from util.stats.intervals import mean_interval
 from util.study.model import Model
 from util.study.study import Study

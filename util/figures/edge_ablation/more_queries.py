@@ -15,7 +15,7 @@ from util.figures.edge_ablation.runs import Run, answers, draws
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
 from util.show import files
-from util.stats.task_check import TaskCheck
+from util.stats.answers import TaskCheck
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim
 from util.study.study import Study
 

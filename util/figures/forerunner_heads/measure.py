@@ -42,7 +42,7 @@ from util.prompts.prompt import (
     with_bos,
 )
 from util.roles import label_task
-from util.stats.task_check import chosen
+from util.stats.answers import chosen
 from util.study.study import Study
 
 Arrays = dict[str, Any]

@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from util.figures.forerunner_heads.cuts import WHOLE, Condition
-from util.stats.answers import TERMS, label_mass, right, which_label
+from util.stats.answers import TERMS, chosen, label_mass, right, which_label
 from util.stats.heads import top
-from util.stats.intervals import Interval, accuracy, mean_interval, mean_intervals, resampled
-from util.stats.splits import halves
-from util.stats.task_check import chosen
+from util.stats.intervals import Interval, accuracy, halves, mean_interval, mean_intervals, resampled
 
 Floats = NDArray[np.floating]
 Arrays = Mapping[str, Any]

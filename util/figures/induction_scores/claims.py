@@ -16,9 +16,8 @@ from util.figures.induction_scores.numbers import benefits
 from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, TASKS, WHOLE, TaskShots
 from util.prompts.text_tasks import TEXT_TASKS
 from util.show import files
-from util.stats.intervals import Interval
-from util.stats.splits import halves
-from util.stats.task_check import TaskCheck
+from util.stats.answers import TaskCheck
+from util.stats.intervals import Interval, halves
 from util.stats.verdicts import (
     HOLDS,
     NO_PREMISE,

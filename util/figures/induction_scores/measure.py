@@ -44,11 +44,9 @@ from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.head_scores import HeadScores
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
-from util.stats.answers import which_label
-from util.stats.controls import layer_matched, shortage
-from util.stats.heads import Head, top
+from util.stats.answers import TaskCheck, task_check, which_label
+from util.stats.heads import Head, layer_matched, shortage, top
 from util.stats.intervals import accuracy
-from util.stats.task_check import TaskCheck, task_check
 from util.study.checked import capped
 from util.study.study import Study
 

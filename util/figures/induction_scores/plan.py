@@ -19,9 +19,8 @@ from util.figures.induction_scores.edits import Edit
 from util.prompts import classification
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.stats.controls import layer_matched, norm_matched, shortage
-from util.stats.heads import Head, top
-from util.stats.task_check import TaskCheck
+from util.stats.answers import TaskCheck
+from util.stats.heads import Head, layer_matched, norm_matched, shortage, top
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]

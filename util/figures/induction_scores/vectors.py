@@ -36,18 +36,17 @@ from util.show.panels import triples
 from util.show.part import Arrays, Values
 from util.show.style import points
 from util.show.words import in_words, interval_at, none_or, sign, written
-from util.stats.controls import layer_matched, norm_matched, shortage
-from util.stats.heads import Head, head_name, top
+from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import (
     Interval,
     accuracy,
     bootstrap_interval,
     detectable,
+    halves,
     mean_interval,
     paired_interval,
     resampled,
 )
-from util.stats.splits import halves
 
 Floats = NDArray[np.floating]
 Sets = Mapping[str, Any]  # "sets", "controls" and "matched", each by kind, see `head_sets`

@@ -18,16 +18,15 @@ from scipy import stats
 
 from util.scores.evaluation import SHARES, area, faithfulness
 from util.scores.graph import ComponentGraph
-from util.stats.controls import layer_alike
-from util.stats.heads import top
+from util.stats.heads import layer_alike, top
 from util.stats.intervals import (
     Intervals,
     accuracy,
+    halves,
     mean_interval,
     mean_intervals,
     ratio_of_means,
 )
-from util.stats.splits import halves
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]

@@ -1,0 +1,169 @@
+"""What is measured of all heads, and of edges: `scores`, `forerunner`, `ioi`, `edges`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from util.commands.arguments import AtLeastTwo, ModelFlags, Words
+from util.commands.results import Out, by_head
+from util.figures.forerunner_heads.numbers import THRESHOLD, counts, layers
+from util.figures.ioi_patching.numbers import intervals
+from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
+from util.prompts.ioi import Corruption
+from util.stats.heads import head_name, top
+
+BEST = 10  # heads in the printed table
+
+
+def scores(
+    model: ModelFlags = ModelFlags(),
+    *,
+    length: int = 50,
+    copies: int = 4,
+    sequences: AtLeastTwo = 5,
+    seed: int = 0,
+    no_bos: bool = False,
+    out: Out = Out(),
+) -> None:
+    """Score all heads. Raises ValueError, before anything is loaded, for numbers out of range.
+
+    Args:
+        length: tokens that are repeated
+        copies: how often they come
+        sequences: how many are drawn, at least 2
+        seed: of the first sequence; the others have the next ones
+        no_bos: no BOS in front
+    """
+    from util.figures.induction_scores.plan import PAPER_SHARES, how_many
+    from util.roles.sequences_study import SequenceStudy
+
+    study = SequenceStudy(model.source, length, copies, sequences, seed, bos=not no_bos, redo=out.redo)
+    result = out.checked("scores", study, studies=[study.request])
+    heads = study.scores()
+    score = heads.mean()
+    maps = {name: heads.intervals(name) for name in heads.scores}
+    best = top(score, min(BEST, score.size))
+    table = {name: [of_map[head] for head in best] for name, of_map in maps.items()}
+    shares = {str(part): top(score, how_many(part, score.size)) for part in PAPER_SHARES}
+    results = {"scores": maps, "uniform": heads.uniform, "best": shares}
+    result.write(results, by_head(maps), pd.DataFrame(table, index=[head_name(head) for head in best]), [study])
+
+
+def forerunner(
+    model: ModelFlags = ModelFlags(),
+    *,
+    dataset: str = "financial_phrasebank",
+    k: int = 4,
+    prompts: int = 512,
+    seed: int = 0,
+    threshold: float = THRESHOLD,
+    untrained: bool = False,
+    out: Out = Out(),
+) -> None:
+    """Count heads behind correct labels, wrong labels and another word. Raises ValueError for an unknown name.
+
+    Args:
+        dataset: of StaICC, by name or number; a wrong one lists all
+        k: demonstrations
+        prompts: the first ones of 512, at least 4
+        seed: 0: StaICC's own demonstrations
+        threshold: the c in c / n_t, which a magnitude has to exceed
+        untrained: also the untrained twin, on 64 prompts at most
+    """
+    from util.study.study import Study
+
+    study = Study(
+        "forerunner_heads", model.source, redo=out.redo,
+        dataset=dataset, k=k, prompts=prompts, seed=seed, threshold=threshold, untrained_control=untrained,
+    )  # fmt: skip
+    result = out.checked("forerunner", study, studies=[study.request])
+    arrays, rows = study.arrays("counts"), []
+    values = counts(arrays, study.settings) | layers(arrays, study.settings)
+    for series, reading in arrays.items():
+        magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64)
+        lines = by_head({"count": values["counts"][series], "magnitude": magnitude})
+        rows.append(lines.assign(series=series, prompts=values["prompts"][series]))
+    on_a_prompt = [*values["heads_on_a_prompt"].values()]
+    table = study.figure.parts["counts"].table(values).assign(**{"heads on a prompt": on_a_prompt})  # type: ignore
+    result.write(values, pd.concat(rows), table, [study])
+
+
+def ioi(
+    model: ModelFlags = ModelFlags(),
+    *,
+    corruption: Corruption = "s2_swap",
+    prompts: int = 128,
+    seed: int = 0,
+    base: str = EXAMPLE[0],
+    source: str = EXAMPLE[1],
+    names: Words = NAMES,
+    out: Out = Out(),
+) -> None:
+    """Patch every head, on one pair of prompts and on many. Raises ValueError for texts that do not go together.
+
+    Args:
+        corruption: how a source differs from its base
+        prompts: pairs that are drawn, at least 8
+        seed: of the pairs
+        base: of one pair of your own
+        source: its source
+        names: the answer of that base, and the name that it repeats
+    """
+    from util.study.study import Study
+
+    study = Study(
+        "ioi_patching", model.source, redo=out.redo, untrained_control=False,
+        corruption=corruption, prompts=prompts, seed=seed, texts=(base, source), names=names,
+    )  # fmt: skip
+    result = out.checked("ioi", study, studies=[study.request])
+    values = study.values_of("p1", "population")
+    print(*[*predictions_say(values)][2:], *patching_says(values), sep="\n")
+    population, example = values["population"], values["example"]
+    rows = by_head({
+        **{name: intervals(population[name]) for name in ("noised", "denoised")},
+        **{name: population[name] for name in ("direct",)},
+        **{f"example {name}": values[name] for name in ("patched", "permuted")}, "example norm": example["norms"],
+    })  # fmt: skip
+    pair = {name: values[name] for name in ("scores", "permuted", "patched", "selectivity")}
+    result.write({"population": population, "example": pair}, rows, heads_table(values), [study])
+
+
+def edges(
+    file: Path | None = None,
+    *,
+    examples: bool = False,
+    device: str = "auto",
+    redo: bool = False,
+) -> None:
+    """Run the configs of a file. Raises ValueError without one, and what `edge_configs.load` raises.
+
+    Args:
+        file: CONFIG.json: one config, or a list of them
+        examples: print a small config of each action
+        device: cpu, cuda, cuda:1, ...; default: what there is
+        redo: measure again what is cached
+    """
+    from util.commands import edge_configs
+    from util.study.model import Model
+
+    if examples:
+        print(json.dumps(edge_configs.EXAMPLES, indent=1))
+        return
+    if file is None:
+        raise ValueError("name a CONFIG.json; --examples prints one of each action")
+    models: dict[Model, Model] = {}  # configs of one model share it
+    runs = []
+    for config in edge_configs.load(file):
+        model = replace(config.model, device=device)
+        model = models.setdefault(model, model)
+        runs.append((config, *edge_configs.prepared(config, model, redo=redo)))
+    if len({result.folder for _, _, result in runs}) < len(runs):
+        raise ValueError(f"cannot run {file}: two configs have one out_dir; give each a folder of its own")
+    for number, (config, study, result) in enumerate(runs, 1):
+        print(f"[{number}/{len(runs)}] {config.action}: {study.model.title}, {config.draws[0].task}")
+        edge_configs.write(config, study, result)
