@@ -51,7 +51,7 @@ def test_parquet_and_saved_folders_are_read_by_datasets(monkeypatch, tmp_path):
     assert list(row_files.rows_of_split(tmp_path, "test")) == ROWS[:1]
     with pytest.raises(ValueError, match="a DatasetDict that has validation; it has train, test"):
         row_files.rows_of_split(tmp_path, "validation")
-    on_disk[0] = Dataset(ROWS)
+    on_disk[:] = [Dataset(ROWS)]
     with pytest.raises(ValueError, match="a DatasetDict that has train; it has no splits"):
         row_files.rows_of_split(tmp_path, "train")
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from util.scores.evaluation import SHARES, area, circuits_of, faithfulness, spearman
+from util.scores.evaluation import SHARES, area, circuits_of, faithfulness
 from util.scores.graph import ComponentGraph
 from util.show import files
 from util.stats import undefined
@@ -102,12 +102,3 @@ def test_intervals_of_areas_cover_at_their_level(f, together, absolute):
     areas = [area(*metrics(f, 50, seed, 2.0, together), absolute=absolute) for seed in range(300)]
     assert np.mean([one.low - 1e-12 <= truth <= one.high + 1e-12 for one in areas]) > 0.92
     assert np.mean([one.high - one.low for one in areas]) < 0.15
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("seed", range(3))
-def test_rank_correlations_are_those_of_ranks(seed):
-    first, second = np.random.default_rng(seed).integers(0, 9, (2, 30))
-    ranks = [[np.mean((values < one) + (values == one) / 2) for one in values] for values in (first, second)]
-    assert spearman(first, second) == pytest.approx(np.corrcoef(ranks)[0, 1], abs=1e-12)
-    assert spearman(first, -first) == pytest.approx(-1) and np.isnan(spearman(first, np.zeros(30)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from util.scores.graph import Bools, ComponentGraph, Floats
 from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, ratio_of_means
@@ -80,8 +79,3 @@ def _linearised(
         return None
     full, empty = full.astype(np.float64), empty.astype(np.float64)
     return ratio_of_means((circuit - empty).T, full - empty, clusters)
-
-
-def spearman(first: Floats, second: Floats) -> float:
-    """Spearman's rank correlation of two scores [E]. NaN where one of them has the same value everywhere."""
-    return float(stats.spearmanr(first, second).statistic) if np.ptp(first) > 0 and np.ptp(second) > 0 else np.nan

@@ -121,9 +121,7 @@ def asking(model=UNKNOWN, folder=None, redo=False, **fields):
 def test_equal_requests_are_loaded_and_measured_again_on_demand(tmp_path):
     fields: dict[str, Any] = {"prompts": 3, "corruptions": (0, 1), "layout": {"separator": "\t"}}
     asked = asking(toy(), tmp_path, **fields)
-    limited = Ablation(
-        kept=("AGG",), probed={"y->last_separator": 1}, layers=(2, 0), heads=((0, 1), (2, 3)), channel="v"
-    )
+    limited = Ablation(kept=("AGG",), probed={"y->last_separator": 1}, layers=(2, 0), heads=((0, 1), (2, 3)))
     ablations = ABLATIONS | {"limited": limited}
     assert json.loads(json.dumps(asked.request)) == asked.request
     first = asked.answers(ablations, generate=True)

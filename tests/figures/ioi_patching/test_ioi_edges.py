@@ -78,7 +78,7 @@ def test_edges_that_matter_are_counted_and_the_largest_is_told_with_its_estimate
     effects[[3, 20, 40]] = 0.5, -0.2, 0.004  # the last is too small to count
     means[EAP_IG][GRAPH.edges] = effects
     found = result(effects, means)
-    names = GRAPH.names()
+    names = [GRAPH.name(place) for place in np.argwhere(GRAPH.edges)]
     assert (found["matter"], found["drawn"], len(found["strongest"])) == (2, 46, 10)
     strongest = [found["strongest"][names[place]] for place in (3, 20)]
     for edge, effect in zip(strongest, (0.5, -0.2), strict=True):
@@ -180,7 +180,7 @@ def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkey
     def refuse(_):
         raise UnsupportedModel(reason)
 
-    monkeypatch.setattr(measure, "graph_of", refuse)
+    monkeypatch.setattr(measure, "model_graph", refuse)
     study = Study("ioi_patching", prompts=8, untrained_control=False, folder=tmp_path)
     values = values_of({}) | study.numbers("edges") | study.numbers("paths")
     assert values["component graph"] == values["paths"] == {"refused": reason}
