@@ -174,28 +174,6 @@ def test_a_table_of_rotations_in_float32():
     assert z.z[0].dtype == torch.bfloat16
 
 
-@names
-def test_types_within_bfloat16(name, monkeypatch):
-    """Kernels of GPUs want masks of the queries' type, unless boolean; scores are in float32 all the same."""
-    model, seen = build(name, torch.bfloat16), []
-    engine = adapters._attention
-
-    def watched(module, query, key, value, mask, **keywords):
-        seen.append({query.dtype, key.dtype, value.dtype, mask.dtype} - {torch.bool})
-        return engine(module, query, key, value, mask, **keywords)
-
-    monkeypatch.setattr(adapters, "_attention", watched)
-    prepare(model)
-    assert seen and all(types == {torch.bfloat16} for types in seen)
-    query, key, value = (noise(2, 4, 6, 8, seed=i).bfloat16() for i in range(3))
-    eager, mask = adapters.eager_attention_forward, torch.zeros(6, 6)
-    rounded, exact = (
-        eager(None, query, key, value, mask, 2.0),
-        eager(None, query.float(), key, value.float(), mask, 2.0),
-    )
-    assert torch.equal(rounded[1], exact[1].bfloat16())
-
-
 @pytest.mark.parametrize("prefix", [0, 1000])
 @torch.no_grad()
 def test_alibi_of_mpt_in_bfloat16(prefix):
@@ -212,16 +190,6 @@ def test_alibi_of_mpt_in_bfloat16(prefix):
         found.append(rows.weights)
     for layer in range(LAYERS):
         close(found[0][layer], found[1][layer], 2e-2)
-
-
-@torch.no_grad()
-def test_cross_attention_is_left_alone():
-    inputs = batch("plain").inputs
-    stock, model = build("xglm", add_cross_attention=True), build("xglm", add_cross_attention=True)
-    prepare(model)
-    both = inputs | dict(encoder_hidden_states=noise(3, 6, 64))
-    close(logits(model, both), stock(**both).logits)
-    moved(stock(**both).logits, stock(**inputs).logits)
 
 
 @torch.no_grad()
@@ -247,14 +215,6 @@ def test_refusals_before_any_weight():
     refuse_bypassing(OwnBloom)
     with pytest.raises(UnsupportedModel, match="InternLM2ForCausalLM.*internlm2_to_llama"):
         refuse_bypassing(InternLM2ForCausalLM)
-
-
-def test_a_subclass_is_adapted_too():
-    model = OwnBloom(build("bloom").config).eval()
-    model.load_state_dict(build("bloom").state_dict())
-    prepare(model)
-    for one, other in zip(edits(model, "bloom"), edits(prepared("bloom"), "bloom"), strict=True):
-        assert torch.equal(one, other)
 
 
 INTERN = dict(

@@ -25,8 +25,19 @@ from transformers import DynamicCache, PreTrainedModel
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import check_matched
 from util.engine.attention import instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, logits_at, run_rows, shared_budget
-from util.engine.caches import cache_for, check_writing, keeps_rows_apart
+from util.engine.batches import (
+    TOKEN_BUDGET,
+    Batch,
+    Row,
+    cache_for,
+    check_context,
+    check_writing,
+    forward,
+    keeps_rows_apart,
+    logits_at,
+    run_rows,
+    shared_budget,
+)
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare

@@ -5,8 +5,9 @@ way, longer prompts are tried too: past lengths of up to SOON tokens on loading,
 that exceeds them is to be run.
 """
 
+import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
@@ -18,11 +19,18 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from util.engine import adapters
-from util.engine.attention import CALLS, IMPLEMENTATION, PREPARED, input_device, instrument, without_instruments
+from util.engine.attention import (
+    CALLS,
+    IMPLEMENTATION,
+    PREPARED,
+    input_device,
+    instrument,
+    random_ids,
+    without_instruments,
+)
 from util.engine.call import Call, Instrument, Support, UnsupportedModel
-from util.engine.finite import TOKENIZERS, check_finite
+from util.engine.finite import check_finite
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
-from util.engine.switches import dynamic_rope, switches
 
 SOON = 256  # tokens
 FIRST = 8  # tokens of the first prompt that is tried
@@ -107,17 +115,15 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 def well_past(model: PreTrainedModel, switch: int) -> int:
     """A number of tokens that is well past a switch, so that several tokens, or a block of them, are affected."""
-    config = model.config.get_text_config(decoder=True)
-    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     wanted = switch + switch // 8 + FIRST
-    return wanted if limit is None else min(wanted, limit)
+    return min(wanted, context_length(model) or wanted)
 
 
 def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Before a forward pass of a prepared model: check its length. It is a hook on the model's base model."""
     owner = _MODELS.get(base)
-    model = None if owner is None else owner()
-    recorded = None if model is None else PREPARED.get(model)
+    model = owner() if owner else None
+    recorded = PREPARED.get(model) if model is not None else None
     if model is None or recorded is None or base.training:
         return
     if model.config._attn_implementation != recorded.implementation:
@@ -130,54 +136,23 @@ def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str,
         check_length(model, inputs.shape[1] + (0 if cache is None else cache.get_seq_length()))
 
 
-OWNERS = {"accelerate", "bitsandbytes", "transformers", "util"}  # packages whose hooks are known
-
-
-def refuse_hooks(model: PreTrainedModel) -> None:
-    """Raises UnsupportedModel for a hook, or a replaced `forward`, of which no record would know."""
-    for name, module in model.named_modules():
-        kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
-        found = [("hook", hook) for hooks in kinds for hook in hooks.values()]
-        forward = vars(module).get("forward")
-        if getattr(forward, "__func__", forward) not in (None, type(module).forward) and not hasattr(
-            module, "_hf_hook"
-        ):
-            found.append(("forward", forward))
-        for kind, function in found:
-            function = getattr(function, "func", function)  # of a partial
-            owner = getattr(function, "__module__", None) or type(function).__module__
-            called = getattr(function, "__qualname__", type(function).__name__)
-            if owner.partition(".")[0] not in OWNERS:
-                raise UnsupportedModel(
-                    f"{name or 'the model itself'} has the {kind} {called} of {owner}, "
-                    f"which no record would know of: remove it before measuring"
-                )
-
-
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
-    """Check that a tokenizer fits a model, and remember it for messages, which quote prompts in words.
+    """Raises ValueError where the tokenizer has more tokens than the model has embeddings.
 
-    Raises ValueError where the tokenizer has more tokens than the model has embeddings. Added tokens are not counted:
-    some published tokenizers have the added tokens of a larger model; `check_ids` refuses them in a prompt.
+    Added tokens are not counted: some published tokenizers have the added tokens of a larger model; `check_ids` refuses
+    them in a prompt.
     """
-    if TOKENIZERS.get(model) is tokenizer:
-        return
     rows, tokens = embeddings(model), getattr(tokenizer, "vocab_size", 0)
     if tokens > rows:
         raise ValueError(
             f"the tokenizer has {tokens} tokens, {type(model).__name__} has embeddings of {rows}: they do not belong "
             "together; load both from the same place"
         )
-    TOKENIZERS[model] = tokenizer
 
 
 def check_ids(model: PreTrainedModel, ids: Tensor | Sequence[int]) -> None:
-    """Raises ValueError, before a forward pass, for tokens [...] without an embedding."""
-    if isinstance(ids, Tensor):
-        largest = int(ids.max()) if len(ids) else 0
-    else:
-        largest = int(max(ids, default=0))
-    rows = embeddings(model)
+    """Raises ValueError, before a forward pass, for tokens [N] without an embedding."""
+    largest, rows = int(torch.as_tensor(ids).max()) if len(ids) else 0, embeddings(model)
     if largest >= rows:
         raise ValueError(
             f"a prompt has the token {largest}, {type(model).__name__} has embeddings of {rows} (0 to {rows - 1}): the "
@@ -198,9 +173,8 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
             f"{model_class.__name__} is code from the hub that does not run under transformers 5. Its checkpoints "
             "differ from Llama's only in names and packing: convert them with util.engine.adapters.internlm2_to_llama."
         )
-    if adapters.adapts(model_class):
-        return
-    if not getattr(model_class, "_can_set_attn_implementation", lambda: True)():
+    takes_others = getattr(model_class, "_can_set_attn_implementation", lambda: True)
+    if not adapters.adapts(model_class) and not takes_others():
         raise UnsupportedModel(
             f"{model_class.__name__} computes attention in its own code, not through transformers' attention "
             "interface, so nothing of it can be captured or edited. Classes that do work: GPT-2, GPT-NeoX, OPT, Llama, "
@@ -211,29 +185,25 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
 
 def _refuse_other_kinds(model: PreTrainedModel) -> None:
     """Raises UnsupportedModel for a model that is no decoder with attention: two stacks, or no attention at all."""
+    reason = ""
     if getattr(model.config, "is_encoder_decoder", False):
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has an encoder beside its decoder. The engine takes "
-            "decoders alone, which read a prompt from left to right."
-        )
-    try:
-        config = model.config.get_text_config(decoder=True)
-    except ValueError as error:
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has several text models, and nothing says which of "
-            f"them writes: {error}"
-        ) from error
-    if "num_attention_heads" in (getattr(config, "per_layer_attributes", None) or ()):
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has layers with different numbers of heads. Every "
-            "result has one number of heads for all layers."
-        )
-    missing = [name for name in ("num_attention_heads", "num_hidden_layers", "vocab_size") if not hasattr(config, name)]
-    if missing:
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has no attention of heads that the engine knows: its "
-            f"config has no {' and no '.join(missing)}. State space models and recurrent models have no attention rows."
-        )
+        reason = "an encoder beside its decoder. The engine takes decoders alone, which read a prompt left to right."
+    else:
+        try:
+            config = model.config.get_text_config(decoder=True)
+            names = ("num_attention_heads", "num_hidden_layers", "vocab_size")
+            missing = [name for name in names if not hasattr(config, name)]
+            if "num_attention_heads" in (getattr(config, "per_layer_attributes", None) or ()):
+                reason = "layers with different numbers of heads. Every result has one number of heads for all layers."
+            elif missing:
+                reason = (
+                    f"no attention of heads that the engine knows: its config has no {' and no '.join(missing)}. State "
+                    "space models and recurrent models have no attention rows."
+                )
+        except ValueError as error:
+            reason = f"several text models, and nothing says which of them writes: {error}"
+    if reason:
+        raise UnsupportedModel(f"{type(model).__name__} ({model.config.model_type}) has {reason}")
 
 
 def is_coarse(model: PreTrainedModel) -> bool:
@@ -277,8 +247,7 @@ class _Handshake:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.config = model.config.get_text_config(decoder=True)
-        random = torch.Generator().manual_seed(0)
-        self.ids = torch.randint(self.config.vocab_size, (1, FIRST), generator=random)
+        self.ids = random_ids(model, 1, FIRST)
         self.tolerance = 5e-2 if is_coarse(model) else 1e-4
         self.row_tolerance = 5e-2 if is_coarse(model) else 1e-3
 
@@ -369,8 +338,7 @@ class _Handshake:
         Raises UnsupportedModel where they differ or the class does not take the prompt, MemoryError where memory is
         short.
         """
-        generator = torch.Generator().manual_seed(0)
-        ids = torch.randint(self.config.vocab_size, (1, length), generator=generator)
+        ids = random_ids(self.model, 1, length)
         passed = [switch for switch in support.switches if switch < length]
         where = f"at {length} tokens, past the {passed[-1]} at which its config switches attention, "
         try:
@@ -402,7 +370,7 @@ class _Handshake:
     @torch.no_grad()
     def hidden(self, ids: Tensor) -> Tensor:
         """The last hidden states [1, T, d] of a prompt, in float32."""
-        return self.model.base_model(ids.to(input_device(self.model)), use_cache=False)[0].float()
+        return self.model.base_model(ids, use_cache=False)[0].float()
 
     def check_branches(self) -> bool:
         """Whether two tokens may share a position: with the first hidden, the second gives the logits it gives alone.
@@ -483,3 +451,64 @@ class _Handshake:
             f"{type(self.model).__name__} ({self.model.config.model_type}) failed the attention handshake: {reason}. "
             "Its attention can be read, but not edited, with attn_implementation='eager' and output_attentions=True."
         )
+
+
+# ------------------------------------------------------------------------------------------------ lengths that matter
+
+# Names of config entries that hold such a number, and of others that look alike. A name too many costs a longer try.
+_LENGTH = re.compile(
+    r"window|chunk_size|block_size|compress|index_topk|budget|local_attention|floor_scale|n_floor|rel_extent"
+)
+_OTHER = re.compile(r"layer|pattern|feed_forward|lm_head|image|audio|vision|bias|multiple|compress_rope|ffn")
+
+
+def switches(model: PreTrainedModel) -> tuple[int, ...]:
+    """The numbers of tokens within the context, in order, beyond which the config names another way of attention.
+
+    Sliding windows, attention chunks, sparse selections of keys, compressed keys, and rotations that change with the
+    length are right on a short prompt whatever code computes them.
+    """
+    entries = model.config.get_text_config(decoder=True).to_dict()
+    lengths = {*_lengths(entries), *_original_contexts(model, "longrope")}
+    if entries.get("index_topk_blocks"):
+        lengths.add(entries["index_topk_blocks"] * entries["index_block_size"])
+    limit = context_length(model)
+    return tuple(sorted(length for length in lengths if limit is None or length < limit))
+
+
+def long_rope(model: PreTrainedModel) -> int | None:
+    """The number of tokens beyond which longrope rotates all positions of a batch in another way, None if none."""
+    return min(_original_contexts(model, "longrope"), default=None)
+
+
+def dynamic_rope(model: PreTrainedModel) -> int | None:
+    """The number of tokens beyond which rotations depend on the longest prompt so far (dynamic NTK), None if none."""
+    return min(_original_contexts(model, "dynamic"), default=None)
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """The largest number of tokens that the model has positions for, None where its class sets no limit."""
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+
+
+def _lengths(entries: dict[str, Any]) -> Iterator[int]:
+    """The numbers of all entries of a config that hold a length, those of nested ones too."""
+    for name, value in entries.items():
+        if not _LENGTH.search(name) or _OTHER.search(name):
+            continue
+        if name == "window_size" and "local" not in entries.get("attention_layers", ["local"]):  # GPT-Neo's
+            continue
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        yield from (number for number in values if type(number) is int and number > 0)
+
+
+def _original_contexts(model: PreTrainedModel, kind: str) -> Iterator[int]:
+    """The number of tokens that each rotation of this kind was trained with."""
+    config = model.config.get_text_config(decoder=True)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict) and "rope_type" in value]
+    for rotation in nested or [parameters]:
+        if rotation.get("rope_type") == kind:
+            original = None if kind == "dynamic" else rotation.get("original_max_position_embeddings")
+            yield original or config.max_position_embeddings

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from util.engine.base_runs import BaseRuns
 from util.engine.batches import (
     TOKEN_BUDGET,
     Batch,
@@ -24,10 +23,11 @@ from util.engine.batches import (
     may_branch,
     run_rows,
 )
-from util.engine.call import Instrument
+from util.engine.call import Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
+from util.engine.replay import BaseRuns
 from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
@@ -148,7 +148,7 @@ def label_log_probs(
             losses = torch.stack(by_row).cpu().numpy()
             results["text_loss"][owners[batch.numbers]] = losses
             check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
-            logits = _float(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
+            logits = at_least_float32(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
         else:
             with edited:
@@ -222,7 +222,7 @@ def _text_loss(logits: Tensor, tokens: LabelledTokens) -> Tensor:
     labels = {start + i for start, length in spans for i in range(length)}
     targets = torch.tensor([t for t in range(1, tokens.labels[-1]) if t not in labels])
     ids = torch.tensor(tokens.ids)[targets].to(logits.device)
-    return cross_entropy(_float(logits[(targets - 1).to(logits.device)]), ids)
+    return cross_entropy(at_least_float32(logits[(targets - 1).to(logits.device)]), ids)
 
 
 def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | None]) -> Attach:
@@ -285,7 +285,7 @@ def text_losses(
         found = []
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
-            found.append(cross_entropy(_float(logits[place, : len(ids)]), ids))
+            found.append(cross_entropy(at_least_float32(logits[place, : len(ids)]), ids))
         losses[batch.numbers] = torch.stack(found).cpu().numpy()
         check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
@@ -306,13 +306,9 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     kept, index = places.unique(return_inverse=True)
     with logits_at(model, kept) as options:
         logits = all_logits(model, batch, *instruments, **options)
-    logits = _float(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
+    logits = at_least_float32(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
     check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
     return logits
-
-
-def _float(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> dict[str, np.ndarray]:

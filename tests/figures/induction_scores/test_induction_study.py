@@ -24,7 +24,7 @@ from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
 from util.engine import call
 from util.engine.attention import instrument as instrumented
 from util.engine.batches import Batch, Row
-from util.engine.direct_effects import bare_writes
+from util.engine.components import bare_writes
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.engine.label_scores import knockouts, label_log_probs, scoring

@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from util.edges.splicing import Group, groups_of
-from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, logits_at, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import mean_outputs
+from util.engine.replay import BaseRuns
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means, base_runs, under_edits
 from util.prompts import word_pair_prompts, word_pairs
@@ -157,7 +157,7 @@ class WordPairsStudy(Measurement):
         ValueError, before any forward pass, for what is no ablation by the mean and for heads that there are not.
         """
         check_ablations(edits)
-        runs = cache(lambda: base_runs(self.pair[0], edits, sum(one.length for task in self.groups for one in task)))
+        runs = cache(lambda: base_runs(self.pair[0], edits))
 
         def compute(edit: Edit) -> dict[str, Any]:
             starts, groups = runs(), [group for task in self.groups for group in task]
@@ -183,7 +183,7 @@ class CopiesStudy(SequenceStudy):
         pass, for what is no ablation by the mean and for heads that there are not.
         """
         check_ablations(edits)
-        runs = cache(lambda: base_runs(self.pair[0], edits, self.drawn.ids.size))
+        runs = cache(lambda: base_runs(self.pair[0], edits))
 
         def compute(edit: Edit) -> dict[str, Any]:
             starts = runs()

@@ -166,7 +166,7 @@ def outputs(sequences: SequenceStudy) -> dict[str, Any]:
     copying [N, L, H]: the OV score on sequences that are not repeated, see `outputs.copying`; attribution [N, L, H]:
     what a head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds
     to the sequence's other tokens, the mean of all places; weights_copying [L, H]: the share of 256 tokens that a head
-    copies by its weights alone. NaN where `engine.direct_effects` has none.
+    copies by its weights alone. NaN where `engine.components` has none.
     """
 
     def compute() -> dict[str, Any]:

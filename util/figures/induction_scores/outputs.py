@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import instrument, support
 from util.engine.call import Instrument
-from util.engine.direct_effects import bare_writes, direct_effects
+from util.engine.components import bare_writes, direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
 from util.prompts.sequences import Sequences
@@ -64,7 +64,7 @@ def _direct(
 ) -> np.ndarray | None:
     """Returns what every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A].
 
-    None for classes whose layers cannot be taken apart, see `engine.direct_effects`.
+    None for classes whose layers cannot be taken apart, see `engine.components`.
     """
     rows, heads = torch.from_numpy(ids), CaptureHeads(torch.tensor(positions))
     with torch.inference_mode(), instrument(model, heads, *attached):
@@ -116,7 +116,7 @@ def head_attribution(model: PreTrainedModel, sequences: Sequences) -> np.ndarray
 def head_weights_copying(model: PreTrainedModel, ids: np.ndarray) -> np.ndarray:
     """Returns the share of token ids [S] that each head copies by its weights alone, [L, H].
 
-    NaN for classes without `direct_effects.bare_writes`.
+    NaN for classes without `components.bare_writes`.
     """
     alone = bare_writes(model, torch.from_numpy(ids))
     if alone is None:

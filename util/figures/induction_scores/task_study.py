@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from util.engine.attention import support
-from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
@@ -28,6 +27,7 @@ from util.engine.label_scores import (
     text_losses,
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.engine.replay import BaseRuns
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.premises import SKIPPED_POSITIONS, PremisesStudy
 from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
@@ -343,7 +343,7 @@ class TaskStudy(Measurement):
         before any forward pass, for heads that there are not and for what `scoring` refuses in labels and lengths; and
         what `instruments` raises.
         """
-        runs = cache(lambda: base_runs(self.pair[0], edits, sum(self.scoring.lengths)))
+        runs = cache(lambda: base_runs(self.pair[0], edits))
 
         def compute(edit: Edit) -> dict[str, Any]:
             starts, attach = runs(), self.instruments(edit, self.scoring.lengths)
@@ -369,7 +369,7 @@ class TaskStudy(Measurement):
         return float(np.log(self._of_texts({"": WHOLE})[""]["vocabulary"]))
 
     def _of_texts(self, edits: Mapping[Name, Edit]) -> dict[Name, dict[str, Any]]:
-        runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, self.plain_texts))))
+        runs = cache(lambda: base_runs(self.pair[0], edits))
 
         def compute(edit: Edit) -> dict[str, Any]:
             model, texts, starts = self.pair[0], self.plain_texts, runs()
@@ -410,10 +410,10 @@ class TaskStudy(Measurement):
         return {"answer": self.drawn[0].label(), **data}
 
 
-def base_runs(model: PreTrainedModel, edits: Mapping[Name, Edit], tokens: int) -> BaseRuns:
-    """Returns what lets each edit of texts of so many tokens, all together, start at its first layer."""
+def base_runs(model: PreTrainedModel, edits: Mapping[Name, Edit]) -> BaseRuns:
+    """Returns what lets each edit of the same texts start at its first layer."""
     starts = [min(heads_by_layer(prepare(model), edit.heads)) for edit in edits.values() if edit.heads]
-    return BaseRuns(model, starts, tokens)
+    return BaseRuns(model, starts)
 
 
 def under_edits(

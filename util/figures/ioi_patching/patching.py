@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
 from util.engine.call import Instrument
-from util.engine.direct_effects import direct_effects
+from util.engine.components import direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import AddHeads, CaptureHeads, PatchHeads
 from util.engine.replay import Edit, Place, replay
