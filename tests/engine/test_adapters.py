@@ -8,13 +8,11 @@ import torch
 from accelerate import cpu_offload
 from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, BloomForCausalLM, DynamicCache, LlamaForCausalLM, PreTrainedModel
 
 from tests import eager_runs
 from tests.architectures import ADAPTED, ALIBI, LAYERS, build
-from tests.engine import test_attention
-from tests.engine.test_attention import batch, close, layouts, logits, moved, noise, prepared, random_ids
+from tests.engine.test_attention import batch, close, logits, moved, noise, prepared, random_ids
 from util.engine import adapters
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
@@ -23,7 +21,6 @@ from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, PatchHe
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 names = pytest.mark.parametrize("name", ADAPTED)
-CHECKS = [getattr(test_attention, f"check_{what}") for what in ("rows", "heads", "patches", "knockouts")]
 FALCONS = ["falcon_7b", "falcon_40b", "falcon_alibi"]
 
 
@@ -39,35 +36,6 @@ def own_classes(model):
     """Have the attention modules of a model, and there are some, the classes that transformers gave them?"""
     modules = eager_runs.attention_modules(model).values()
     return len(modules) == LAYERS and all(type(m).__module__.startswith("transformers.") for m in modules)
-
-
-class InDouble(TorchFunctionMode):
-    """The code of a class without its roundings to float32, for a model in float64."""
-
-    def __torch_function__(self, function, types, arguments=(), keywords=None):
-        arguments = [torch.float64 if a is torch.float32 else a for a in arguments]
-        keywords = {k: torch.float64 if v is torch.float32 else v for k, v in (keywords or {}).items()}
-        return (torch.Tensor.double if function is torch.Tensor.float else function)(*arguments, **keywords)
-
-
-@names
-@layouts
-@pytest.mark.parametrize("check", CHECKS)
-def test_double_precision(name, layout, check, monkeypatch):
-    """Nothing but rounding is different: in float64 the distance to the class's own code falls to 1e-12."""
-    run = eager_runs.run
-
-    def unrounded(*arguments, **keywords):
-        with InDouble():
-            return run(*arguments, **keywords)
-
-    if name not in FALCONS:  # they round nothing but the table of their rotation
-        monkeypatch.setattr(eager_runs, "run", unrounded)
-    torch.set_default_dtype(torch.float64)  # xglm compares its scores with the lowest number in float64, of this type
-    try:
-        check(name, layout, torch.float64, 1e-12)
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -812,14 +812,3 @@ def test_a_broken_attention_fails_the_handshake(broken, layers):
     assert torch.equal(model(**inputs).logits, before)
     with pytest.raises(ValueError, match="prepare"):
         logits(model, inputs, CaptureHeads())
-
-
-def test_preparing_is_quiet_and_idempotent():
-    model, inputs = build("gpt2"), batch("plain").inputs
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        first = prepare(model)
-        assert prepare(model) is first
-    before = logits(model, inputs)
-    prepare(model)
-    assert torch.equal(logits(model, inputs), before)

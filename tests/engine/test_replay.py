@@ -128,46 +128,6 @@ def test_log_probabilities_are_those_of_the_whole_vocabulary():
     assert (gaps[0] - gaps[1]).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-def test_log_probabilities_of_a_vocabulary_are_computed_of_some_runs_at_a_time(runs, monkeypatch):
-    """Of all at once they would take gigabytes: 270 heads of SmolLM2 times 8 prompts times 49,152 tokens."""
-    model, (base, source) = prepared("llama"), prompts()
-    z = heads_of(model, source)
-    edits = [patch(z, *head) for head in [(0, 0), (1, 1), (1, 2), (2, 3)]]
-    wanted = replay(model, base, edits, ANSWERS, FIRST, log_probabilities=True)
-    seen, picked = [], room.Runs.picked
-
-    def noted(self, logits, columns):
-        seen.append(len(logits))
-        return picked(self, logits, columns)
-
-    monkeypatch.setattr(room.Runs, "picked", noted)
-    logits = room.logit_bytes(model) * model.config.vocab_size
-    budget = 2 * runs * len(base) * logits
-    monkeypatch.setattr(room, "row_bytes", lambda *_: budget // (len(edits) * len(base)))
-    found = replay(model, base, edits, ANSWERS, FIRST, log_probabilities=True, budget=budget)
-    assert max(seen) == runs * len(base) and sum(seen) == (1 + len(edits)) * len(base)
-    torch.testing.assert_close(found.logits, wanted.logits, rtol=0, atol=1e-12)
-
-
-def test_whole_passes_compute_the_logits_of_the_last_token_alone():
-    """Those of all tokens of all edits would be gigabytes."""
-    model, (base, source) = prepared("llama"), prompts()
-    rows = []
-    head = model.get_output_embeddings()
-    hook = head.register_forward_hook(lambda _, given, __: rows.append(tuple(given[0].shape[:2])))
-    try:
-        edits = [patch(heads_of(model, source), 1, 2)]
-        rows.clear()
-        run = room.Runs(model, room.plan_of(model, LENGTH), log_probabilities=True)
-        logits = run.whole(base, slice(0, 2), edits)
-    finally:
-        hook.remove()
-    assert rows == [(2, 1)]
-    wanted, plain = naive(model, base, edits, ANSWERS)
-    assert (logits.gather(1, ANSWERS) - wanted[0]).abs().max() <= 1e-12 < (wanted[0] - plain).abs().max()
-
-
 def test_no_edits_are_the_base_run():
     model, (base, _) = prepared("gpt2"), prompts()
     found = replay(model, base, [], ANSWERS)

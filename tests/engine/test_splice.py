@@ -125,18 +125,6 @@ def test_no_edges_and_a_donor_that_is_the_prompt_change_nothing(name):
         assert torch.equal(model(ids, use_cache=False).logits[-1], plain)  # restored
 
 
-def test_edges_beyond_the_window_do_nothing():
-    model = prepared("mistral", sliding_window=4)
-    ids = prompts(2)
-    codes = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-4)
-    tables = {layer: torch.tensor([[0, 1]] * HEADS) for layer in support(model).layers}
-    with torch.no_grad():
-        plain = model(ids, use_cache=False).logits[-1]
-    assert (spliced(model, ids, codes, tables) - plain).abs().max() < 1e-10
-    near = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-3)
-    assert (spliced(model, ids, near, tables) - plain).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_batches_of_several_prompts_and_padding_change_nothing(name):
     model, ids = prepared(name), prompts(4)

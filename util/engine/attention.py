@@ -154,10 +154,17 @@ def without_instruments() -> Iterator[None]:
         _ACTIVE.reset(token)
 
 
+def known_support(model: nn.Module) -> Support | None:
+    """What the handshake learned about a model; None when `prepare(model)` has not run, or was undone."""
+    recorded = PREPARED.get(model)
+    undone = recorded and model.config._attn_implementation != recorded.implementation  # type: ignore[union-attr]
+    return None if undone else recorded
+
+
 def support(model: nn.Module) -> Support:
     """What the handshake learned about a model. Raises ValueError when `prepare(model)` has not run, or was undone."""
-    recorded = PREPARED.get(model)
-    if recorded is None or model.config._attn_implementation != recorded.implementation:  # type: ignore[union-attr]
+    recorded = known_support(model)
+    if recorded is None:
         raise ValueError(
             f"{type(model).__name__} is not prepared for instruments; call prepare(model) once after loading"
         )

@@ -278,6 +278,11 @@ def too_long(error: UnsupportedModel) -> str:
 # ------------------------------------------------------------------------------------------------ what a model allows
 
 
+def array_type(model: PreTrainedModel) -> type:
+    """The type of arrays of a model's numbers: float64 for a float64 model, else float32."""
+    return np.float64 if model.dtype == torch.float64 else np.float32
+
+
 def may_branch(support: Support, length: int) -> bool:
     """Whether this model computes a row with branches exactly. length: the tokens of the row, branches included."""
     return support.branches and (support.switch is None or length <= support.switch)

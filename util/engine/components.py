@@ -4,16 +4,15 @@ The stream behind the last layer is a sum: the embedding, what the heads of each
 `Components` computes each of these alone, from any hidden states, by the model's own modules. Edge patching, path
 patching and direct effects are made of that.
 
-How a class is built is found out by interventions, once for each model: which module's output is added to the stream
-by attention, and which by the MLP; by what factor; whether the MLP reads what attention has written; whether a norm
-stands between the heads and the stream. All layers, put together again from their parts, must then give the model's own
-hidden states. A class that is built in another way is refused, with the reason.
+How a class is built is found out by interventions, once for each model: whose output attention adds to the stream, and
+whose the MLP; by what factor; whether the MLP reads what attention has written; whether a norm stands between heads and
+stream. All layers, put together from their parts, must then give the model's hidden states; else the class is refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,9 +78,8 @@ class Components:
     """The layers of a model for prompts of one length, each part of which can be computed alone.
 
     ids [N, T]: prompts; `base` is their plain run. Every hidden state that is given later stands for a token of one of
-    them, R rows being the N prompts R / N times over. first: tokens before it are what they are in these prompts,
-    whatever is computed. Their keys and values are kept, and all runs and hidden states are of the T - first tokens
-    behind them; where a shape says T, these are meant. Raises UnsupportedModel for a class whose stream is no plain
+    them, R rows being the N prompts R / N times over. first: tokens before it are the same in all that is computed, and
+    where a shape says T, the tokens behind them are meant. Raises UnsupportedModel for a class whose stream is no plain
     sum, ValueError for ids that the model cannot take.
     """
 
@@ -95,8 +93,7 @@ class Components:
         self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
         self.ids, self.first = ids.to(input_device(model)), first
-        self.prefix = self._prefix()
-        self.base, self.calls = self._run(self.ids)
+        self.base, self.prefix, self.calls = self._run(self.ids)
 
     def run(self, ids: Tensor) -> Parts:
         """The plain run of other prompts [N, T], which are those of `base` before `first`. Raises as the class does."""
@@ -104,26 +101,14 @@ class Components:
         return self._run(ids.to(self.ids.device))[0]
 
     @torch.no_grad()
-    def _prefix(self) -> list[tuple[Tensor, Tensor]]:
-        """By layer, the keys and values [N, H, first, d] of the tokens before `first`."""
-        if not self.first:
-            return []
-        cache = DynamicCache()
-        self.model.base_model(self.ids[:, : self.first], past_key_values=cache, use_cache=True)
-        return [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
-
-    @torch.no_grad()
-    def _run(self, ids: Tensor) -> tuple[Parts, list[LayerCall]]:
-        """The run of prompts [N, T] behind the prefix, taken apart, and how it called the layers."""
-        cache: Any = DynamicCache() if self.first else None
-        for layer, (keys, values) in enumerate(self.prefix):
-            cache.update(keys, values, layer)
+    def _run(self, ids: Tensor) -> tuple[Parts, list[tuple[Any, Any]], list[LayerCall]]:
+        """The run of prompts [N, T] behind `first`, taken apart; keys and values before it; and the calls of layers."""
+        cache = DynamicCache() if self.first else None
         taps = [Tap(layer) for layer in range(self.layers)]
         with ExitStack() as stack:
             added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
-            calls = stack.enter_context(self.plan.recorded())
             stack.enter_context(instrument(self.model, *taps))
-            self.model.base_model(ids[:, self.first :], past_key_values=cache, use_cache=cache is not None)
+            prefix, calls = self.plan.base_run(self.model, ids, self.first, cache)
         if cache is not None:
             cache.layers.clear()  # the calls hold it, and no one reads it again
         # of a model on several devices, the stream is recorded before it goes to the device of its layer
@@ -132,7 +117,7 @@ class Components:
             outputs[-1].view_as(stream) * block.factor
             for outputs, stream, block in zip(added, streams[1:], self.blocks, strict=True)
         ]
-        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), calls
+        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), prefix, calls
 
     @property
     def layers(self) -> int:
@@ -146,7 +131,7 @@ class Components:
 
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
-        return self.calls[layer].again(hidden, Before(*self.prefix[layer]) if self.first else None)
+        return self.calls[layer].again(hidden, Before(*self.prefix[layer]))
 
     def reads(self, layer: int, hidden: Tensor) -> Call:
         """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""
@@ -455,10 +440,10 @@ def direct_effects(
     """Returns the logits of `answers` [N, A] where the writes of heads change, and nothing else.
 
     changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]. The final norm
-    and the unembedding see the residual stream of the base run with what one such change adds to it: no later layer
-    takes part, so that one pass serves all heads. Where a norm stands between heads and stream, it sees what all heads
-    of the layer write, one of them changed. The logits are [L, H, N, P, A], those of the base run [N, P, A]. Returns
-    None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
+    and the unembedding see the residual stream of the base run with what one such change adds to it. Where a norm
+    stands between heads and stream, it sees what all heads of the layer write, one of them changed. The logits are
+    [L, H, N, P, A], those of the base run [N, P, A]. Returns None for a class whose layers cannot be taken apart, see
+    `blocks_of`, or cannot be bypassed.
     """
     prepare(model)
     check_length(model, ids.shape[1])
@@ -492,10 +477,9 @@ def direct_effects(
 def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
     """Returns what every head makes of tokens [S] by its weights alone: their logits [L, H, S, S].
 
-    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s: the
-    layer's own norm, values, output projection, the final norm and the unembedding (the OV circuit of Elhage et al.
-    2021). Rows are comparable within themselves only. None as for `direct_effects`, and for a class whose stream does
-    not take what one head writes as it is: a norm behind attention sees all heads together.
+    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s (the
+    OV circuit of Elhage et al. 2021, with all norms). Rows are comparable within themselves only. None as for
+    `direct_effects`, and where a norm behind attention sees all heads together.
     """
     prepare(model)
     blocks, plan = known_blocks(model), plan_of(model)

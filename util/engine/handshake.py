@@ -1,8 +1,7 @@
 """The handshake checks, after loading, that all of a model's attention really goes through the engine.
 
-It takes a prompt of 8 tokens. Where the model's config names a length beyond which attention is computed in another
-way, longer prompts are tried too: past lengths of up to SOON tokens on loading, past longer ones when the first prompt
-that exceeds them is to be run.
+It takes a prompt of 8 tokens. Where the config names a length beyond which attention is computed in another way, longer
+prompts are tried too: past lengths of up to SOON tokens on loading, past longer ones when a prompt exceeds them.
 """
 
 import re
@@ -10,7 +9,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -25,6 +23,7 @@ from util.engine.attention import (
     PREPARED,
     input_device,
     instrument,
+    known_support,
     random_ids,
     without_instruments,
 )
@@ -56,8 +55,8 @@ def prepare(model: PreTrainedModel) -> Support:
     old implementation. A second call for a prepared model returns at once. Raises UnsupportedModel for a model that
     fails, NotFinite where the logits of the prompt are not finite, and ValueError for a model in training mode.
     """
-    recorded = PREPARED.get(model)
-    if recorded is not None and model.config._attn_implementation == recorded.implementation:
+    recorded = known_support(model)
+    if recorded is not None:
         return recorded
     if model.training:
         raise ValueError("prepare: the model is in training mode; call model.eval() first")
@@ -90,9 +89,8 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     """Check that a prepared model computes a prompt of `length` tokens exactly.
 
     Nothing is run unless the model's config switches to another way of attention at a length that was never tried.
-    Every forward pass of a prepared model checks its length; callers that record or edit layers check it before.
-    Raises UnsupportedModel with the reason where the model cannot be instrumented at this length, MemoryError where
-    memory is too short to find out.
+    Every forward pass of a prepared model checks its length; callers that record or edit layers check it before. Raises
+    UnsupportedModel where the model cannot be instrumented at this length, MemoryError where memory is too short.
     """
     support = prepare(model)
     limit = dynamic_rope(model)
@@ -121,12 +119,8 @@ def well_past(model: PreTrainedModel, switch: int) -> int:
 
 def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Before a forward pass of a prepared model: check its length. It is a hook on the model's base model."""
-    owner = _MODELS.get(base)
-    model = owner() if owner else None
-    recorded = PREPARED.get(model) if model is not None else None
-    if model is None or recorded is None or base.training:
-        return
-    if model.config._attn_implementation != recorded.implementation:
+    model = _MODELS[base]() if base in _MODELS else None
+    if model is None or base.training or known_support(model) is None:
         return
     inputs = keywords.get("input_ids", arguments[0] if arguments else None)
     if inputs is None:
@@ -139,8 +133,7 @@ def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str,
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
     """Raises ValueError where the tokenizer has more tokens than the model has embeddings.
 
-    Added tokens are not counted: some published tokenizers have the added tokens of a larger model; `check_ids` refuses
-    them in a prompt.
+    Added tokens do not count: some tokenizers have those of a larger model, which `check_ids` refuses in a prompt.
     """
     rows, tokens = embeddings(model), getattr(tokenizer, "vocab_size", 0)
     if tokens > rows:
@@ -223,8 +216,7 @@ def tolerance(model: PreTrainedModel, ours: Tensor, reference: Tensor) -> tuple[
 class _LastRow(Instrument):
     """Compares the last token's row of weights, times the values, with what heads put out.
 
-    After the forward pass `gaps[layer]` is the largest difference, as a share of the largest output, and `keys[layer]`
-    the number of keys.
+    By layer, gaps: the largest difference, as a share of the largest output; keys: the number of keys.
     """
 
     def __init__(self) -> None:
@@ -242,7 +234,7 @@ class _LastRow(Instrument):
 
 
 class _Handshake:
-    """The checks of `prepare` on one model, with a random prompt of 8 tokens, and of `check_length` on a longer one."""
+    """The checks of `prepare` on one model, with a random prompt, and of `check_length` on a longer one."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -250,6 +242,9 @@ class _Handshake:
         self.ids = random_ids(model, 1, FIRST)
         self.tolerance = 5e-2 if is_coarse(model) else 1e-4
         self.row_tolerance = 5e-2 if is_coarse(model) else 1e-3
+        count = self.config.num_hidden_layers
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count  # of attention by softmax
+        self.layers = tuple(at for at, kind in enumerate(kinds) if kind.endswith("attention") and "linear" not in kind)
 
     def run(self) -> Support:
         """Make all checks. Leaves the model switched to the engine."""
@@ -268,28 +263,27 @@ class _Handshake:
             plain = self.logits(self.ids)
         finally:
             CALLS.reset(token)
-        layers = self.attention_layers
-        if len(calls) != len(layers) or len(set(calls)) != len(calls):
+        if len(calls) != len(self.layers) or len(set(calls)) != len(calls):
             kinds = sorted(set(getattr(self.config, "layer_types", None) or []))
             self.refuse(
-                f"its {len(layers)} attention layers called the attention function {len(calls)} times, not once each "
-                f"(kinds of layers: {', '.join(kinds) or 'not named'}; of layers that mix attention with something "
-                "else, or run several times, the engine does not know what a head writes)"
+                f"its {len(self.layers)} attention layers called the attention function {len(calls)} times, not once "
+                f"each (kinds of layers: {', '.join(kinds) or 'not named'}; of layers that mix attention with "
+                "something else, or run several times, the engine does not know what a head writes)"
             )
-        if not layers:
+        if not self.layers:
             self.refuse("none of its layers has softmax attention")
         self.compare(plain, reference, "logits differ from the class's own eager attention")
         self.compare(self.masked_logits(), masked_reference, "logits under a padding mask differ from eager attention")
         beside_another = self.logits(torch.cat([self.ids, self.ids.flip(1)]))[:1]
         self.compare(beside_another, plain, "logits depend on the other prompts of a batch: they change")
         support = Support(
-            layers=layers,
+            layers=self.layers,
             heads=self.config.num_attention_heads,
             switches=switches(self.model),
             tried=FIRST,
             branches=False,
             implementation=self.model.config._attn_implementation,
-            modules=dict(zip(calls, layers, strict=True)),
+            modules=dict(zip(calls, self.layers, strict=True)),
         )
         PREPARED[self.model] = support  # the checks below attach instruments
         self.check_rows(plain, support)
@@ -335,8 +329,7 @@ class _Handshake:
     def try_length(self, length: int, support: Support) -> int:
         """Compare hidden states and rows of a prompt of `length` tokens. Returns the length.
 
-        Raises UnsupportedModel where they differ or the class does not take the prompt, MemoryError where memory is
-        short.
+        Raises UnsupportedModel where they differ or the class refuses the prompt, MemoryError where it is too long.
         """
         ids = random_ids(self.model, 1, length)
         passed = [switch for switch in support.switches if switch < length]
@@ -378,7 +371,7 @@ class _Handshake:
         This never holds where layers without attention carry information from token to token, or where a query is
         scaled by its place in the row.
         """
-        if len(self.attention_layers) != self.config.num_hidden_layers or getattr(self.config, "floor_scale", None):
+        if len(self.layers) != self.config.num_hidden_layers or getattr(self.config, "floor_scale", None):
             return False
         ids, positions = self.ids[:, :5], torch.tensor([[0, 1, 2, 3, 3]])
         inputs = {"attention_mask": torch.ones_like(ids), "position_ids": positions}
@@ -431,13 +424,6 @@ class _Handshake:
         inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
         return self.model(ids.to(device), use_cache=False, **inputs).logits.float()
 
-    @cached_property
-    def attention_layers(self) -> tuple[int, ...]:
-        """The numbers of the layers that have softmax attention, by the config."""
-        count = self.config.num_hidden_layers
-        kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count
-        return tuple(layer for layer, kind in enumerate(kinds) if kind.endswith("attention") and "linear" not in kind)
-
     def compare(self, ours: Tensor, reference: Tensor, fault: str, exact: bool = False) -> None:
         """Refuse the model if logits [1, T, V] differ from the reference by more than the tolerance, or at all."""
         difference, bound = tolerance(self.model, ours, reference)
@@ -465,8 +451,8 @@ _OTHER = re.compile(r"layer|pattern|feed_forward|lm_head|image|audio|vision|bias
 def switches(model: PreTrainedModel) -> tuple[int, ...]:
     """The numbers of tokens within the context, in order, beyond which the config names another way of attention.
 
-    Sliding windows, attention chunks, sparse selections of keys, compressed keys, and rotations that change with the
-    length are right on a short prompt whatever code computes them.
+    Windows, chunks, selected or compressed keys and rotations that change with the length are right on a short prompt
+    whatever code computes them.
     """
     entries = model.config.get_text_config(decoder=True).to_dict()
     lengths = {*_lengths(entries), *_original_contexts(model, "longrope")}

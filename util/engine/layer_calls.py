@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from transformers import Cache, DynamicCache
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from util.engine.call import at_least_float32
 
@@ -133,6 +133,36 @@ def recorded(layers: Iterable[nn.Module]) -> Iterator[list[LayerCall]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def scaled_arguments(
+    model: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, cached: bool
+) -> tuple[Collection[Path], ...]:
+    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts."""
+    sizes: list[list[dict[Path, int]]] = []
+    for rows in (ids[:1], ids):
+        cache = DynamicCache() if cached else None
+        with torch.inference_mode(), recorded(layers) as calls:
+            for part in (rows[:, :-3], rows[:, -3:-1], rows[:, -1:])[: 3 if cached else 1]:
+                model.base_model(part, past_key_values=cache, use_cache=cached)
+        sizes.append([*map(_rows, calls)])
+    scaled: list[set[Path]] = [set() for _ in layers]
+    for number, (one, two) in enumerate(zip(*sizes, strict=True)):
+        doubled = {path for path, size in one.items() if two[path] == 2 * size}
+        scaled[number % len(layers)] |= doubled - {(0, 0), (1, "hidden_states")}
+    return tuple(scaled)
+
+
+def _rows(call: LayerCall) -> dict[Path, int]:
+    """The number of rows of every tensor that a layer was called with."""
+    rows: dict[Path, int] = {}
+
+    def note(path: Path, value: Any) -> None:
+        if isinstance(value, Tensor) and value.ndim:
+            rows[path] = len(value)
+
+    mapped(note, call.given)
+    return rows
 
 
 @contextmanager

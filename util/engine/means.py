@@ -10,7 +10,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.attention import head_writes, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward, run_rows
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, array_type, forward, run_rows
 from util.engine.call import UnsupportedModel, in_double
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, SumHeads
@@ -149,4 +149,4 @@ def _weights(batch: Batch, skip: int = 0) -> Tensor:
 
 def _array(model: PreTrainedModel, values: Tensor) -> np.ndarray:
     """Values as float32 (float64 of a float64 model), by way of float64, because numpy has no bfloat16."""
-    return values.cpu().double().numpy().astype(np.float64 if model.dtype == torch.float64 else np.float32)
+    return values.cpu().double().numpy().astype(array_type(model))

@@ -48,8 +48,8 @@ from util.engine.layer_calls import (
     bypassed,
     first_of,
     in_place_of,
-    mapped,
     recorded,
+    scaled_arguments,
 )
 
 BUDGET = 2**30  # bytes of activations at a time
@@ -268,21 +268,16 @@ class _Base:
     def __init__(self, model: PreTrainedModel, plan: "Plan", ids: Tensor, prompts: slice, first: int) -> None:
         self.model, self.plan, self.prompts, self.rows = model, plan, prompts, len(ids)
         self.queries = range(first, ids.shape[1])
-        cache: Any = DynamicCache() if plan.cached else None
-        options = {"past_key_values": cache, "use_cache": plan.cached}
-        self.prefix: list[Any] = [(None, None)] * len(plan.layers)
-        if first:
-            model.base_model(ids[:, :first], **options)
-            self.prefix = [(layer.keys, layer.values) for layer in cache.layers]
-        with plan.recorded() as self.calls:
-            model.base_model(ids[:, first:], **options)
+        cache = DynamicCache() if plan.cached else None
+        self.prefix, self.calls = plan.base_run(model, ids, first, cache)
         self.last: LayerCall | None = None
         if plan.trims and len(self.queries) > 1:
+            assert cache is not None
             cache.crop(-1)
             out = self.calls[-1].out
             passed = first_of(out)[:, -1:]
             with bypassed(plan.layers[:-1], in_place_of(out, passed)), plan.recorded() as calls:
-                model.base_model(ids[:, -1:], **options)
+                model.base_model(ids[:, -1:], past_key_values=cache, use_cache=True)
             self.last = calls[-1]
 
     def edited(self, edits: Sequence[Edit]) -> Tensor:
@@ -352,6 +347,23 @@ class Plan:
         for call, scaled in zip(calls, self.scaled, strict=True):
             call.scaled = scaled
 
+    def base_run(
+        self, model: PreTrainedModel, ids: Tensor, first: int, cache: DynamicCache | None
+    ) -> tuple[list[tuple[Any, Any]], list[LayerCall]]:
+        """Run prompts [N, T] on an empty cache, or on none, which does only where `first` is 0.
+
+        Returns by layer the keys and values [N, H, first, d] of the tokens before `first`, or None twice; and all calls
+        of layers for the tokens from there on.
+        """
+        options = {"past_key_values": cache, "use_cache": cache is not None}
+        prefix: list[tuple[Any, Any]] = [(None, None)] * len(self.layers)
+        if first and cache is not None:
+            model.base_model(ids[:, :first], **options)
+            prefix = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[attr-defined]
+        with self.recorded() as calls:
+            model.base_model(ids[:, first:], **options)
+        return prefix, calls
+
 
 def path(model: PreTrainedModel) -> str:
     """How a model's runs of short prompts are computed; found out once, by comparing them."""
@@ -386,7 +398,7 @@ def plan_at(model: PreTrainedModel, length: int) -> Plan:
     beside = {switch - 1 for switch in known.switches if 1 < switch < length - 4}  # a prefix short of a switch
     runs = []
     try:
-        plan = Plan(REPLAYED, lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
+        plan = Plan(REPLAYED, lists[0], scaled_arguments(model, lists[0], ids, cached), cached, trims)
         for first in sorted({length - 4, 0, *beside} if cached else {0}):
             runs.append(Runs(model, plan)(ids, slice(0, 2), [edits], answers, first))
     except FAILURES as error:
@@ -411,34 +423,6 @@ def _probe(layer: int, length: int) -> Edit:
         return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)] if place.layer == layer else []
 
     return Edit(layer, instruments)
-
-
-def _scaled(model: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, cached: bool) -> tuple[Collection[Path], ...]:
-    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts."""
-    sizes: list[list[dict[Path, int]]] = []
-    for rows in (ids[:1], ids):
-        cache = DynamicCache() if cached else None
-        with torch.inference_mode(), recorded(layers) as calls:
-            for part in (rows[:, :-3], rows[:, -3:-1], rows[:, -1:])[: 3 if cached else 1]:
-                model.base_model(part, past_key_values=cache, use_cache=cached)
-        sizes.append([*map(_rows, calls)])
-    scaled: list[set[Path]] = [set() for _ in layers]
-    for number, (one, two) in enumerate(zip(*sizes, strict=True)):
-        doubled = {path for path, size in one.items() if two[path] == 2 * size}
-        scaled[number % len(layers)] |= doubled - {(0, 0), (1, "hidden_states")}
-    return tuple(scaled)
-
-
-def _rows(call: LayerCall) -> dict[Path, int]:
-    """The number of rows of every tensor that a layer was called with."""
-    rows: dict[Path, int] = {}
-
-    def note(path: Path, value: Any) -> None:
-        if isinstance(value, Tensor) and value.ndim:
-            rows[path] = len(value)
-
-    mapped(note, call.given)
-    return rows
 
 
 # ------------------------------------------------------------------------------------------------ whole forward passes
