@@ -32,9 +32,9 @@ from util.engine.replay import SHORT, Runs, plan_of
 class Block:
     """How a layer is built: stream + factor * attention's output, + factor * the MLP's output.
 
-    attention, mlp: the modules whose outputs are added. projection: the linear module that all heads' outputs z go
-    through. normed: whether `attention` is a norm that is called on the projection's output; otherwise both outputs
-    are equal. parallel: whether the MLP reads what attention reads; otherwise it reads what attention has added too.
+    attention, mlp: the modules whose outputs are added; projection: the linear module that all heads' outputs z go
+    through; normed: whether `attention` is a norm on the projection's output, else both outputs are equal; parallel:
+    whether the MLP reads what attention reads, else it reads what attention has added too.
     """
 
     attention: nn.Module
@@ -65,8 +65,8 @@ class Parts:
     """A run, taken apart. L layers, N prompts of T tokens, H heads.
 
     hidden: what goes into each layer, and the stream behind the last one, L + 1 tensors [N, T, d]; z: by layer, the
-    heads' outputs before the projection [N, T, H, dv]; mlp: by layer, what the MLP adds to the stream [N, T, d]. Of a
-    model on several devices, each is on the device of its layer.
+    heads' outputs before the projection [N, T, H, dv]; mlp: by layer, what the MLP adds to the stream [N, T, d]. Each
+    is on the device of its layer.
     """
 
     hidden: tuple[Tensor, ...]
@@ -276,10 +276,10 @@ def _inside(model: PreTrainedModel) -> tuple[nn.Module, ...]:
 
 def parallel_mlps(model: PreTrainedModel) -> bool:
     """Whether a prepared model's MLPs read what attention reads. Raises UnsupportedModel where only some do."""
-    parallel = {block.parallel for block in blocks_of(model)}
-    if len(parallel) > 1:
+    parallel, *others = {block.parallel for block in blocks_of(model)}
+    if others:
         raise UnsupportedModel(f"{type(model).__name__}: MLPs read what attention reads in some layers only")
-    return parallel.pop()
+    return parallel
 
 
 @torch.no_grad()
@@ -447,8 +447,7 @@ def direct_effects(
     """
     prepare(model)
     check_length(model, ids.shape[1])
-    blocks = known_blocks(model)
-    plan = plan_of(model, ids.shape[1])
+    blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
     if not plan.replays or blocks is None:
         return None
     run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]

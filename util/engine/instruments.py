@@ -25,13 +25,15 @@ class Indexed(Instrument):
         self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
 
     def index(
-        self, name: str, values: Tensor | Sequence[int], axis: str = "", dims: int = 1, by_example: bool = True
-    ) -> Tensor:
-        """The values as a tensor on the CPU, of `dims` dimensions or, by example, of one more.
+        self, name: str, values: Tensor | Sequence[int] | None, axis: str = "", dims: int = 1, by_example: bool = True
+    ) -> Any:
+        """The values as a tensor on the CPU, of `dims` dimensions or, by example, of one more; None for None.
 
         They are checked against `heads` of the model, or `batch`, `queries` or `keys` of the first call. Raises
         ValueError for another number of dimensions, for values that are not integers, and for negative ones.
         """
+        if values is None:
+            return None
         what = f"{type(self).__name__} {name}"
         index = torch.as_tensor(values).cpu()
         if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
@@ -79,7 +81,7 @@ class CaptureRows(Indexed):
     def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
         super().__init__(layers)
         self.rows = self.index("rows", rows, "queries")
-        self.keys = None if keys is None else self.index("keys", keys, "keys", dims=2)
+        self.keys = self.index("keys", keys, "keys", dims=2)
         if self.keys is not None and self.keys.shape[-2] != self.rows.shape[-1]:
             raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
         self.weights: dict[int, Tensor] = {}
@@ -135,7 +137,7 @@ class CaptureHeads(Indexed):
 
     def __init__(self, positions: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
         super().__init__(layers)
-        self.positions = None if positions is None else self.index("positions", positions, "queries")
+        self.positions = self.index("positions", positions, "queries")
         self.z: dict[int, Tensor] = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
@@ -152,7 +154,7 @@ class CaptureValues(Indexed):
 
     def __init__(self, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
         super().__init__(layers)
-        self.keys = None if keys is None else self.index("keys", keys, "keys")
+        self.keys = self.index("keys", keys, "keys")
         self.values: dict[int, Tensor] = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
@@ -199,10 +201,10 @@ class PatchHeads(Indexed):
         super().__init__(layer)
         self.heads = self.index("heads", _heads(heads), "heads", by_example=False)
         self.value = value
-        self.positions = None if positions is None else self.index("positions", positions, "queries")
+        self.positions = self.index("positions", positions, "queries")
         # one row of the batch for each patched example
-        self.from_rows = None if from_rows is None else self.index("from_rows", from_rows, "batch", dims=0)
-        self.examples = None if examples is None else self.index("examples", examples, "batch", by_example=False)
+        self.from_rows = self.index("from_rows", from_rows, "batch", dims=0)
+        self.examples = self.index("examples", examples, "batch", by_example=False)
 
     def examples_in(self, call: Call) -> int:
         return call.batch if self.examples is None else len(self.examples)
