@@ -27,7 +27,7 @@ class Indexed(Instrument):
     def index(
         self, name: str, values: Tensor | Sequence[int] | None, axis: str = "", dims: int = 1, by_example: bool = True
     ) -> Any:
-        """The values as a tensor on the CPU, of `dims` dimensions or, by example, of one more; None for None.
+        """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
 
         They are checked against `heads` of the model, or `batch`, `queries` or `keys` of the first call. Raises
         ValueError for another number of dimensions, for values that are not integers, and for negative ones.
