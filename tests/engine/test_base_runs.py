@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests import architectures
 from tests.architectures import ADAPTED, SUPPORTED
 from util.engine.attention import PREPARED, support
+from util.engine.call import Instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout, PatchHeads
 from util.engine.label_scores import Scoring, label_log_probs, text_losses
@@ -26,7 +27,7 @@ def planned(lengths=(9, 12, 7, 12)):
 def edits_of(layers):
     """Ablations and knockouts from each layer on, and none."""
     cells = torch.tensor([[4, 2], [6, 3]])
-    edits = {"whole": []}
+    edits: dict[str, list[Instrument]] = {"whole": []}
     for layer in layers:
         edits[f"zero {layer}"] = [PatchHeads(layer, [0], 0.0)]
         edits[f"knockout {layer}"] = [Knockout(cells, [layer, layers[-1]], [1])]

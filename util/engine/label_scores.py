@@ -275,7 +275,7 @@ def text_losses(
     runs: see `label_log_probs`. Raises ValueError for a text that is longer than the context.
     """
     check_context(model, [len(ids) for ids in texts])
-    losses = np.empty(len(texts), array_type(model))
+    losses: np.ndarray = np.empty(len(texts), array_type(model))
 
     def visit(batch: Batch) -> None:
         attached = attach(batch)

@@ -138,7 +138,7 @@ def recorded(layers: Iterable[nn.Module]) -> Iterator[list[LayerCall]]:
 def scaled_arguments(
     model: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, cached: bool
 ) -> tuple[Collection[Path], ...]:
-    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts; ids: [2, T]."""
+    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts, ids [2, T]."""
     sizes: list[list[dict[Path, int]]] = []
     for rows in (ids[:1], ids):
         cache = DynamicCache() if cached else None

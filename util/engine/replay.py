@@ -359,7 +359,7 @@ class Plan:
         prefix: list[tuple[Any, Any]] = [(None, None)] * len(self.layers)
         if first and cache is not None:
             model.base_model(ids[:, :first], **options)
-            prefix = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[attr-defined]
+            prefix = [(layer.keys, layer.values) for layer in cache.layers]
         with self.recorded() as calls:
             model.base_model(ids[:, first:], **options)
         return prefix, calls
