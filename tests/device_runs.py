@@ -19,10 +19,9 @@ from util.edges.splicing import Group, outcomes, whole_logits
 from util.edges.states import Store
 from util.edges.writing import continuations
 from util.engine.attention import support
-from util.engine.base_runs import BaseRuns
 from util.engine.batches import Batch, Row, forward
 from util.engine.call import Instrument
-from util.engine.direct_effects import bare_writes, direct_effects
+from util.engine.components import bare_writes, direct_effects
 from util.engine.instruments import (
     AddHeads,
     CaptureHeads,
@@ -45,7 +44,7 @@ from util.engine.label_scores import (
     text_losses,
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
-from util.engine.replay import Edit, Place, replay
+from util.engine.replay import BaseRuns, Edit, Place, replay
 from util.prompts.prompt import LabelledTokens
 from util.prompts.token_types import TypedTokens
 from util.scores import token_types
@@ -194,7 +193,7 @@ def label_scores(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
     cells = [np.array([(len(row) - 1, 2), (4, 2)]) for row in chosen]
     edits = {"knockout": knockouts(cells, {layer: [0, 1]}), "zero": replacements({layer: [0]}, {layer: 0.0})}
     found = {f"plain {name}": value for name, value in label_log_probs(model, plan, text=True).items()}
-    runs = BaseRuns(model, [layer] * len(edits), 1000)
+    runs = BaseRuns(model, [layer])
     for name, edit in edits.items():
         found[name] = label_log_probs(model, plan, edit, runs=runs)["log_prob"]
     found |= label_reads(model, plan)

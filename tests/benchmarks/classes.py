@@ -32,10 +32,9 @@ from tests.tiny_models import KINDS, VOCABULARY, tiny_model
 from util import paths
 from util.engine.adapters import adapts
 from util.engine.attention import instrument, support
-from util.engine.batches import logits_at
-from util.engine.caches import check_writing
+from util.engine.batches import check_writing, logits_at
 from util.engine.call import UnsupportedModel
-from util.engine.direct_effects import known_blocks
+from util.engine.components import known_blocks
 from util.engine.handshake import check_length, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, plan_of, replay

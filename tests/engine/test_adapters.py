@@ -8,13 +8,11 @@ import torch
 from accelerate import cpu_offload
 from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, BloomForCausalLM, DynamicCache, LlamaForCausalLM, PreTrainedModel
 
 from tests import eager_runs
 from tests.architectures import ADAPTED, ALIBI, LAYERS, build
-from tests.engine import test_attention
-from tests.engine.test_attention import batch, close, layouts, logits, moved, noise, prepared, random_ids
+from tests.engine.test_attention import batch, close, logits, moved, noise, prepared, random_ids
 from util.engine import adapters
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
@@ -23,7 +21,6 @@ from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, PatchHe
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 names = pytest.mark.parametrize("name", ADAPTED)
-CHECKS = [getattr(test_attention, f"check_{what}") for what in ("rows", "heads", "patches", "knockouts")]
 FALCONS = ["falcon_7b", "falcon_40b", "falcon_alibi"]
 
 
@@ -39,35 +36,6 @@ def own_classes(model):
     """Have the attention modules of a model, and there are some, the classes that transformers gave them?"""
     modules = eager_runs.attention_modules(model).values()
     return len(modules) == LAYERS and all(type(m).__module__.startswith("transformers.") for m in modules)
-
-
-class InDouble(TorchFunctionMode):
-    """The code of a class without its roundings to float32, for a model in float64."""
-
-    def __torch_function__(self, function, types, arguments=(), keywords=None):
-        arguments = [torch.float64 if a is torch.float32 else a for a in arguments]
-        keywords = {k: torch.float64 if v is torch.float32 else v for k, v in (keywords or {}).items()}
-        return (torch.Tensor.double if function is torch.Tensor.float else function)(*arguments, **keywords)
-
-
-@names
-@layouts
-@pytest.mark.parametrize("check", CHECKS)
-def test_double_precision(name, layout, check, monkeypatch):
-    """Nothing but rounding is different: in float64 the distance to the class's own code falls to 1e-12."""
-    run = eager_runs.run
-
-    def unrounded(*arguments, **keywords):
-        with InDouble():
-            return run(*arguments, **keywords)
-
-    if name not in FALCONS:  # they round nothing but the table of their rotation
-        monkeypatch.setattr(eager_runs, "run", unrounded)
-    torch.set_default_dtype(torch.float64)  # xglm compares its scores with the lowest number in float64, of this type
-    try:
-        check(name, layout, torch.float64, 1e-12)
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -174,28 +142,6 @@ def test_a_table_of_rotations_in_float32():
     assert z.z[0].dtype == torch.bfloat16
 
 
-@names
-def test_types_within_bfloat16(name, monkeypatch):
-    """Kernels of GPUs want masks of the queries' type, unless boolean; scores are in float32 all the same."""
-    model, seen = build(name, torch.bfloat16), []
-    engine = adapters._attention
-
-    def watched(module, query, key, value, mask, **keywords):
-        seen.append({query.dtype, key.dtype, value.dtype, mask.dtype} - {torch.bool})
-        return engine(module, query, key, value, mask, **keywords)
-
-    monkeypatch.setattr(adapters, "_attention", watched)
-    prepare(model)
-    assert seen and all(types == {torch.bfloat16} for types in seen)
-    query, key, value = (noise(2, 4, 6, 8, seed=i).bfloat16() for i in range(3))
-    eager, mask = adapters.eager_attention_forward, torch.zeros(6, 6)
-    rounded, exact = (
-        eager(None, query, key, value, mask, 2.0),
-        eager(None, query.float(), key, value.float(), mask, 2.0),
-    )
-    assert torch.equal(rounded[1], exact[1].bfloat16())
-
-
 @pytest.mark.parametrize("prefix", [0, 1000])
 @torch.no_grad()
 def test_alibi_of_mpt_in_bfloat16(prefix):
@@ -212,16 +158,6 @@ def test_alibi_of_mpt_in_bfloat16(prefix):
         found.append(rows.weights)
     for layer in range(LAYERS):
         close(found[0][layer], found[1][layer], 2e-2)
-
-
-@torch.no_grad()
-def test_cross_attention_is_left_alone():
-    inputs = batch("plain").inputs
-    stock, model = build("xglm", add_cross_attention=True), build("xglm", add_cross_attention=True)
-    prepare(model)
-    both = inputs | dict(encoder_hidden_states=noise(3, 6, 64))
-    close(logits(model, both), stock(**both).logits)
-    moved(stock(**both).logits, stock(**inputs).logits)
 
 
 @torch.no_grad()
@@ -247,14 +183,6 @@ def test_refusals_before_any_weight():
     refuse_bypassing(OwnBloom)
     with pytest.raises(UnsupportedModel, match="InternLM2ForCausalLM.*internlm2_to_llama"):
         refuse_bypassing(InternLM2ForCausalLM)
-
-
-def test_a_subclass_is_adapted_too():
-    model = OwnBloom(build("bloom").config).eval()
-    model.load_state_dict(build("bloom").state_dict())
-    prepare(model)
-    for one, other in zip(edits(model, "bloom"), edits(prepared("bloom"), "bloom"), strict=True):
-        assert torch.equal(one, other)
 
 
 INTERN = dict(

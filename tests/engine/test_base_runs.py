@@ -7,12 +7,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests import architectures
 from tests.architectures import ADAPTED, SUPPORTED
-from util.engine import base_runs
-from util.engine.attention import support
-from util.engine.base_runs import BaseRuns, startable
+from util.engine.attention import PREPARED, support
+from util.engine.call import Instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout, PatchHeads
 from util.engine.label_scores import Scoring, label_log_probs, text_losses
+from util.engine.replay import BaseRuns, startable
 
 # of several tokens, so that rows have branches where the class allows them
 LABELS = ((11,), (12, 13), (12, 14, 15))
@@ -27,15 +27,11 @@ def planned(lengths=(9, 12, 7, 12)):
 def edits_of(layers):
     """Ablations and knockouts from each layer on, and none."""
     cells = torch.tensor([[4, 2], [6, 3]])
-
-    def attached(*instruments):
-        return lambda batch: list(instruments)
-
-    edits = {"whole": attached()}
+    edits: dict[str, list[Instrument]] = {"whole": []}
     for layer in layers:
-        edits[f"zero {layer}"] = attached(PatchHeads(layer, [0], 0.0))
-        edits[f"knockout {layer}"] = attached(Knockout(cells, [layer, layers[-1]], [1]))
-    return edits
+        edits[f"zero {layer}"] = [PatchHeads(layer, [0], 0.0)]
+        edits[f"knockout {layer}"] = [Knockout(cells, [layer, layers[-1]], [1])]
+    return {name: lambda batch, instruments=instruments: instruments for name, instruments in edits.items()}
 
 
 @pytest.mark.parametrize("name", [*SUPPORTED, *ADAPTED])
@@ -43,15 +39,12 @@ def edits_of(layers):
 def test_every_bit_is_that_of_whole_passes(name):
     model = architectures.build(name, torch.float32)
     layers, plan = prepare(model).layers, planned()
-    runs = BaseRuns(model, layers, sum(plan.lengths))
+    runs, text_runs = BaseRuns(model, layers), BaseRuns(model, layers)
     for title, attach in edits_of(layers).items():
-        alone = label_log_probs(model, plan, attach, token_budget=32)["log_prob"]
-        shared = label_log_probs(model, plan, attach, token_budget=32, runs=runs)["log_prob"]
+        alone, shared = (label_log_probs(model, plan, attach, 32, runs=some)["log_prob"] for some in (None, runs))
         np.testing.assert_array_equal(shared, alone, err_msg=title)
-        texts = text_losses(model, plan.ids, attach, token_budget=32)
-        text_runs = BaseRuns(model, layers, sum(map(len, plan.ids)))
-        text_losses(model, plan.ids, token_budget=32, runs=text_runs)
-        np.testing.assert_array_equal(text_losses(model, plan.ids, attach, 32, text_runs), texts, err_msg=title)
+        alone, shared = (text_losses(model, plan.ids, attach, 32, some) for some in (None, text_runs))
+        np.testing.assert_array_equal(shared, alone, err_msg=title)
 
 
 def built():
@@ -60,75 +53,41 @@ def built():
     return model
 
 
-def work(model, plan, attach, runs):
+def work(model, attach, runs):
+    """The operations of one run, and what it gives."""
     with FlopCounterMode(display=False) as counter:
-        label_log_probs(model, plan, attach, runs=runs)
-    return counter.get_total_flops()
+        scores = label_log_probs(model, planned(), attach, runs=runs)["log_prob"]
+    return counter.get_total_flops(), scores
 
 
-def test_layers_before_the_edit_are_computed_once():
-    model, plan = built(), planned()
-    layers = support(model).layers
-    last = edits_of(layers)[f"zero {layers[-1]}"]
-    runs = BaseRuns(model, [layers[-1]], sum(plan.lengths))
-    first, second = (work(model, plan, last, runs) for _ in range(2))
-    assert first == work(model, plan, last, None)
-    assert second < 0.75 * first
+@pytest.mark.parametrize(("rows", "share"), [(100, 0.75), (1, 0.9), (0, 1.0)])
+def test_layers_before_the_edit_are_computed_once_as_far_as_memory_goes(rows, share):
+    """Kept are the outputs of as many batches and layers as there is room for."""
+    model = built()
+    last = support(model).layers[-1]
+    zero = edits_of([last])[f"zero {last}"]
+    batch = 4 * 14 * model.config.hidden_size * 4  # four rows of up to 14 tokens in float32
+    runs = BaseRuns(model, [1, last] if rows == 1 else [last], limit=rows * batch)
+    whole, wanted = work(model, zero, None)
+    for allowed in (1.0, share):
+        flops, scores = work(model, zero, runs)
+        assert flops <= allowed * whole
+        np.testing.assert_array_equal(scores, wanted)
 
 
-def test_the_first_layer_can_be_edited():
-    model, plan = built(), planned()
-    runs = BaseRuns(model, [0, 1], sum(plan.lengths))
-    zero = edits_of([0])["zero 0"]
-    for _ in range(2):
-        np.testing.assert_array_equal(
-            label_log_probs(model, plan, zero, runs=runs)["log_prob"], label_log_probs(model, plan, zero)["log_prob"]
-        )
-
-
-def test_memory_is_bounded_and_runs_start_from_the_last_kept_layer_before_them():
-    model, plan = built(), planned()
-    layers, tokens = support(model).layers, sum(plan.lengths)
-    one = tokens * model.config.hidden_size * 4
-    assert len(layers) > 2
-    assert BaseRuns(model, layers, tokens, limit=10 * one).layers == [layer for layer in layers if layer]
-    few = BaseRuns(model, layers, tokens, limit=one)
-    assert few.layers == [1]
-    last = edits_of(layers)[f"zero {layers[-1]}"]
-    for _ in range(2):
-        np.testing.assert_array_equal(
-            label_log_probs(model, plan, last, runs=few)["log_prob"], label_log_probs(model, plan, last)["log_prob"]
-        )
-    assert BaseRuns(model, layers, tokens, limit=0).layers == []
-
-
-def test_a_model_whose_logits_change_runs_whole(monkeypatch):
+def test_a_model_whose_logits_change_runs_whole():
     """Layers that read what an earlier layer left behind cannot be started at."""
     model = built()
-    layers = model.model.layers
+    first, last = model.model.layers[0], model.model.layers[-1]
 
-    class Counting(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, hidden, *arguments, **keywords):
-            return self.inner(hidden, *arguments, **keywords) + model.seen
-
-    def first(module, arguments, out):
+    def leave(module, arguments, out):
         model.seen = out.mean()
 
-    def reset(module, arguments):
-        model.seen = 0.0
-
     model.seen = 0.0
-    model.model.embed_tokens.register_forward_pre_hook(reset)
-    handle = layers[0].mlp.register_forward_hook(first)
-    layers[-1].mlp = Counting(layers[-1].mlp)
-    base_runs._LAYERS.pop(model, None)
+    model.model.embed_tokens.register_forward_pre_hook(lambda *_: setattr(model, "seen", 0.0))
+    first.mlp.register_forward_hook(leave)
+    last.mlp.register_forward_hook(lambda _, __, out: out + model.seen)
+    PREPARED[model].facts.clear()
     assert startable(model) is None
-    handle.remove()
-    plan = planned()
-    runs = BaseRuns(model, support(model).layers, sum(plan.lengths))
-    assert runs.layers == []
-    assert np.isfinite(label_log_probs(model, plan, runs=runs)["log_prob"]).all()
+    runs = BaseRuns(model, support(model).layers)
+    np.testing.assert_array_equal(*(label_log_probs(model, planned(), runs=some)["log_prob"] for some in (None, runs)))

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from tests import toys
-from util import inference
 from util.engine import batches
-from util.engine.attention import instrument
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
 from util.figures.forerunner_heads import measure as magnitudes
@@ -57,15 +55,6 @@ def test_conditions_share_a_row_exactly_where_that_is_exact():
     assert max(lengths) > 40 and [len(row.branches) for row in windowed.rows] == [1] * 12
 
 
-def test_label_branches_in_float64():
-    model, tokenizer = toys.model("gpt2").double(), toys.tokenizer()  # no fp32 inside, unlike Llama
-    prompts = staicc_prompts(4, 2)[:4]
-    together = magnitudes.copy_magnitudes(model, magnitudes.label_run(model, tokenizer, prompts, (0, 1, 2, 3)))
-    for condition, offset in enumerate((0, 1, 2, 3)):
-        alone = magnitudes.copy_magnitudes(model, magnitudes.label_run(model, tokenizer, prompts, (offset,)))
-        np.testing.assert_allclose(together["magnitude"][:, condition], alone["magnitude"][:, 0], atol=1e-13)
-
-
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
 def test_batches_and_order_do_not_matter(dtype, bound):
     model, tokenizer = toys.model("gpt2").to(dtype), toys.tokenizer()
@@ -78,14 +67,6 @@ def test_batches_and_order_do_not_matter(dtype, bound):
         np.testing.assert_allclose(one_by_one[name], batched[name], rtol=bound, atol=bound)
         for numbers, part in zip(([7, 3], [11], [0, 1, 2]), parts, strict=True):
             np.testing.assert_allclose(one_by_one[name][numbers], part[name], rtol=bound, atol=bound)
-
-
-def test_sdpa_was_asked_for_and_rows_are_still_there():
-    model = toys.model("llama")
-    model.set_attn_implementation("sdpa")
-    run = magnitudes.label_run(model, toys.tokenizer(), staicc_prompts(2, 0)[:2])
-    magnitude = magnitudes.copy_magnitudes(model, run)["magnitude"]
-    assert np.isfinite(magnitude).all() and magnitude.min() >= 0 and magnitude.max() <= 1
 
 
 def test_plan_covers_every_row_once_within_the_budget():
@@ -148,43 +129,3 @@ def test_control_tokens_are_seeded_and_never_labels():
     )
     assert len(set(drawn)) == 32 and min(drawn) >= 2 and max(drawn) < labelled.labels[-1]
     assert not set(drawn) & set(labelled.labels)
-
-
-def test_reference_doors_give_eager_attention_and_hidden_states(wide_softmax):
-    """In float64, eager softmax too: in float32, batches and kernels differ by 1e-5 on some machines."""
-    model, tokenizer = toys.model("llama").double(), toys.tokenizer()
-    texts = [p.with_label() for p in staicc_prompts(4, 2)[:5]]
-    twin = copy.deepcopy(model)
-    twin.set_attn_implementation("eager")
-    hidden, attention = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, texts)
-    for n, text in enumerate(texts):
-        with torch.no_grad():
-            out = twin(**tokenizer(text, return_tensors="pt"), output_attentions=True, output_hidden_states=True)
-        for layer, expected in enumerate(out.hidden_states):
-            torch.testing.assert_close(hidden[n][layer], expected[0, -2:], atol=1e-10, rtol=0)
-        for layer, expected in enumerate(out.attentions):
-            got = inference.get_copy_magnitude_for_single_layer(attention, n, layer)
-            np.testing.assert_allclose(got, expected[0, :, -1, -2].numpy(), atol=1e-10)
-            np.testing.assert_allclose([float(h[1]) for h in attention[n][layer]], expected[0, :, -1, -1], atol=1e-10)
-    assert len(hidden[0]) == len(attention[0]) + 1
-
-
-def test_causality_the_forerunner_state_knows_no_label():
-    model, tokenizer = toys.model("llama"), toys.tokenizer()
-    prompt = staicc_prompts(2, 2)[0]
-    texts = [prompt.with_label(0), prompt.with_label(1)]
-    hidden, _ = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, texts)
-    with torch.no_grad(), instrument(model):
-        alone = model.model(**tokenizer(prompt.text, return_tensors="pt"), output_hidden_states=True).hidden_states
-    for layer, expected in enumerate(alone):
-        for sample in hidden:
-            torch.testing.assert_close(sample[layer][0], expected[0, -1], atol=1e-5, rtol=1e-5)
-    assert (hidden[0][-1][1] - hidden[1][-1][1]).abs().max() > 1e-2
-
-
-def test_nothing_of_size_t_by_t_survives_the_forward():
-    model, tokenizer = toys.model("llama"), toys.tokenizer()
-    _, attention = inference.step2_get_fl_feature_and_lastftol_attention(
-        model, tokenizer, [staicc_prompts(2, 4)[0].with_label()]
-    )
-    assert attention[0][0][0].untyped_storage().nbytes() <= 4 * 4 * 2

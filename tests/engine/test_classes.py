@@ -7,7 +7,6 @@ found so.
 import copy
 import json
 import pickle
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -27,15 +26,13 @@ from tests.benchmarks import classes
 from tests.benchmarks.classes import outcome
 from tests.tiny_models import KINDS, SWITCH, tiny_model
 from util import paths
-from util.engine import caches, handshake
+from util.engine import batches, handshake
 from util.engine.attention import IMPLEMENTATION, instrument, selected_keys, support
-from util.engine.batches import Row, plan, run_rows
-from util.engine.caches import check_writing
+from util.engine.batches import Row, check_writing, plan, run_rows
 from util.engine.call import UnsupportedModel, in_double
-from util.engine.handshake import FIRST, SOON, check_length, prepare
+from util.engine.handshake import FIRST, SOON, check_length, prepare, switches
 from util.engine.instruments import CaptureRows, CaptureValues
 from util.engine.label_scores import next_token_logits
-from util.engine.switches import switches
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 
@@ -162,7 +159,7 @@ def test_a_cache_is_tried_on_no_more_tokens_than_are_read(monkeypatch, context):
     window = 24
     model = prepared("mistral", sliding_window=window, max_position_embeddings=context)
     checked, read = [], []
-    monkeypatch.setattr(caches, "check_length", lambda model, length: checked.append(length))
+    monkeypatch.setattr(batches, "check_length", lambda model, length: checked.append(length))
     model.model.embed_tokens.register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
     check_writing(model, [window - 2], 3)
     assert checked == [window] and max(read) == FIRST + 3  # the third token is written, not read
@@ -176,11 +173,11 @@ def test_lack_of_memory_is_no_fault_of_a_class_that_writes(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
 
-    own = caches.DynamicCache.reorder_cache
-    monkeypatch.setattr(caches.DynamicCache, "reorder_cache", full)
+    own = batches.DynamicCache.reorder_cache
+    monkeypatch.setattr(batches.DynamicCache, "reorder_cache", full)
     with pytest.raises(torch.OutOfMemoryError):
         check_writing(model, [8], 3)
-    monkeypatch.setattr(caches.DynamicCache, "reorder_cache", own)
+    monkeypatch.setattr(batches.DynamicCache, "reorder_cache", own)
     check_writing(model, [8], 3)
 
 
@@ -359,13 +356,3 @@ def test_the_table_of_classes():
     if table["transformers"] == transformers.__version__:
         assert (folder / "README.md").read_text(encoding="utf-8") == classes.page(found)
         assert [one.kind for one in found] == list(KINDS)
-
-
-def test_the_reference_of_the_table_edits():
-    """Without its edits it gives something else, so that no comparison is of equals."""
-    model = tiny_model("llama").eval()
-    model.set_attn_implementation("eager")
-    plain = classes.reference(model, ids(8), classes.Edits())[0]
-    for edits in (classes.Edits(patch=(1, 5, 1)), classes.Edits(cut=(1, 6, 4))):
-        assert (classes.reference(model, ids(8), edits)[0] - plain).abs().max() > 1e-3
-    assert "eager_attention_forward" in vars(sys.modules[type(model).__module__])

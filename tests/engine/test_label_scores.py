@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests import architectures, device_runs, eager_runs, toys
 from tests.tiny_models import tiny_model
-from util.engine.batches import Batch, Row, all_logits, may_branch
+from util.engine.batches import may_branch
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
@@ -22,7 +22,6 @@ from util.engine.label_scores import (
     knockouts,
     label_log_probs,
     label_reads,
-    next_logits,
     next_token_logits,
     scoring,
 )
@@ -134,25 +133,6 @@ def test_the_labels_of_a_prompt_share_its_pass_where_that_is_exact(monkeypatch):
         assert max(rows.shape[1] for rows in ran) == (12 + 4 if shared else 12 + 3)  # 12, 14, 16 and 17, or 12, 14, 16
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
-def test_labels_of_one_token_are_scored_as_ever_bit_by_bit(name):
-    """In the same batches, of prompts alone, by the logit less the log of the sum over the vocabulary."""
-    model, _ = built(name)
-    plan, seen = planned([(11,), (12,), (50,)]), []
-
-    def attach(batch):
-        seen.append(batch)
-        return ()
-
-    found = label_log_probs(model, plan, attach, token_budget=30)["log_prob"]
-    assert [batch.inputs["input_ids"].shape for batch in seen] == [(2, 12), (2, 9)]
-    assert all(set(batch.inputs) == {"input_ids"} and batch.siblings is None for batch in seen)
-    for batch in seen:
-        logits = next_logits(model, batch)
-        scores = (logits - logits.logsumexp(1, keepdim=True))[:, [11, 12, 50]]
-        np.testing.assert_array_equal(found[batch.numbers], scores.numpy())
-
-
 def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(wide_softmax):
     for name in ("llama", "gemma2"):  # in one row for each prompt, and in one for each label
         tokenizer = toys.tokenizer("bpe", 300)
@@ -166,22 +146,6 @@ def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_severa
         np.testing.assert_allclose(found["text_loss"], wanted["text_loss"], atol=1e-10)
         plain = label_log_probs(model, plan)
         np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-10)
-
-
-def test_the_logits_of_a_batch_with_branches_are_those_of_each_continuation_alone():
-    model, _ = built("gpt2")
-    row = Row((30, 31, 32, 33), (40, 41, 42, 43, 44), (-1, 0, -1, 0, 2))
-    batch = Batch.of([row, Row((50, 51, 52))], [0, 1])
-    assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 5, 4, 5, 5]
-    logits = all_logits(model, batch)
-    for branch in range(5):
-        path = [row.branches[b] for b in row.path(branch)]
-        with torch.no_grad():
-            alone = model(torch.tensor([[*row.ids, *path]])).logits[0, -1]
-        torch.testing.assert_close(logits[0, 4 + branch], alone, atol=1e-10, rtol=0)
-    with torch.no_grad():
-        torch.testing.assert_close(logits[1, 2], model(torch.tensor([[50, 51, 52]])).logits[0, -1], atol=1e-10, rtol=0)
-    torch.testing.assert_close(next_logits(model, batch), logits[[0, 1], [3, 2]], atol=1e-12, rtol=0)
 
 
 def test_padding_beside_branches_has_positions_that_the_model_has():

@@ -233,16 +233,6 @@ def test_offload_from_a_gpu_changes_no_bit(family, folder):
         assert_same(model, plain, tokenizer)
 
 
-def test_max_memory_sends_the_rest_to_disk(folder, capsys):
-    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
-    size = sum(p.nbytes for p in plain.parameters())
-    limits = {"cpu": int(0.8 * size)}
-    model, _ = load_ICL_model(folder, device_map="auto", max_memory=limits, dtype="float32")
-    assert set(model.hf_device_map.values()) == {"cpu", "disk"}
-    assert "float32 on cpu, disk" in capsys.readouterr().out
-    assert_same(model, plain, tokenizer)
-
-
 @pytest.mark.parametrize("family_", ["llama", "mixtral"])
 def test_weights_that_are_written_anew_need_a_folder_with_room(family_, tmp_path, monkeypatch):
     folder = save(family_, tmp_path / "model", safetensors=family_ == "mixtral")  # whose experts are merged on loading
@@ -260,9 +250,3 @@ def test_weights_that_are_written_anew_need_a_folder_with_room(family_, tmp_path
     monkeypatch.setattr("transformers.integrations.accelerate.save_file", full)
     with pytest.raises(OSError, match="No space left on device"):
         load_ICL_model(folder, offload_folder=tmp_path / "full", **options)
-
-
-def test_what_an_offload_without_a_gpu_computes_with():
-    stays = loading._stays_on_cpu
-    assert stays({"a": "cpu", "b": "disk"}) and stays("cpu") and stays(CPU)
-    assert not stays({"a": "cpu", "b": 0}) and not stays("auto") and not stays(None) and not stays({"": "cuda:1"})

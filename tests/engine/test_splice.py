@@ -125,49 +125,6 @@ def test_no_edges_and_a_donor_that_is_the_prompt_change_nothing(name):
         assert torch.equal(model(ids, use_cache=False).logits[-1], plain)  # restored
 
 
-@families
-def test_all_edges_into_a_token_that_both_prompts_share_make_it_the_donors(name):
-    """By induction over the layers; but not where the tokens differ, as what the query asks for is its own."""
-    model, ids = prepared(name), prompts(2)
-    ids[1, [4, 9, LENGTH - 1]] = ids[0, [4, 9, LENGTH - 1]]
-    codes = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-1)
-    everything = {layer: torch.tensor([[0, 1]] * HEADS) for layer in support(model).layers}
-    found = spliced(model, ids, codes, everything)
-    with torch.no_grad():
-        donor = model(ids, use_cache=False).logits[0]
-    gap = (found - donor).abs().amax(1)
-    assert gap[[4, 9, LENGTH - 1]].max() < 1e-10 and gap[[0, 1, 2, 3, 5]].min() > 1e-2
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
-def test_what_is_before_the_readers_and_what_nobody_can_read_stays(name):
-    model, ids = prepared(name), prompts(2)
-    codes, tables = random_splice(model, 1)
-    codes[:7] = 0
-    with torch.no_grad():
-        plain = model(ids, use_cache=False).logits[-1]
-    found = spliced(model, ids, codes, tables)
-    assert torch.equal(found[:7], plain[:7]) and (found[7:] - plain[7:]).abs().amax(1).min() > 1e-6
-    ids[1, :5] = ids[0, :5]
-    shared = torch.zeros_like(codes)
-    shared[7:, :5] = codes[7:, :5]  # the tokens of both prompts are the same up to here
-    with torch.no_grad():
-        plain = model(ids, use_cache=False).logits[-1]
-    assert (spliced(model, ids, shared, tables) - plain).abs().max() < 1e-10
-
-
-def test_edges_beyond_the_window_do_nothing():
-    model = prepared("mistral", sliding_window=4)
-    ids = prompts(2)
-    codes = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-4)
-    tables = {layer: torch.tensor([[0, 1]] * HEADS) for layer in support(model).layers}
-    with torch.no_grad():
-        plain = model(ids, use_cache=False).logits[-1]
-    assert (spliced(model, ids, codes, tables) - plain).abs().max() < 1e-10
-    near = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-3)
-    assert (spliced(model, ids, near, tables) - plain).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_batches_of_several_prompts_and_padding_change_nothing(name):
     model, ids = prepared(name), prompts(4)

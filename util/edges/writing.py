@@ -14,8 +14,7 @@ from util.edges.ablation import WHOLE, Ablation
 from util.edges.splicing import NEW_TOKENS, Ablated, Group, progress
 from util.edges.states import Renewed, Store
 from util.engine.attention import instrument
-from util.engine.batches import TOKEN_BUDGET
-from util.engine.caches import cache_for, check_writing
+from util.engine.batches import TOKEN_BUDGET, cache_for, check_writing
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device
 

@@ -18,15 +18,16 @@ Layers are the model's own numbers, counted from 0. Rows and positions index the
 
 Two caches are right, each for its own use. With instruments on a pass behind a prefix, use a bare `DynamicCache()`: it
 keeps every key, so that key indices count from the first token. It suits models whose layers all have attention. For
-continuations, use `caches.cache_for(model)`: it also keeps the states of layers without attention, but drops keys
+continuations, use `batches.cache_for(model)`: it also keeps the states of layers without attention, but drops keys
 outside sliding windows after a pass, so that instruments may be on the first pass alone.
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ from util.engine.call import Call, Instrument, Support, writable
 from util.engine.instruments import Knockout, Splice
 
 IMPLEMENTATION = "icl_instrumented"
-
+Found = TypeVar("Found")
 
 # Written by the handshake: what it learned about each model, and the attention modules that called in one forward pass.
 PREPARED: "weakref.WeakKeyDictionary[nn.Module, Support]" = weakref.WeakKeyDictionary()
@@ -153,20 +154,46 @@ def without_instruments() -> Iterator[None]:
         _ACTIVE.reset(token)
 
 
+def known_support(model: nn.Module) -> Support | None:
+    """What the handshake learned about a model; None when `prepare(model)` has not run, or was undone."""
+    recorded = PREPARED.get(model)
+    undone = recorded and model.config._attn_implementation != recorded.implementation  # type: ignore[union-attr]
+    return None if undone else recorded
+
+
 def support(model: nn.Module) -> Support:
     """What the handshake learned about a model. Raises ValueError when `prepare(model)` has not run, or was undone."""
-    recorded = PREPARED.get(model)
-    if recorded is None or model.config._attn_implementation != recorded.implementation:  # type: ignore[union-attr]
+    recorded = known_support(model)
+    if recorded is None:
         raise ValueError(
             f"{type(model).__name__} is not prepared for instruments; call prepare(model) once after loading"
         )
     return recorded
 
 
+def once(function: Callable[..., Found]) -> Callable[..., Found]:
+    """Find something out about a prepared model once: `function(model, ...)` is kept with the support."""
+
+    @wraps(function)
+    def known(model: PreTrainedModel, *arguments: Hashable) -> Found:
+        facts = support(model).facts
+        if (function, arguments) not in facts:
+            facts[function, arguments] = function(model, *arguments)
+        return facts[function, arguments]
+
+    return known
+
+
 def input_device(model: PreTrainedModel) -> torch.device:
     """The device that token ids must be on. With offloaded weights it is not the device of the parameters."""
     device = getattr(getattr(model.get_input_embeddings(), "_hf_hook", None), "execution_device", None)
     return model.device if device is None else torch.device(device)
+
+
+def random_ids(model: PreTrainedModel, rows: int, length: int) -> Tensor:
+    """The same random tokens [rows, length] of a model's vocabulary each time, on its input device."""
+    size = model.config.get_text_config(decoder=True).vocab_size
+    return torch.randint(size, (rows, length), generator=torch.Generator().manual_seed(0)).to(input_device(model))
 
 
 def head_writes(projection: nn.Module, z: Tensor) -> Tensor:

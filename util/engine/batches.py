@@ -1,8 +1,11 @@
-"""Run prompts through an instrumented model: batches, progress, and smaller batches where memory runs out."""
+"""Run prompts through an instrumented model: batches, progress, and smaller batches where memory runs out.
+
+Here is also what a model writes on: its cache, and the check that writing on it is what whole forward passes give.
+"""
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
-from util.engine.attention import input_device, instrument, support
+from util.engine.attention import input_device, instrument, once, random_ids, support, without_instruments
 from util.engine.call import Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
-from util.engine.handshake import check_ids, check_length, out_of_memory
+from util.engine.handshake import (
+    FAILURES,
+    FIRST,
+    check_ids,
+    check_length,
+    context_length,
+    long_rope,
+    out_of_memory,
+    tolerance,
+)
 from util.engine.instruments import Knockout
-from util.engine.switches import long_rope
 
 # Tokens of one batch, padding included. It is part of every request, because the last bits of a prompt's numbers depend
 # on the batch that the prompt runs in.
@@ -50,8 +61,7 @@ class Row:
         The place of a token in its continuation, counted from 0, is the length of its path minus one.
         """
         parent = self.parents[branch] if self.parents else -1
-        before = self.path(parent) if parent >= 0 else []
-        return [*before, branch]
+        return [*(self.path(parent) if parent >= 0 else ()), branch]
 
 
 @dataclass(frozen=True)
@@ -268,12 +278,77 @@ def too_long(error: UnsupportedModel) -> str:
 # ------------------------------------------------------------------------------------------------ what a model allows
 
 
+def array_type(model: PreTrainedModel) -> type:
+    """The type of arrays of a model's numbers: float64 for a float64 model, else float32."""
+    return np.float64 if model.dtype == torch.float64 else np.float32
+
+
 def may_branch(support: Support, length: int) -> bool:
     """Whether this model computes a row with branches exactly. length: the tokens of the row, branches included."""
     return support.branches and (support.switch is None or length <= support.switch)
 
 
-def context_length(model: PreTrainedModel) -> int | None:
-    """The largest number of tokens that the model has positions for, None where its class sets no limit."""
-    config = model.config.get_text_config(decoder=True)
-    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+def cache_for(model: PreTrainedModel) -> DynamicCache:
+    """An empty cache with what each layer of this model keeps: keys and values, or a state.
+
+    Layers with sliding windows drop keys outside of them after a pass, so that key indices of a second pass do not
+    count from the first token. Attach instruments to the first pass alone.
+    """
+    return DynamicCache(config=model.config)
+
+
+def keeps_rows_apart(model: PreTrainedModel) -> bool:
+    """Whether a cache can be cut to some rows of a batch. Layers without attention may keep states in the model."""
+    return len(support(model).layers) == model.config.get_text_config(decoder=True).num_hidden_layers
+
+
+def check_writing(model: PreTrainedModel, lengths: Iterable[int], new_tokens: int) -> None:
+    """Check that a prepared model that goes on from a cache gives what it gives without one.
+
+    lengths: the tokens of the prompts; new_tokens: how many are written behind each. A prompt of 8 tokens is tried, and
+    one beside each length at which the model's config switches its attention, where prompts reach that. Nothing is
+    tried twice. Raises UnsupportedModel where the logits differ, or the class does not take the cache.
+    """
+    lengths, read = list(lengths), new_tokens - 1  # the last token that is written is not read
+    longest = max(lengths, default=0)
+    check_length(model, longest + read)
+    switches = support(model).switches
+    reached = {switch for switch in switches if any(length <= switch < length + read for length in lengths)}
+    for length in sorted({FIRST, *reached, *(switch + 1 for switch in switches if switch < longest)}):
+        _try_writing(model, length)
+
+
+@once
+@torch.no_grad()
+def _try_writing(model: PreTrainedModel, length: int) -> None:
+    """Read 3 tokens behind a random prompt, the second row of a batch of two, with and without a cache.
+
+    They are fewer, but at least one, and the prompt may be a token shorter, where the model's context ends before.
+    The bound is ten times that of the handshake, because states of layers without attention add up their rounding; a
+    cache that does not fit changes logits as much as another prompt does.
+    """
+    end = min(length + 3, context_length(model) or length + 3)
+    length = min(length, end - 1)
+    ids, cache, steps = random_ids(model, 2, end), cache_for(model), []
+    with without_instruments():
+        whole = model(ids[1:], use_cache=False).logits[0, length:].float()
+        try:
+            model(ids[:, :length], past_key_values=cache, use_cache=True)
+            if keeps_rows_apart(model):
+                cache.reorder_cache(torch.tensor([1]))
+                ids = ids[1:]
+            for place in range(length, end):
+                out = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+                steps.append(out.logits[-1, -1].float())
+            gap, bound = tolerance(model, torch.stack(steps), whole)
+            wrong = not gap <= 10 * bound  # also catches NaN
+            fault = f"gives other logits from a cache (off by {gap:.2g}, bound {10 * bound:.2g})" if wrong else ""
+        except FAILURES as error:
+            if out_of_memory(error):
+                raise
+            fault = f"does not go on from a cache ({type(error).__name__}: {error})"
+    if fault:
+        raise UnsupportedModel(
+            f"{type(model).__name__} ({model.config.model_type}) {fault} behind {length} tokens, so that what it "
+            "writes cannot be computed; everything but continuations works"
+        )

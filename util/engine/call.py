@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,17 @@ def take(tensor: Tensor, rows: Tensor, dim: int) -> Tensor:
         return tensor.index_select(dim, rows)
     shape = [1] * tensor.ndim
     shape[0], shape[dim] = rows.shape
-    index = rows.reshape(shape)
-    wanted = [index.shape[i] if i in (0, dim) else size for i, size in enumerate(tensor.shape)]
-    return tensor.gather(dim, index.expand(wanted))
+    return tensor.take_along_dim(rows.reshape(shape), dim)
 
 
 def writable(out: Tensor) -> Tensor:
     """The outputs [B, T, H, dv] themselves, or a copy where a backward pass of sdpa needs them unchanged."""
     return out.clone() if out.requires_grad else out
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor [...] in float32, or as it is in float64."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def in_double(tensor: Tensor) -> Tensor:
@@ -78,12 +81,13 @@ class Support:
 
     layers: the model's own numbers of the layers that have attention; heads: query heads per layer;
     switches: the numbers of tokens beyond which attention is computed in another way (windows, chunks, selected keys,
-    rotations), see `util.engine.switches`; tried: the number of tokens up to which the handshake has checked the model;
+    rotations), see `handshake.switches`; tried: the number of tokens up to which the handshake has checked the model;
     scaled_outputs: whether the class scales outputs by a sink after the values are summed, as Granite SWA does;
     branches: whether several continuations of one prompt may share one row (explicit position ids with a knockout are
     exact); implementation: the name of the attention in the model's config; another name means that somebody switched
     it; modules: the attention modules and their layers; projections: by layer, the linear module that takes the outputs
-    of all heads side by side, None where the class does something in between (a gate, a norm).
+    of all heads side by side, None where the class does something in between (a gate, a norm); facts: what
+    `attention.once` has found out later.
     """
 
     layers: tuple[int, ...]
@@ -95,6 +99,7 @@ class Support:
     modules: dict[nn.Module, int] = field(repr=False)
     scaled_outputs: bool = False
     projections: dict[int, nn.Module | None] = field(repr=False, default_factory=dict)
+    facts: dict[Any, Any] = field(repr=False, default_factory=dict)
 
     @property
     def switch(self) -> int | None:
@@ -114,43 +119,12 @@ def _eager_function(module_class: Any) -> Callable[..., tuple[Tensor, Tensor]]:
     )
 
 
-class MaskEdit(Protocol):
-    """The methods of `instruments.Knockout` that a call uses. It changes the mask of some rows."""
-
-    def apply(self, call: "Call", rows: Tensor, unedited: Tensor, additive: Tensor) -> Tensor:
-        """The additive mask [B, H, R, S] of rows [R] or [B, R] after this edit.
-
-        unedited: the model's mask before any edit; additive: the mask after the edits before this one.
-        """
-
-    def cells_for(self, batch: int) -> Tensor:
-        """The forbidden cells [C, 3]: row of the batch, query, key."""
-
-
-class KeyEdit(Protocol):
-    """The methods of `instruments.Splice` that a call uses. It replaces some keys and values by those of donors."""
-
-    donors: Tensor
-
-    def apply(self, call: "Call", rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values of an example followed by those of its D donors, and a mask [B, H, R, (1 + D) S].
-
-        For each cell the mask opens only one of the 1 + D keys.
-        """
-
-    def only(self, examples: Tensor, call: "Call") -> "KeyEdit":
-        """The same edit for some rows [E] of the batch."""
-
-    def rows_of(self, call: "Call") -> Tensor:
-        """The cells [C, 2] that the edit changes: row of the batch, query."""
-
-
 @dataclass(frozen=True)
 class Call:
     """One attention call: query [B, H, T, d], key [B, Hkv, S, d], value [B, Hkv, S, dv], and the model's mask.
 
-    options: the other arguments of the call; knockouts and splice: the edits of its attention; scaled: whether the
-    class scales outputs by a sink afterwards.
+    options: the other arguments of the call; knockouts and splice: the `instruments.Knockout` and `Splice` that edit
+    its attention; scaled: whether the class scales outputs by a sink afterwards.
     """
 
     module: nn.Module
@@ -160,8 +134,8 @@ class Call:
     value: Tensor
     mask: Tensor | None
     options: dict[str, Any]
-    knockouts: tuple["MaskEdit", ...] = ()
-    splice: "KeyEdit | None" = None
+    knockouts: tuple[Any, ...] = ()
+    splice: Any = None
     scaled: bool = False
 
     @property
@@ -180,12 +154,11 @@ class Call:
         return self.key.shape[2]
 
     def only(self, examples: Tensor) -> "Call":
-        """The same call for some examples [E] alone; for calls with a splice and without knockouts."""
+        """The same call for some examples [E] alone; for calls without knockouts."""
         mask = self.mask
         if mask is not None and len(mask) > 1:
             mask = mask[examples.to(mask.device)]
-        index = examples.to(self.query.device)
-        query, key, value = self.query[index], self.key[index], self.value[index]
+        query, key, value = (part[examples.to(part.device)] for part in (self.query, self.key, self.value))
         splice = self.splice and self.splice.only(examples, self)
         return replace(self, query=query, key=key, value=value, mask=mask, splice=splice)
 
@@ -235,13 +208,12 @@ class Call:
         raised by the mask, and the softmax is taken again, until the weight is seen.
         """
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        additive = self._additive(rows).to(dtype)
-        mask = torch.cat([additive, additive], dim=-1)
+        mask = self._additive(rows).to(dtype).repeat(1, 1, 1, 2)
         both = replace(
             self,
             query=take(self.query, rows, dim=2).to(dtype),
             key=torch.cat([self.key, others], dim=2).to(dtype),
-            value=torch.cat([self.value, self.value], dim=2).to(dtype),
+            value=self.value.repeat(1, 1, 2, 1).to(dtype),
             mask=mask,
             knockouts=(),
             splice=None,
@@ -288,9 +260,8 @@ class Call:
 
     def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:
         module_class: Any = type(self.module)
-        function = _eager_function(module_class)
         query = take(self.query, rows, dim=2)
-        return function(self.module, query, self.key, self.value, additive, **self.options)
+        return _eager_function(module_class)(self.module, query, self.key, self.value, additive, **self.options)
 
     def _additive(self, rows: Tensor) -> Tensor:
         """The model's mask for these rows as an additive float mask [B or 1, H or 1, R, S]."""

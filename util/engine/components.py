@@ -4,47 +4,37 @@ The stream behind the last layer is a sum: the embedding, what the heads of each
 `Components` computes each of these alone, from any hidden states, by the model's own modules. Edge patching, path
 patching and direct effects are made of that.
 
-How a class is built is found out by interventions, once for each model: which module's output is added to the stream
-by attention, and which by the MLP; by what factor; whether the MLP reads what attention has written; whether a norm
-stands between the heads and the stream. All layers, put together again from their parts, must then give the model's own
-hidden states. A class that is built in another way is refused, with the reason.
+How a class is built is found out by interventions, once for each model: whose output attention adds to the stream, and
+whose the MLP; by what factor; whether the MLP reads what attention has written; whether a norm stands between heads and
+stream. All layers, put together from their parts, must then give the model's hidden states; else the class is refused.
 """
 
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from operator import is_
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from util.engine.attention import PREPARED, head_writes, instrument, support
+from util.engine.attention import PREPARED, head_writes, input_device, instrument, once, random_ids, support
 from util.engine.call import Call, Instrument, UnsupportedModel
-from util.engine.handshake import (
-    FAILURES,
-    check_ids,
-    check_length,
-    input_device,
-    is_coarse,
-    out_of_memory,
-    prepare,
-    tolerance,
-)
-from util.engine.layer_calls import Before, LayerCall, Stop, first_of, in_place_of, recorded
-from util.engine.replay import SHORT, Runs, forget, plan_of
+from util.engine.finite import check_finite
+from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
+from util.engine.instruments import CaptureHeads, CaptureValues
+from util.engine.layer_calls import Before, LayerCall, Stop, first_of, in_place_of
+from util.engine.replay import SHORT, Runs, plan_of
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """How a layer is built: stream + factor * attention's output, + factor * the MLP's output.
 
-    attention, mlp: the modules whose outputs are added. projection: the linear module that all heads' outputs z go
-    through. normed: whether `attention` is a norm that is called on the projection's output; otherwise both outputs
-    are equal. parallel: whether the MLP reads what attention reads; otherwise it reads what attention has added too.
+    attention, mlp: the modules whose outputs are added; projection: the linear module that all heads' outputs z go
+    through; normed: whether `attention` is a norm on the projection's output, else both outputs are equal; parallel:
+    whether the MLP reads what attention reads, else it reads what attention has added too.
     """
 
     attention: nn.Module
@@ -75,8 +65,8 @@ class Parts:
     """A run, taken apart. L layers, N prompts of T tokens, H heads.
 
     hidden: what goes into each layer, and the stream behind the last one, L + 1 tensors [N, T, d]; z: by layer, the
-    heads' outputs before the projection [N, T, H, dv]; mlp: by layer, what the MLP adds to the stream [N, T, d]. Of a
-    model on several devices, each is on the device of its layer.
+    heads' outputs before the projection [N, T, H, dv]; mlp: by layer, what the MLP adds to the stream [N, T, d]. Each
+    is on the device of its layer.
     """
 
     hidden: tuple[Tensor, ...]
@@ -88,22 +78,22 @@ class Components:
     """The layers of a model for prompts of one length, each part of which can be computed alone.
 
     ids [N, T]: prompts; `base` is their plain run. Every hidden state that is given later stands for a token of one of
-    them, R rows being the N prompts R / N times over. first: tokens before it are what they are in these prompts,
-    whatever is computed. Their keys and values are kept, and all runs and hidden states are of the T - first tokens
-    behind them; where a shape says T, these are meant. Raises UnsupportedModel for a class whose stream is no plain
+    them, R rows being the N prompts R / N times over. first: tokens before it are the same in all that is computed, and
+    where a shape says T, the tokens behind them are meant. Raises UnsupportedModel for a class whose stream is no plain
     sum, ValueError for ids that the model cannot take.
     """
 
-    def __init__(self, model: PreTrainedModel, ids: Tensor, first: int = 0) -> None:
+    def __init__(
+        self, model: PreTrainedModel, ids: Tensor, first: int = 0, blocks: tuple[Block, ...] | None = None
+    ) -> None:
         prepare(model)
         check_ids(model, ids.flatten())
         check_length(model, ids.shape[1])
-        self.blocks = blocks_of(model)
+        self.blocks = blocks_of(model) if blocks is None else blocks
         self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
         self.ids, self.first = ids.to(input_device(model)), first
-        self.prefix = self._prefix()
-        self.base, self.calls = self._run(self.ids)
+        self.base, self.prefix, self.calls = self._run(self.ids)
 
     def run(self, ids: Tensor) -> Parts:
         """The plain run of other prompts [N, T], which are those of `base` before `first`. Raises as the class does."""
@@ -111,35 +101,23 @@ class Components:
         return self._run(ids.to(self.ids.device))[0]
 
     @torch.no_grad()
-    def _prefix(self) -> list[tuple[Tensor, Tensor]]:
-        """By layer, the keys and values [N, H, first, d] of the tokens before `first`."""
-        if not self.first:
-            return []
-        cache = DynamicCache()
-        self.model.base_model(self.ids[:, : self.first], past_key_values=cache, use_cache=True)
-        return [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
-
-    @torch.no_grad()
-    def _run(self, ids: Tensor) -> tuple[Parts, list[LayerCall]]:
-        """The run of prompts [N, T] behind the prefix, taken apart, and how it called the layers."""
+    def _run(self, ids: Tensor) -> tuple[Parts, list[tuple[Any, Any]], list[LayerCall]]:
+        """The run of prompts [N, T] behind `first`, taken apart; keys and values before it; and the calls of layers."""
         cache = DynamicCache() if self.first else None
-        for layer, (keys, values) in enumerate(self.prefix):
-            cast(DynamicCache, cache).update(keys, values, layer)
         taps = [Tap(layer) for layer in range(self.layers)]
         with ExitStack() as stack:
             added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
-            calls = stack.enter_context(recorded(self.plan.layers))
             stack.enter_context(instrument(self.model, *taps))
-            self.model.base_model(ids[:, self.first :], past_key_values=cache, use_cache=cache is not None)
+            prefix, calls = self.plan.base_run(self.model, ids, self.first, cache)
         if cache is not None:
             cache.layers.clear()  # the calls hold it, and no one reads it again
         # of a model on several devices, the stream is recorded before it goes to the device of its layer
         streams = [*(call.hidden.to(first_of(call.out).device) for call in calls), first_of(calls[-1].out)]
         mlp = [
-            seen.last.view_as(stream) * block.factor
-            for seen, stream, block in zip(added, streams[1:], self.blocks, strict=True)
+            outputs[-1].view_as(stream) * block.factor
+            for outputs, stream, block in zip(added, streams[1:], self.blocks, strict=True)
         ]
-        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), calls
+        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), prefix, calls
 
     @property
     def layers(self) -> int:
@@ -153,15 +131,14 @@ class Components:
 
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
-        cache = Before(*self.prefix[layer]) if self.first else None
-        return self.calls[layer].again(self.plan.layers[layer], hidden, cache, self.plan.scaled[layer])
+        return self.calls[layer].again(hidden, Before(*self.prefix[layer]))
 
     def reads(self, layer: int, hidden: Tensor) -> Call:
         """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""
-        asked = _Asked(layer)
-        with instrument(self.model, asked), suppress(Stop):
+        read = _Read(layer)
+        with instrument(self.model, read), suppress(Stop):
             self.whole(layer, hidden)
-        return asked.call
+        return read.call
 
     def writes(self, layer: int, z: Tensor) -> Tensor:
         """What all heads of a layer together add to the stream [R, T, d], from their outputs z [R, T, H, dv]."""
@@ -179,7 +156,7 @@ class Components:
     def behind(self, layer: int, hidden: Tensor, added: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever it reads."""
         block = self.blocks[layer]
-        with _returning(block.attention, _instead(added / block.factor)):
+        with _hooked(block.attention, _instead(added / block.factor)):
             return self.whole(layer, hidden)
 
     def adds(self, layer: int, hidden: Tensor) -> Tensor:
@@ -188,9 +165,9 @@ class Components:
         hidden: what it reads before its own norm: in sequential layers that includes what attention has added.
         """
         block = self.blocks[layer]
-        with _returning(block.attention, _instead(0.0)), _watched(block.mlp, stop=True) as seen, suppress(Stop):
+        with _hooked(block.attention, _instead(0.0)), _watched(block.mlp, stop=True) as outputs, suppress(Stop):
             self.whole(layer, hidden)
-        return seen.last.view_as(hidden) * block.factor
+        return outputs[-1].view_as(hidden) * block.factor
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [R, V] behind the last token, from the stream [R, d] behind the last layer."""
@@ -217,7 +194,7 @@ class Tap(Instrument):
         return out
 
 
-class _Asked(Instrument):
+class _Read(Instrument):
     """Keeps the attention call of one layer and leaves the layer before the call is answered."""
 
     def __init__(self, layer: int) -> None:
@@ -229,43 +206,31 @@ class _Asked(Instrument):
         raise Stop
 
 
-class _Outputs:
-    """The last output of a module that was watched."""
-
-    last: Tensor
-
-
 @contextmanager
-def _watched(module: nn.Module, stop: bool = False) -> Iterator[_Outputs]:
-    """Keep a module's outputs inside the block; stop: leave the layer behind them."""
-    seen = _Outputs()
-
-    def keep(_: nn.Module, __: Any, out: Any) -> None:
-        seen.last = first_of(out).clone()  # Falcon adds attention's output to it in place
-        if stop:
-            raise Stop
-
-    hook = module.register_forward_hook(keep)
-    try:
-        yield seen
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def _returning(module: nn.Module, change: Callable[[nn.Module, Any, Any], Any]) -> Iterator[None]:
-    hook = module.register_forward_hook(change)
+def _hooked(module: nn.Module, hook: Callable[[nn.Module, Any, Any], Any]) -> Iterator[None]:
+    """Call `hook` with what a module is given and returns, and let what it returns stand for that, inside the block."""
+    handle = module.register_forward_hook(hook)
     try:
         yield
     finally:
-        hook.remove()
+        handle.remove()
+
+
+@contextmanager
+def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
+    """The last output of a module inside the block; stop: leave the layer behind it."""
+    outputs: list[Tensor] = []
+
+    def keep(_: nn.Module, __: Any, out: Any) -> None:
+        outputs[:] = [first_of(out).clone()]  # Falcon adds attention's output to it in place
+        if stop:
+            raise Stop
+
+    with _hooked(module, keep):
+        yield outputs
 
 
 # ------------------------------------------------------------------------------------------------ how a class is built
-
-# By model: its modules at the time, and how its layers are built, or why that is not known.
-_BLOCKS: "weakref.WeakKeyDictionary[nn.Module, tuple[tuple[nn.Module, ...], tuple[Block, ...] | str]]"
-_BLOCKS = weakref.WeakKeyDictionary()
 
 
 def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
@@ -273,97 +238,92 @@ def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
 
     Raises UnsupportedModel where that is not known.
     """
-    modules = tuple(model.modules())[1:]  # not the model itself, which would be kept alive
-    known = _BLOCKS.get(model)
-    if known is not None and not (len(known[0]) == len(modules) and all(map(is_, known[0], modules))):
-        del _BLOCKS[model]
+    if _blocks(model)[0] != _inside(model):
         PREPARED.pop(model, None)
-        forget(model)
         prepare(model)
-        known = None
-    if known is None:
-        try:
-            _BLOCKS[model] = modules, _found(model)
-            _check_sum(model)
-        except BaseException as error:
-            _BLOCKS.pop(model, None)  # what is not checked is not kept
-            if not isinstance(error, FAILURES) or out_of_memory(error):
-                raise
-            _BLOCKS[model] = modules, str(error) if isinstance(error, UnsupportedModel) else _why(model, error)
-    found = _BLOCKS[model][1]
-    if isinstance(found, str):
-        raise UnsupportedModel(found)
-    return found
+    blocks = _blocks(model)[1]
+    if isinstance(blocks, str):
+        raise UnsupportedModel(blocks)
+    return blocks
+
+
+def known_blocks(model: PreTrainedModel) -> tuple[Block, ...] | None:
+    """How the layers of a prepared model are built, None where that is not known."""
+    try:
+        return blocks_of(model)
+    except UnsupportedModel:
+        return None
+
+
+@once
+def _blocks(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Block, ...] | str]:
+    """A model's modules at the time, and how its layers are built, or why that is not known."""
+    blocks: tuple[Block, ...] | str
+    try:
+        blocks = _taken_apart(model)
+        _check_sum(model, blocks)
+    except FAILURES as error:
+        if out_of_memory(error):
+            raise
+        why = f"{type(model).__name__}: its layers cannot be taken apart ({type(error).__name__}: {error})"
+        blocks = str(error) if isinstance(error, UnsupportedModel) else why
+    return _inside(model), blocks
+
+
+def _inside(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    return tuple(model.modules())[1:]  # not the model itself, which would be kept alive
 
 
 def parallel_mlps(model: PreTrainedModel) -> bool:
     """Whether a prepared model's MLPs read what attention reads. Raises UnsupportedModel where only some do."""
-    found = {block.parallel for block in blocks_of(model)}
-    if len(found) > 1:
+    parallel, *others = {block.parallel for block in blocks_of(model)}
+    if others:
         raise UnsupportedModel(f"{type(model).__name__}: MLPs read what attention reads in some layers only")
-    return found.pop()
-
-
-def _why(model: PreTrainedModel, error: BaseException) -> str:
-    return f"{type(model).__name__}: its layers cannot be taken apart ({type(error).__name__}: {error})"
+    return parallel
 
 
 @torch.no_grad()
-def _found(model: PreTrainedModel) -> tuple[Block, ...]:
+def _taken_apart(model: PreTrainedModel) -> tuple[Block, ...]:
     known, plan, name = support(model), plan_of(model), type(model).__name__
     if not plan.replays:
         raise UnsupportedModel(f"{name}: what its parts write is not known, because it runs by {plan.path}")
     if len(known.layers) != len(plan.layers):
         raise UnsupportedModel(f"{name}: some of its layers have no attention, and what these write is not known")
-    ids = _probe(model)
-    with recorded(plan.layers) as calls:
-        model.base_model(ids, use_cache=False)
+    with plan.recorded() as calls:
+        model.base_model(random_ids(model, 2, SHORT), use_cache=False)
     blocks = []
     for number, call in enumerate(calls):
         projection = known.projections[known.layers[number]]
         if projection is None:
             raise UnsupportedModel(f"{name}: layer {number} changes what its heads put out before it is projected")
-        block = _Layer(model, plan.layers[number], call, plan.scaled[number], projection).block()
+        block = _Layer(model, call, projection).block()
         if block is None:
             raise UnsupportedModel(f"{name}: what layer {number} adds to the stream is no plain sum of two parts")
         blocks.append(block)
     return tuple(blocks)
 
 
-def _probe(model: PreTrainedModel) -> Tensor:
-    vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    ids = torch.randint(vocabulary, (2, SHORT), generator=torch.Generator().manual_seed(0))
-    return ids.to(input_device(model))
-
-
-def _check_sum(model: PreTrainedModel) -> None:
+@torch.no_grad()
+def _check_sum(model: PreTrainedModel, blocks: tuple[Block, ...]) -> None:
     """Raises UnsupportedModel unless all layers, put together from their parts, give the model's hidden states."""
-    parts = Components(model, _probe(model))
+    parts = Components(model, random_ids(model, 2, SHORT), blocks=blocks)
     run = parts.base
-    with torch.no_grad():
-        for layer, (hidden, out) in enumerate(zip(run.hidden, run.hidden[1:], strict=False)):
-            z = parts.reads(layer, hidden).plain()
-            between = hidden + parts.writes(layer, z)
-            read = hidden if parts.blocks[layer].parallel else between
-            for ours, theirs in ((z.flatten(2), run.z[layer].flatten(2)), (between + parts.adds(layer, read), out)):
-                gap, allowed = tolerance(model, ours, theirs.to(ours.device))
-                if not gap <= allowed:
-                    name = type(model).__name__
-                    raise UnsupportedModel(f"{name}: the parts of layer {layer}, put together, are {gap:.2g} off")
+    for layer, (hidden, out) in enumerate(zip(run.hidden, run.hidden[1:], strict=False)):
+        z = parts.reads(layer, hidden).plain()
+        between = hidden + parts.writes(layer, z)
+        read = hidden if blocks[layer].parallel else between
+        for ours, theirs in ((z.flatten(2), run.z[layer].flatten(2)), (between + parts.adds(layer, read), out)):
+            gap, allowed = tolerance(model, ours, theirs.to(ours.device))
+            if not gap <= allowed:
+                name = type(model).__name__
+                raise UnsupportedModel(f"{name}: the parts of layer {layer}, put together, are {gap:.2g} off")
 
 
 class _Layer:
     """A layer that interventions find out about, on one call of it: two rows of a few random tokens."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        layer: nn.Module,
-        call: LayerCall,
-        scaled: set[tuple[Any, ...]],
-        projection: nn.Module,
-    ) -> None:
-        self.model, self.layer, self.call, self.scaled, self.projection = model, layer, call, scaled, projection
+    def __init__(self, model: PreTrainedModel, call: LayerCall, projection: nn.Module) -> None:
+        self.model, self.call, self.projection = model, call, projection
         self.hidden = call.hidden.to(first_of(call.out).device)
         generator = torch.Generator().manual_seed(1)
         noise = torch.randn(2, *self.hidden.shape, generator=generator, dtype=torch.float32)
@@ -375,11 +335,9 @@ class _Layer:
         outputs, inputs = self._outputs()
         projected = outputs[self.projection]
         width = self.hidden.shape[-1]
-        fitting = {
-            m: out for m, out in outputs.items() if out.numel() == self.hidden.numel() and out.shape[-1] == width
-        }
+        fitting = [m for m, out in outputs.items() if out.numel() == self.hidden.numel() and out.shape[-1] == width]
         # the outermost first, which end last
-        equal = [m for m, out in fitting.items() if _equal(out, projected)][::-1]
+        equal = [m for m in fitting if _equal(outputs[m], projected)][::-1]
         norms = [m for m, given in inputs.items() if m in fitting and m not in equal and _equal(given, projected)]
         for attention in (*norms, *equal):
             for mlp in [m for m in fitting if m not in (*norms, *equal)][::-1]:
@@ -402,9 +360,8 @@ class _Layer:
                 inputs[module] = given[0]
 
         with ExitStack() as stack:
-            for module in self.layer.modules():
-                if module is not self.layer:
-                    stack.callback(module.register_forward_hook(keep).remove)
+            for module in [*self.call.layer.modules()][1:]:
+                stack.enter_context(_hooked(module, keep))
             self._run({})
         return outputs, inputs
 
@@ -412,8 +369,8 @@ class _Layer:
         """The hidden states behind the layer where these modules return these vectors, or numbers everywhere."""
         with ExitStack() as stack:
             for module, value in returned.items():
-                stack.enter_context(_returning(module, _instead(value)))
-            return self.call.again(self.layer, self.hidden, None, self.scaled)
+                stack.enter_context(_hooked(module, _instead(value)))
+            return self.call.again(self.hidden)
 
     def _factor(self, one: nn.Module, other: nn.Module) -> float | None:
         """The number of times that a module's output is added to the stream, while the other's is 0.
@@ -422,39 +379,38 @@ class _Layer:
         """
         if not torch.equal(self._run({one: 0.0, other: 0.0}), self.hidden):
             return None
-        factors = []
+        factors, precision = set(), 2e-2 if is_coarse(self.model) else 1e-4
         for vector in self.vectors:
             change = self._run({one: vector, other: 0.0}) - self.hidden
             factor = float((change.double() * vector.double()).sum() / vector.double().square().sum())
             error = float((change - factor * vector).abs().max())
-            if not error <= (2e-2 if is_coarse(self.model) else 1e-4) * float(vector.abs().max()):
+            if not error <= precision * float(vector.abs().max()):
                 return None
-            factors.append(self._rounded(factor))
-        return factors[0] if len({*factors}) == 1 and factors[0] else None
+            factors.add(self._rounded(factor, precision))
+        return factors.pop() or None if len(factors) == 1 else None
 
-    def _rounded(self, factor: float) -> float:
+    def _rounded(self, factor: float, precision: float) -> float:
         """A factor that was measured, without the error of measuring: the config's, if it is that one."""
-        coarse = is_coarse(self.model)
-        told = getattr(self.model.config.get_text_config(decoder=True), "residual_multiplier", None)
-        if told is not None and abs(factor - told) <= (2e-2 if coarse else 1e-4) * abs(told):
-            return float(told)
-        return float(f"{factor:.2g}" if coarse else f"{factor:.5g}")
+        config = getattr(self.model.config.get_text_config(decoder=True), "residual_multiplier", None)
+        if config is not None and abs(factor - config) <= precision * abs(config):
+            return float(config)
+        return float(f"{factor:.2g}" if is_coarse(self.model) else f"{factor:.5g}")
 
     def _reads_what_attention_read(self, attention: nn.Module, mlp: nn.Module) -> bool:
         """Whether the MLP stays the same when attention's output is another one: what it is given, and its output.
 
         An MLP that always puts out the same, such as 0, is told by what it is given alone.
         """
-        said: list[list[Tensor]] = []
+        passes: list[list[Tensor]] = []
 
         def keep(_: nn.Module, given: tuple[Any, ...], out: Any) -> None:
-            said[-1] += [value.clone() for value in (*given, first_of(out)) if isinstance(value, Tensor)]
+            passes[-1] += [value.clone() for value in (*given, first_of(out)) if isinstance(value, Tensor)]
 
         for vector in (0.0, self.vectors[0]):
-            said.append([])
-            with _returning(mlp, keep):
+            passes.append([])
+            with _hooked(mlp, keep):
                 self._run({attention: vector})
-        return all(map(torch.equal, *said))
+        return all(map(torch.equal, *passes))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -469,3 +425,76 @@ def _instead(value: Tensor | float) -> Callable[[nn.Module, Any, Any], Any]:
         )
 
     return change
+
+
+# ------------------------------------------------------------------------------------------------ direct effects
+
+
+def direct_effects(
+    model: PreTrainedModel,
+    ids: Tensor,
+    changes: Mapping[int, Tensor],
+    answers: Tensor,
+    positions: Sequence[int] = (-1,),
+) -> tuple[Tensor, Tensor] | None:
+    """Returns the logits of `answers` [N, A] where the writes of heads change, and nothing else.
+
+    changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]. The final norm
+    and the unembedding see the residual stream of the base run with what one such change adds to it. Where a norm
+    stands between heads and stream, it sees what all heads of the layer write, one of them changed. The logits are
+    [L, H, N, P, A], those of the base run [N, P, A]. Returns None for a class whose layers cannot be taken apart, see
+    `blocks_of`, or cannot be bypassed.
+    """
+    prepare(model)
+    check_length(model, ids.shape[1])
+    blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
+    if not plan.replays or blocks is None:
+        return None
+    run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]
+    heads = CaptureHeads(torch.tensor(places), layers=[at for at in changes if blocks[at].normed])
+    with torch.inference_mode(), run.unembedding(answers) as columns:
+        with plan.recorded() as calls, instrument(model, heads):
+            model.base_model(ids.to(input_device(model)), use_cache=False)
+        out = calls[-1].out
+        stream = first_of(out)[:, places]  # [N, P, d]
+
+        def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
+            rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
+            return run.picked(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
+
+        logits = []
+        for layer, change in changes.items():
+            block = blocks[layer]
+            added = block.change(head_writes(block.projection, change), heads.z.get(layer))
+            logits.append(torch.stack([read(stream + one.to(stream)) for one in added.unbind(2)]).cpu())
+        seen, base = torch.stack(logits), read(stream).cpu()
+    check_finite(base, "the logits", model, ids)
+    check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
+    return seen, base
+
+
+def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
+    """Returns what every head makes of tokens [S] by its weights alone: their logits [L, H, S, S].
+
+    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s (the
+    OV circuit of Elhage et al. 2021, with all norms). Rows are comparable within themselves only. None as for
+    `direct_effects`, and where a norm behind attention sees all heads together.
+    """
+    prepare(model)
+    blocks, plan = known_blocks(model), plan_of(model)
+    if not plan.replays or blocks is None or any(block.normed or block.factor != 1 for block in blocks):
+        return None
+    run, rows = Runs(model, plan), tokens[:, None].to(input_device(model))
+    with torch.inference_mode(), run.unembedding(tokens[None]) as columns:
+        with plan.recorded() as calls:
+            model.base_model(rows, use_cache=False)
+        logits = []
+        for layer in support(model).layers:
+            with instrument(model, values := CaptureValues(layers=layer)):
+                calls[layer].again(calls[0].hidden)
+            written = head_writes(blocks[layer].projection, values.values[layer][:, 0])
+            ends = [run.end(w[:, None], calls[-1].out) for w in written.unbind(1)]
+            logits.append(torch.stack([run.picked(end, columns) for end in ends]).cpu())
+    bare = torch.stack(logits)
+    check_finite(bare.movedim(2, 0), "the logits by the weights alone", model, tokens[:, None])
+    return bare

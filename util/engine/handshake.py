@@ -1,15 +1,14 @@
 """The handshake checks, after loading, that all of a model's attention really goes through the engine.
 
-It takes a prompt of 8 tokens. Where the model's config names a length beyond which attention is computed in another
-way, longer prompts are tried too: past lengths of up to SOON tokens on loading, past longer ones when the first prompt
-that exceeds them is to be run.
+It takes a prompt of 8 tokens. Where the config names a length beyond which attention is computed in another way, longer
+prompts are tried too: past lengths of up to SOON tokens on loading, past longer ones when a prompt exceeds them.
 """
 
+import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -18,11 +17,19 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from util.engine import adapters
-from util.engine.attention import CALLS, IMPLEMENTATION, PREPARED, input_device, instrument, without_instruments
+from util.engine.attention import (
+    CALLS,
+    IMPLEMENTATION,
+    PREPARED,
+    input_device,
+    instrument,
+    known_support,
+    random_ids,
+    without_instruments,
+)
 from util.engine.call import Call, Instrument, Support, UnsupportedModel
-from util.engine.finite import TOKENIZERS, check_finite
+from util.engine.finite import check_finite
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
-from util.engine.switches import dynamic_rope, switches
 
 SOON = 256  # tokens
 FIRST = 8  # tokens of the first prompt that is tried
@@ -48,8 +55,8 @@ def prepare(model: PreTrainedModel) -> Support:
     old implementation. A second call for a prepared model returns at once. Raises UnsupportedModel for a model that
     fails, NotFinite where the logits of the prompt are not finite, and ValueError for a model in training mode.
     """
-    recorded = PREPARED.get(model)
-    if recorded is not None and model.config._attn_implementation == recorded.implementation:
+    recorded = known_support(model)
+    if recorded is not None:
         return recorded
     if model.training:
         raise ValueError("prepare: the model is in training mode; call model.eval() first")
@@ -82,9 +89,8 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     """Check that a prepared model computes a prompt of `length` tokens exactly.
 
     Nothing is run unless the model's config switches to another way of attention at a length that was never tried.
-    Every forward pass of a prepared model checks its length; callers that record or edit layers check it before.
-    Raises UnsupportedModel with the reason where the model cannot be instrumented at this length, MemoryError where
-    memory is too short to find out.
+    Every forward pass of a prepared model checks its length; callers that record or edit layers check it before. Raises
+    UnsupportedModel where the model cannot be instrumented at this length, MemoryError where memory is too short.
     """
     support = prepare(model)
     limit = dynamic_rope(model)
@@ -107,20 +113,14 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 def well_past(model: PreTrainedModel, switch: int) -> int:
     """A number of tokens that is well past a switch, so that several tokens, or a block of them, are affected."""
-    config = model.config.get_text_config(decoder=True)
-    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     wanted = switch + switch // 8 + FIRST
-    return wanted if limit is None else min(wanted, limit)
+    return min(wanted, context_length(model) or wanted)
 
 
 def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Before a forward pass of a prepared model: check its length. It is a hook on the model's base model."""
-    owner = _MODELS.get(base)
-    model = None if owner is None else owner()
-    recorded = None if model is None else PREPARED.get(model)
-    if model is None or recorded is None or base.training:
-        return
-    if model.config._attn_implementation != recorded.implementation:
+    model = _MODELS[base]() if base in _MODELS else None
+    if model is None or base.training or known_support(model) is None:
         return
     inputs = keywords.get("input_ids", arguments[0] if arguments else None)
     if inputs is None:
@@ -130,54 +130,22 @@ def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str,
         check_length(model, inputs.shape[1] + (0 if cache is None else cache.get_seq_length()))
 
 
-OWNERS = {"accelerate", "bitsandbytes", "transformers", "util"}  # packages whose hooks are known
-
-
-def refuse_hooks(model: PreTrainedModel) -> None:
-    """Raises UnsupportedModel for a hook, or a replaced `forward`, of which no record would know."""
-    for name, module in model.named_modules():
-        kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
-        found = [("hook", hook) for hooks in kinds for hook in hooks.values()]
-        forward = vars(module).get("forward")
-        if getattr(forward, "__func__", forward) not in (None, type(module).forward) and not hasattr(
-            module, "_hf_hook"
-        ):
-            found.append(("forward", forward))
-        for kind, function in found:
-            function = getattr(function, "func", function)  # of a partial
-            owner = getattr(function, "__module__", None) or type(function).__module__
-            called = getattr(function, "__qualname__", type(function).__name__)
-            if owner.partition(".")[0] not in OWNERS:
-                raise UnsupportedModel(
-                    f"{name or 'the model itself'} has the {kind} {called} of {owner}, "
-                    f"which no record would know of: remove it before measuring"
-                )
-
-
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
-    """Check that a tokenizer fits a model, and remember it for messages, which quote prompts in words.
+    """Raises ValueError where the tokenizer has more tokens than the model has embeddings.
 
-    Raises ValueError where the tokenizer has more tokens than the model has embeddings. Added tokens are not counted:
-    some published tokenizers have the added tokens of a larger model; `check_ids` refuses them in a prompt.
+    Added tokens do not count: some tokenizers have those of a larger model, which `check_ids` refuses in a prompt.
     """
-    if TOKENIZERS.get(model) is tokenizer:
-        return
     rows, tokens = embeddings(model), getattr(tokenizer, "vocab_size", 0)
     if tokens > rows:
         raise ValueError(
             f"the tokenizer has {tokens} tokens, {type(model).__name__} has embeddings of {rows}: they do not belong "
             "together; load both from the same place"
         )
-    TOKENIZERS[model] = tokenizer
 
 
 def check_ids(model: PreTrainedModel, ids: Tensor | Sequence[int]) -> None:
-    """Raises ValueError, before a forward pass, for tokens [...] without an embedding."""
-    if isinstance(ids, Tensor):
-        largest = int(ids.max()) if len(ids) else 0
-    else:
-        largest = int(max(ids, default=0))
-    rows = embeddings(model)
+    """Raises ValueError, before a forward pass, for tokens [N] without an embedding."""
+    largest, rows = int(torch.as_tensor(ids).max()) if len(ids) else 0, embeddings(model)
     if largest >= rows:
         raise ValueError(
             f"a prompt has the token {largest}, {type(model).__name__} has embeddings of {rows} (0 to {rows - 1}): the "
@@ -198,9 +166,8 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
             f"{model_class.__name__} is code from the hub that does not run under transformers 5. Its checkpoints "
             "differ from Llama's only in names and packing: convert them with util.engine.adapters.internlm2_to_llama."
         )
-    if adapters.adapts(model_class):
-        return
-    if not getattr(model_class, "_can_set_attn_implementation", lambda: True)():
+    takes_others = getattr(model_class, "_can_set_attn_implementation", lambda: True)
+    if not adapters.adapts(model_class) and not takes_others():
         raise UnsupportedModel(
             f"{model_class.__name__} computes attention in its own code, not through transformers' attention "
             "interface, so nothing of it can be captured or edited. Classes that do work: GPT-2, GPT-NeoX, OPT, Llama, "
@@ -211,29 +178,25 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
 
 def _refuse_other_kinds(model: PreTrainedModel) -> None:
     """Raises UnsupportedModel for a model that is no decoder with attention: two stacks, or no attention at all."""
+    reason = ""
     if getattr(model.config, "is_encoder_decoder", False):
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has an encoder beside its decoder. The engine takes "
-            "decoders alone, which read a prompt from left to right."
-        )
-    try:
-        config = model.config.get_text_config(decoder=True)
-    except ValueError as error:
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has several text models, and nothing says which of "
-            f"them writes: {error}"
-        ) from error
-    if "num_attention_heads" in (getattr(config, "per_layer_attributes", None) or ()):
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has layers with different numbers of heads. Every "
-            "result has one number of heads for all layers."
-        )
-    missing = [name for name in ("num_attention_heads", "num_hidden_layers", "vocab_size") if not hasattr(config, name)]
-    if missing:
-        raise UnsupportedModel(
-            f"{type(model).__name__} ({model.config.model_type}) has no attention of heads that the engine knows: its "
-            f"config has no {' and no '.join(missing)}. State space models and recurrent models have no attention rows."
-        )
+        reason = "an encoder beside its decoder. The engine takes decoders alone, which read a prompt left to right."
+    else:
+        try:
+            config = model.config.get_text_config(decoder=True)
+            names = ("num_attention_heads", "num_hidden_layers", "vocab_size")
+            missing = [name for name in names if not hasattr(config, name)]
+            if "num_attention_heads" in (getattr(config, "per_layer_attributes", None) or ()):
+                reason = "layers with different numbers of heads. Every result has one number of heads for all layers."
+            elif missing:
+                reason = (
+                    f"no attention of heads that the engine knows: its config has no {' and no '.join(missing)}. State "
+                    "space models and recurrent models have no attention rows."
+                )
+        except ValueError as error:
+            reason = f"several text models, and nothing says which of them writes: {error}"
+    if reason:
+        raise UnsupportedModel(f"{type(model).__name__} ({model.config.model_type}) has {reason}")
 
 
 def is_coarse(model: PreTrainedModel) -> bool:
@@ -253,8 +216,7 @@ def tolerance(model: PreTrainedModel, ours: Tensor, reference: Tensor) -> tuple[
 class _LastRow(Instrument):
     """Compares the last token's row of weights, times the values, with what heads put out.
 
-    After the forward pass `gaps[layer]` is the largest difference, as a share of the largest output, and `keys[layer]`
-    the number of keys.
+    By layer, gaps: the largest difference, as a share of the largest output; keys: the number of keys.
     """
 
     def __init__(self) -> None:
@@ -272,15 +234,17 @@ class _LastRow(Instrument):
 
 
 class _Handshake:
-    """The checks of `prepare` on one model, with a random prompt of 8 tokens, and of `check_length` on a longer one."""
+    """The checks of `prepare` on one model, with a random prompt, and of `check_length` on a longer one."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.config = model.config.get_text_config(decoder=True)
-        random = torch.Generator().manual_seed(0)
-        self.ids = torch.randint(self.config.vocab_size, (1, FIRST), generator=random)
+        self.ids = random_ids(model, 1, FIRST)
         self.tolerance = 5e-2 if is_coarse(model) else 1e-4
         self.row_tolerance = 5e-2 if is_coarse(model) else 1e-3
+        count = self.config.num_hidden_layers
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count  # of attention by softmax
+        self.layers = tuple(at for at, kind in enumerate(kinds) if kind.endswith("attention") and "linear" not in kind)
 
     def run(self) -> Support:
         """Make all checks. Leaves the model switched to the engine."""
@@ -299,28 +263,27 @@ class _Handshake:
             plain = self.logits(self.ids)
         finally:
             CALLS.reset(token)
-        layers = self.attention_layers
-        if len(calls) != len(layers) or len(set(calls)) != len(calls):
+        if len(calls) != len(self.layers) or len(set(calls)) != len(calls):
             kinds = sorted(set(getattr(self.config, "layer_types", None) or []))
             self.refuse(
-                f"its {len(layers)} attention layers called the attention function {len(calls)} times, not once each "
-                f"(kinds of layers: {', '.join(kinds) or 'not named'}; of layers that mix attention with something "
-                "else, or run several times, the engine does not know what a head writes)"
+                f"its {len(self.layers)} attention layers called the attention function {len(calls)} times, not once "
+                f"each (kinds of layers: {', '.join(kinds) or 'not named'}; of layers that mix attention with "
+                "something else, or run several times, the engine does not know what a head writes)"
             )
-        if not layers:
+        if not self.layers:
             self.refuse("none of its layers has softmax attention")
         self.compare(plain, reference, "logits differ from the class's own eager attention")
         self.compare(self.masked_logits(), masked_reference, "logits under a padding mask differ from eager attention")
         beside_another = self.logits(torch.cat([self.ids, self.ids.flip(1)]))[:1]
         self.compare(beside_another, plain, "logits depend on the other prompts of a batch: they change")
         support = Support(
-            layers=layers,
+            layers=self.layers,
             heads=self.config.num_attention_heads,
             switches=switches(self.model),
             tried=FIRST,
             branches=False,
             implementation=self.model.config._attn_implementation,
-            modules=dict(zip(calls, layers, strict=True)),
+            modules=dict(zip(calls, self.layers, strict=True)),
         )
         PREPARED[self.model] = support  # the checks below attach instruments
         self.check_rows(plain, support)
@@ -366,11 +329,9 @@ class _Handshake:
     def try_length(self, length: int, support: Support) -> int:
         """Compare hidden states and rows of a prompt of `length` tokens. Returns the length.
 
-        Raises UnsupportedModel where they differ or the class does not take the prompt, MemoryError where memory is
-        short.
+        Raises UnsupportedModel where they differ or the class refuses the prompt, MemoryError where it is too long.
         """
-        generator = torch.Generator().manual_seed(0)
-        ids = torch.randint(self.config.vocab_size, (1, length), generator=generator)
+        ids = random_ids(self.model, 1, length)
         passed = [switch for switch in support.switches if switch < length]
         where = f"at {length} tokens, past the {passed[-1]} at which its config switches attention, "
         try:
@@ -402,7 +363,7 @@ class _Handshake:
     @torch.no_grad()
     def hidden(self, ids: Tensor) -> Tensor:
         """The last hidden states [1, T, d] of a prompt, in float32."""
-        return self.model.base_model(ids.to(input_device(self.model)), use_cache=False)[0].float()
+        return self.model.base_model(ids, use_cache=False)[0].float()
 
     def check_branches(self) -> bool:
         """Whether two tokens may share a position: with the first hidden, the second gives the logits it gives alone.
@@ -410,7 +371,7 @@ class _Handshake:
         This never holds where layers without attention carry information from token to token, or where a query is
         scaled by its place in the row.
         """
-        if len(self.attention_layers) != self.config.num_hidden_layers or getattr(self.config, "floor_scale", None):
+        if len(self.layers) != self.config.num_hidden_layers or getattr(self.config, "floor_scale", None):
             return False
         ids, positions = self.ids[:, :5], torch.tensor([[0, 1, 2, 3, 3]])
         inputs = {"attention_mask": torch.ones_like(ids), "position_ids": positions}
@@ -463,13 +424,6 @@ class _Handshake:
         inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
         return self.model(ids.to(device), use_cache=False, **inputs).logits.float()
 
-    @cached_property
-    def attention_layers(self) -> tuple[int, ...]:
-        """The numbers of the layers that have softmax attention, by the config."""
-        count = self.config.num_hidden_layers
-        kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count
-        return tuple(layer for layer, kind in enumerate(kinds) if kind.endswith("attention") and "linear" not in kind)
-
     def compare(self, ours: Tensor, reference: Tensor, fault: str, exact: bool = False) -> None:
         """Refuse the model if logits [1, T, V] differ from the reference by more than the tolerance, or at all."""
         difference, bound = tolerance(self.model, ours, reference)
@@ -483,3 +437,64 @@ class _Handshake:
             f"{type(self.model).__name__} ({self.model.config.model_type}) failed the attention handshake: {reason}. "
             "Its attention can be read, but not edited, with attn_implementation='eager' and output_attentions=True."
         )
+
+
+# ------------------------------------------------------------------------------------------------ lengths that matter
+
+# Names of config entries that hold such a number, and of others that look alike. A name too many costs a longer try.
+_LENGTH = re.compile(
+    r"window|chunk_size|block_size|compress|index_topk|budget|local_attention|floor_scale|n_floor|rel_extent"
+)
+_OTHER = re.compile(r"layer|pattern|feed_forward|lm_head|image|audio|vision|bias|multiple|compress_rope|ffn")
+
+
+def switches(model: PreTrainedModel) -> tuple[int, ...]:
+    """The numbers of tokens within the context, in order, beyond which the config names another way of attention.
+
+    Windows, chunks, selected or compressed keys and rotations that change with the length are right on a short prompt
+    whatever code computes them.
+    """
+    entries = model.config.get_text_config(decoder=True).to_dict()
+    lengths = {*_lengths(entries), *_original_contexts(model, "longrope")}
+    if entries.get("index_topk_blocks"):
+        lengths.add(entries["index_topk_blocks"] * entries["index_block_size"])
+    limit = context_length(model)
+    return tuple(sorted(length for length in lengths if limit is None or length < limit))
+
+
+def long_rope(model: PreTrainedModel) -> int | None:
+    """The number of tokens beyond which longrope rotates all positions of a batch in another way, None if none."""
+    return min(_original_contexts(model, "longrope"), default=None)
+
+
+def dynamic_rope(model: PreTrainedModel) -> int | None:
+    """The number of tokens beyond which rotations depend on the longest prompt so far (dynamic NTK), None if none."""
+    return min(_original_contexts(model, "dynamic"), default=None)
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """The largest number of tokens that the model has positions for, None where its class sets no limit."""
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+
+
+def _lengths(entries: dict[str, Any]) -> Iterator[int]:
+    """The numbers of all entries of a config that hold a length, those of nested ones too."""
+    for name, value in entries.items():
+        if not _LENGTH.search(name) or _OTHER.search(name):
+            continue
+        if name == "window_size" and "local" not in entries.get("attention_layers", ["local"]):  # GPT-Neo's
+            continue
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        yield from (number for number in values if type(number) is int and number > 0)
+
+
+def _original_contexts(model: PreTrainedModel, kind: str) -> Iterator[int]:
+    """The number of tokens that each rotation of this kind was trained with."""
+    config = model.config.get_text_config(decoder=True)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict) and "rope_type" in value]
+    for rotation in nested or [parameters]:
+        if rotation.get("rope_type") == kind:
+            original = None if kind == "dynamic" else rotation.get("original_max_position_embeddings")
+            yield original or config.max_position_embeddings

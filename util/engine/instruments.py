@@ -7,49 +7,70 @@ pass, all other indices in the first call, against its shapes.
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from functools import reduce
+from operator import add
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from util.engine.call import Call, Instrument, Support, in_double, take, writable
+from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
 
 
-def _layers(layers: int | Iterable[int] | None) -> frozenset[int] | None:
-    if layers is None:
-        return None
-    return frozenset([layers] if isinstance(layers, int) else layers)
+class Indexed(Instrument):
+    """An instrument whose arguments are indices: of layers, heads, rows of the batch, queries and keys."""
+
+    def __init__(self, layers: int | Iterable[int] | None) -> None:
+        self.layers = frozenset([layers]) if isinstance(layers, int) else None if layers is None else frozenset(layers)
+        self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
+
+    def index(
+        self, name: str, values: Tensor | Sequence[int] | None, axis: str = "", dims: int = 1, by_example: bool = True
+    ) -> Any:
+        """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
+
+        They are checked against `heads` of the model, or `batch`, `queries` or `keys` of the first call. Raises
+        ValueError for another number of dimensions, for values that are not integers, and for negative ones.
+        """
+        if values is None:
+            return None
+        what = f"{type(self).__name__} {name}"
+        index = torch.as_tensor(values).cpu()
+        if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
+            raise ValueError(f"{what}: expected integers with {dims} dimensions, got {tuple(index.shape)}")
+        if index.numel() and int(index.min()) < 0:
+            raise ValueError(f"{what}: negative index {int(index.min())}; count positions from 0")
+        self._indices.append((what, index := index.long(), axis, index.ndim > dims))
+        return index
+
+    def attach(self, support: Support) -> None:
+        super().attach(support)
+        for what, index, axis, _ in self._indices:
+            if axis == "heads":
+                _check_range(what, index, support.heads)
+
+    def check_call(self, call: Call) -> None:
+        for what, index, axis, by_example in self._indices:
+            if axis in ("batch", "queries", "keys"):
+                _check_range(what, index, getattr(call, axis))
+            if by_example and len(index) != self.examples_in(call):
+                raise ValueError(f"{what}: given for {len(index)} examples, the batch has {self.examples_in(call)}")
+
+    def examples_in(self, call: Call) -> int:
+        """The number of examples of a call that the instrument acts on."""
+        return call.batch
 
 
-def _index(name: str, values: Tensor | Sequence[int], dims: tuple[int, ...]) -> Tensor:
-    """The values as a tensor of indices on the CPU.
-
-    dims: the numbers of dimensions that are allowed; name: what the values are, for messages. Raises ValueError for
-    another number of dimensions, for values that are not integers, and for negative ones.
-    """
-    index = torch.as_tensor(values).cpu()
-    if index.ndim not in dims or index.dtype.is_floating_point or index.dtype == torch.bool:
-        raise ValueError(
-            f"{name}: expected integers with {' or '.join(map(str, dims))} dimensions, got {tuple(index.shape)}"
-        )
-    if index.numel() and int(index.min()) < 0:
-        raise ValueError(f"{name}: negative index {int(index.min())}; count positions from 0")
-    return index.long()
-
-
-def _check_index(name: str, index: Tensor, size: int, batch: int | None = None) -> None:
+def _check_range(what: str, index: Tensor, size: int) -> None:
     if index.numel() and int(index.max()) >= size:
-        raise ValueError(f"{name}: index {int(index.max())} is out of range for size {size}")
-    if batch is not None and index.shape[0] != batch:
-        raise ValueError(f"{name}: given for {index.shape[0]} examples, the batch has {batch}")
+        raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
 
 
-def _check_positions(name: str, positions: Tensor | None, queries: int, examples: int) -> None:
-    """Check query positions [P], or [B, P] for each example. None means all and is always right."""
-    if positions is not None:
-        _check_index(name, positions, queries, examples if positions.ndim == 2 else None)
+def _heads(heads: int | Iterable[int]) -> list[int]:
+    return [heads] if isinstance(heads, int) else list(heads)
 
 
-class CaptureRows(Instrument):
+class CaptureRows(Indexed):
     """Capture the attention weights of chosen query rows in all heads, after knockouts.
 
     rows: [R], the same for all examples, or [B, R]. keys: the keys that are kept of each row, [R, K] or [B, R, K]; None
@@ -58,31 +79,23 @@ class CaptureRows(Instrument):
     """
 
     def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
-        self.rows = _index("CaptureRows rows", rows, (1, 2))
-        self.keys = None if keys is None else _index("CaptureRows keys", keys, (2, 3))
-        self.layers = _layers(layers)
+        super().__init__(layers)
+        self.rows = self.index("rows", rows, "queries")
+        self.keys = self.index("keys", keys, "keys", dims=2)
+        if self.keys is not None and self.keys.shape[-2] != self.rows.shape[-1]:
+            raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
         self.weights: dict[int, Tensor] = {}
-
-    def check_call(self, call: Call) -> None:
-        _check_positions("CaptureRows rows", self.rows, call.queries, call.batch)
-        if self.keys is not None:
-            _check_index("CaptureRows keys", self.keys, call.keys, call.batch if self.keys.ndim == 3 else None)
-            if self.keys.shape[-2] != self.rows.shape[-1]:
-                raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         weights = call.weights(self.rows)
         if self.keys is not None:
-            keys = self.keys.to(weights.device)
-            if keys.ndim == 2:
-                keys = keys[None]
-            weights = weights.gather(-1, keys[:, None].expand(*weights.shape[:3], -1))
-        dtype = torch.float64 if weights.dtype == torch.float64 else torch.float32
-        self.weights[call.layer] = weights.to(dtype, copy=True)
+            keys = self.keys.to(weights.device).expand(call.batch, -1, -1)
+            weights = weights.gather(-1, keys[:, None].expand(-1, weights.shape[1], -1, -1))
+        self.weights[call.layer] = weights.to(torch.promote_types(weights.dtype, torch.float32), copy=True)
         return out
 
 
-class ScoreRows(Instrument):
+class ScoreRows(Indexed):
     """Sum the attention that chosen query rows give to chosen keys, while it is computed, so that no matrix is kept.
 
     rows: [R]; cells: by name, which keys count in each row, [R, S] booleans or weights. After the forward pass
@@ -90,36 +103,32 @@ class ScoreRows(Instrument):
     """
 
     def __init__(self, rows: Tensor, cells: Mapping[str, Tensor], layers: int | Iterable[int] | None = None) -> None:
-        self.rows = _index("ScoreRows rows", rows, (1,))
-        self.names = tuple(cells)
-        self.cells = torch.stack([torch.as_tensor(cells[name]) for name in self.names], dim=-1)
-        self.layers = _layers(layers)
-        self.scores: dict[str, dict[int, Tensor]] = {name: {} for name in self.names}
+        super().__init__(layers)
+        self.rows = self.index("rows", rows, "queries", by_example=False)
+        self.cells = torch.stack([torch.as_tensor(one) for one in cells.values()], dim=-1)
+        self.scores: dict[str, dict[int, Tensor]] = {name: {} for name in cells}
 
     def check_call(self, call: Call) -> None:
-        _check_positions("ScoreRows rows", self.rows, call.queries, call.batch)
+        super().check_call(call)
         if self.cells.shape[:2] != (len(self.rows), call.keys):
             raise ValueError(
                 f"ScoreRows cells: {tuple(self.cells.shape[:2])} for {len(self.rows)} rows of {call.keys} keys"
             )
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        total: Tensor | None = None
-        start = 0
-        for rows in call.chunks(self.rows):
-            weights = call.weights(rows)
-            weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-            cells = self.cells[start : start + len(rows)].to(weights)
-            sums = weights.flatten(2) @ cells.flatten(0, 1)  # [B, H, names]
-            total = sums if total is None else total + sums
-            start += len(rows)
-        assert total is not None
-        for name, scores in zip(self.names, total.unbind(-1), strict=True):
-            self.scores[name][call.layer] = scores.clone()
+        chunks = call.chunks(self.rows)
+
+        def sums(rows: Tensor, cells: Tensor) -> Tensor:
+            weights = at_least_float32(call.weights(rows))
+            return weights.flatten(2) @ cells.to(weights).flatten(0, 1)  # [B, H, names]
+
+        total = reduce(add, map(sums, chunks, self.cells.split([len(rows) for rows in chunks])))
+        for by_layer, scores in zip(self.scores.values(), total.unbind(-1), strict=True):
+            by_layer[call.layer] = scores.clone()
         return out
 
 
-class CaptureHeads(Instrument):
+class CaptureHeads(Indexed):
     """Capture the outputs z of all heads before the output projection (and before a gate, where the class has one).
 
     positions: None (all), [P], or [B, P]. After the forward pass `z[layer]` is [B, P, H, dv], a copy. It includes the
@@ -127,19 +136,16 @@ class CaptureHeads(Instrument):
     """
 
     def __init__(self, positions: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
-        self.positions = None if positions is None else _index("CaptureHeads positions", positions, (1, 2))
-        self.layers = _layers(layers)
+        super().__init__(layers)
+        self.positions = self.index("positions", positions, "queries")
         self.z: dict[int, Tensor] = {}
-
-    def check_call(self, call: Call) -> None:
-        _check_positions("CaptureHeads positions", self.positions, call.queries, call.batch)
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
         return out
 
 
-class CaptureValues(Instrument):
+class CaptureValues(Indexed):
     """Capture the values v that heads read at chosen keys, before they are weighted by attention.
 
     keys: None (all), [K], or [B, K]. After the forward pass `values[layer]` is [B, K, H, dv], a copy; a value that
@@ -147,13 +153,9 @@ class CaptureValues(Instrument):
     """
 
     def __init__(self, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
-        self.keys = None if keys is None else _index("CaptureValues keys", keys, (1, 2))
-        self.layers = _layers(layers)
+        super().__init__(layers)
+        self.keys = self.index("keys", keys, "keys")
         self.values: dict[int, Tensor] = {}
-
-    def check_call(self, call: Call) -> None:
-        if self.keys is not None:
-            _check_index("CaptureValues keys", self.keys, call.keys, call.batch if self.keys.ndim == 2 else None)
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         values = call.value if self.keys is None else take(call.value, self.keys, dim=2)
@@ -168,8 +170,7 @@ class CaptureStates(Instrument):
     After the forward pass `states[layer]` is a pair of copies: keys [B, Hkv, S, d] and values [B, Hkv, S, dv].
     """
 
-    def __init__(self, layers: int | Iterable[int] | None = None) -> None:
-        self.layers = _layers(layers)
+    def __init__(self) -> None:
         self.states: dict[int, tuple[Tensor, Tensor]] = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
@@ -177,7 +178,7 @@ class CaptureStates(Instrument):
         return out
 
 
-class PatchHeads(Instrument):
+class PatchHeads(Indexed):
     """Replace the output z of some heads of one layer.
 
     examples: the E examples of the batch that are patched, None for all. positions: None (all), [P], or [E, P].
@@ -197,30 +198,16 @@ class PatchHeads(Instrument):
     ) -> None:
         if (value is None) == (from_rows is None):
             raise ValueError("PatchHeads: give either a value or from_rows")
-        self.layers = _layers(layer)
-        self.heads = _index("PatchHeads heads", [heads] if isinstance(heads, int) else list(heads), (1,))
+        super().__init__(layer)
+        self.heads = self.index("heads", _heads(heads), "heads", by_example=False)
         self.value = value
-        self.positions = None if positions is None else _index("PatchHeads positions", positions, (1, 2))
-        self.from_rows = None if from_rows is None else _index("PatchHeads from_rows", from_rows, (1,))
-        self.examples = None if examples is None else _index("PatchHeads examples", examples, (1,))
+        self.positions = self.index("positions", positions, "queries")
+        # one row of the batch for each patched example
+        self.from_rows = self.index("from_rows", from_rows, "batch", dims=0)
+        self.examples = self.index("examples", examples, "batch", by_example=False)
 
-    def attach(self, support: Support) -> None:
-        super().attach(support)
-        _check_index("PatchHeads heads", self.heads, support.heads)
-
-    def check_call(self, call: Call) -> None:
-        examples = call.batch if self.examples is None else len(self.examples)
-        if self.examples is not None:
-            _check_index("PatchHeads examples", self.examples, call.batch)
-        _check_positions("PatchHeads positions", self.positions, call.queries, examples)
-        if self.from_rows is not None:
-            _check_index("PatchHeads from_rows", self.from_rows, call.batch, examples)
-        if isinstance(self.value, Tensor):
-            positions = call.queries if self.positions is None else self.positions.shape[-1]
-            target = (examples, positions, len(self.heads), call.value.shape[-1])
-            sizes = zip(self.value.shape[::-1], target[::-1], strict=False)  # broadcasting compares from the last on
-            if self.value.ndim > 4 or any(size not in (1, wanted) for size, wanted in sizes):
-                raise ValueError(f"PatchHeads value: {tuple(self.value.shape)} does not broadcast to {target}")
+    def examples_in(self, call: Call) -> int:
+        return call.batch if self.examples is None else len(self.examples)
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         device = out.device
@@ -228,19 +215,16 @@ class PatchHeads(Instrument):
         examples = torch.arange(call.batch) if self.examples is None else self.examples
         positions = positions.expand(len(examples), -1).to(device)[:, :, None]
         heads = self.heads.to(device)[None, None]
-        examples = examples.to(device)[:, None, None]
         if self.from_rows is not None:
-            value: float | Tensor = out[self.from_rows.to(device)[:, None, None], positions, heads]
-        elif isinstance(self.value, Tensor):
-            value = self.value.to(device, out.dtype)
+            value: Any = out[self.from_rows.to(device)[:, None, None], positions, heads]
         else:
-            value = out.new_tensor(self.value)
+            value = torch.as_tensor(self.value, dtype=out.dtype, device=device)
         out = writable(out)
-        out[examples, positions, heads] = value
+        out[examples.to(device)[:, None, None], positions, heads] = value
         return out
 
 
-class SumHeads(Instrument):
+class SumHeads(Indexed):
     """Sum the outputs z of every head over tokens while they are computed, so that nothing else is kept.
 
     weights: [B, T], the weight of each token in the sum. by_position: sum over the batch, but not over positions. After
@@ -249,9 +233,8 @@ class SumHeads(Instrument):
     """
 
     def __init__(self, weights: Tensor, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
-        self.weights = weights
-        self.layers = _layers(layers)
-        self.by_position = by_position
+        super().__init__(layers)
+        self.weights, self.by_position = weights, by_position
         self.sums: dict[int, Tensor] = {}
 
     def check_call(self, call: Call) -> None:
@@ -267,7 +250,7 @@ class SumHeads(Instrument):
         return out
 
 
-class AddHeads(Instrument):
+class AddHeads(Indexed):
     """Add to the outputs z of all heads of one layer, at all positions.
 
     delta: broadcasts to [B, T, H, dv]. The gradient with respect to a delta of zeros is the gradient with respect to z,
@@ -275,14 +258,14 @@ class AddHeads(Instrument):
     """
 
     def __init__(self, layer: int, delta: Tensor) -> None:
-        self.layers = _layers(layer)
+        super().__init__(layer)
         self.delta = delta
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         return out + self.delta.to(out.device, out.dtype)
 
 
-class Knockout(Instrument):
+class Knockout(Indexed):
     """Forbid chosen (query, key) cells of attention. The softmax is taken over the keys that are left.
 
     cells: [C, 2] (query, key), the same for every example, or [C, 3] (example, query, key). layers and heads: None for
@@ -296,24 +279,15 @@ class Knockout(Instrument):
         layers: int | Iterable[int] | None = None,
         heads: int | Iterable[int] | None = None,
     ) -> None:
-        self.cells = _index("Knockout cells", cells, (2,))
+        super().__init__(layers)
+        self.cells = self.index("cells", cells, dims=2, by_example=False)
         if self.cells.shape[1] not in (2, 3):
             raise ValueError(f"Knockout cells: rows of (query, key) or (example, query, key), got {tuple(cells.shape)}")
-        self.layers = _layers(layers)
-        heads = [heads] if isinstance(heads, int) else heads
-        self.heads = None if heads is None else _index("Knockout heads", list(heads), (1,))
+        for column, (name, axis) in enumerate((("keys", "keys"), ("queries", "queries"), ("examples", "batch"))):
+            if column < self.cells.shape[1]:
+                self.index(name, self.cells[:, -1 - column], axis, by_example=False)
+        self.heads = None if heads is None else self.index("heads", _heads(heads), "heads", by_example=False)
         self._warned = False
-
-    def attach(self, support: Support) -> None:
-        super().attach(support)
-        if self.heads is not None:
-            _check_index("Knockout heads", self.heads, support.heads)
-
-    def check_call(self, call: Call) -> None:
-        example, query, key = self.cells_for(call.batch).unbind(1)
-        _check_index("Knockout examples", example, call.batch)
-        _check_index("Knockout queries", query, call.queries)
-        _check_index("Knockout keys", key, call.keys)
 
     def cells_for(self, batch: int) -> Tensor:
         """The cells as (example, query, key) [C', 3]."""
@@ -345,8 +319,7 @@ class Knockout(Instrument):
 
     def _check_effect(self, before: Tensor, after: Tensor, cells: tuple[Tensor, Tensor, Tensor]) -> None:
         """before, after: which keys each row may see [B or 1, H or 1, R, S]; cells: example, place among rows, key."""
-        lost = before.any(-1).expand(after.shape[:3]) & ~after.any(-1)
-        if bool(lost.any()):
+        if bool((before.any(-1) & ~after.any(-1)).any()):
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")
         example, place, key = cells
         visible = before.expand(after.shape)[example, :, place, key].any(-1)
@@ -358,7 +331,7 @@ class Knockout(Instrument):
 CHANNELS = ("kv", "k", "v")
 
 
-class Splice(Instrument):
+class Splice(Indexed):
     """Let chosen queries read chosen keys, values or both from other rows of the same batch (resample ablation).
 
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
@@ -387,23 +360,25 @@ class Splice(Instrument):
     ) -> None:
         if channel not in CHANNELS:
             raise ValueError(f"Splice: unknown channel {channel!r}; there are {', '.join(CHANNELS)}")
-        self.codes, self.donors = _index("Splice codes", codes, (3,)), _index("Splice donors", donors, (2,))
-        self.tables = {layer: _index("Splice table", table, (2,)) for layer, table in tables.items()}
-        self.layers, self.channel, self.states = frozenset(self.tables), channel, states
+        super().__init__(tables)
+        self.channel, self.states = channel, states
+        self.codes = self.index("codes", codes, dims=3, by_example=False)
+        self.donors = self.index("donors", donors)
+        self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
         kinds = int(self.codes.max()) + 1 if self.codes.numel() else 1
         for table in self.tables.values():
-            _check_index("Splice table", table, self.donors.shape[1] + 1)
+            _check_range("Splice table", table, self.donors.shape[1] + 1)
             if table.shape[1] < kinds or bool(table[:, 0].any()):
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        rows = len(self.codes) if states is None else min((len(pair[0]) for pair in states.values()), default=0)
-        _check_index("Splice donors", self.donors, rows, len(self.codes))
-        if places is None:
-            self_codes = self.codes.diagonal(dim1=1, dim2=2)
-        else:
-            self_codes = self.codes.gather(2, _index("Splice places", places, (2,))[..., None])
-        if bool(self_codes.any()):
+        _check_range(
+            "Splice donors",
+            self.donors,
+            len(self.codes) if states is None else min((len(keys) for keys, _ in states.values()), default=0),
+        )
+        places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
+        if bool(self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any()):
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
 
     def attach(self, support: Support) -> None:
@@ -413,6 +388,7 @@ class Splice(Instrument):
             raise ValueError(f"Splice tables {wrong}: the model has {support.heads} heads in a layer")
 
     def check_call(self, call: Call) -> None:
+        super().check_call(call)
         if self.codes.shape != (call.batch, call.queries, call.keys):
             raise ValueError(
                 f"Splice codes {tuple(self.codes.shape)}: the batch is {(call.batch, call.queries, call.keys)}"

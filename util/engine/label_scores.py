@@ -1,7 +1,7 @@
 """Log-probabilities of the labels that may follow a prompt, with instruments attached or without."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -12,22 +12,23 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from util.engine.base_runs import BaseRuns
 from util.engine.batches import (
     TOKEN_BUDGET,
     Batch,
     Row,
     all_logits,
+    array_type,
     check_context,
     layer_inputs,
     logits_at,
     may_branch,
     run_rows,
 )
-from util.engine.call import Instrument
+from util.engine.call import Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
+from util.engine.replay import BaseRuns
 from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
@@ -127,8 +128,7 @@ def label_log_probs(
     runs: where several edits of the same plan are scored, one for all of them, so that layers before an edit are not
     computed again; it changes no bit.
     """
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    rows = _rows(model, plan)
+    rows, dtype = _rows(model, plan), array_type(model)
     owners = np.array([row.prompt for row in rows])
     results: dict[str, np.ndarray] = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
     if text:
@@ -140,18 +140,17 @@ def label_log_probs(
         width = max(len(row.places) for row in batch_rows)
         # rows with fewer places repeat their first one
         places = torch.tensor([[*row.places, *row.places[:1] * (width - len(row.places))] for row in batch_rows])
-        edited = nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached)
         if text:
-            with edited:
+            with _started(runs, batch, attached):
                 logits_everywhere = all_logits(model, batch, *attached)
             by_row = [_text_loss(logits_everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
             losses = torch.stack(by_row).cpu().numpy()
             results["text_loss"][owners[batch.numbers]] = losses
             check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
-            logits = _float(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
+            logits = at_least_float32(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
         else:
-            with edited:
+            with _started(runs, batch, attached):
                 logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
         labels = [(i, label, reads) for i, row in enumerate(batch_rows) for label, reads in row.reads.items()]
@@ -222,7 +221,7 @@ def _text_loss(logits: Tensor, tokens: LabelledTokens) -> Tensor:
     labels = {start + i for start, length in spans for i in range(length)}
     targets = torch.tensor([t for t in range(1, tokens.labels[-1]) if t not in labels])
     ids = torch.tensor(tokens.ids)[targets].to(logits.device)
-    return cross_entropy(_float(logits[(targets - 1).to(logits.device)]), ids)
+    return cross_entropy(at_least_float32(logits[(targets - 1).to(logits.device)]), ids)
 
 
 def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | None]) -> Attach:
@@ -276,21 +275,24 @@ def text_losses(
     runs: see `label_log_probs`. Raises ValueError for a text that is longer than the context.
     """
     check_context(model, [len(ids) for ids in texts])
-    losses = np.empty(len(texts), np.float64 if model.dtype == torch.float64 else np.float32)
+    losses: np.ndarray = np.empty(len(texts), array_type(model))
 
     def visit(batch: Batch) -> None:
         attached = attach(batch)
-        with nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached):
+        with _started(runs, batch, attached):
             logits = all_logits(model, batch, *attached)
-        found = []
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
-            found.append(cross_entropy(_float(logits[place, : len(ids)]), ids))
-        losses[batch.numbers] = torch.stack(found).cpu().numpy()
+            losses[number] = cross_entropy(at_least_float32(logits[place, : len(ids)]), ids).cpu().numpy()
         check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
     return losses
+
+
+def _started(runs: BaseRuns | None, batch: Batch, attached: Sequence[Instrument]) -> AbstractContextManager[None]:
+    """Let a forward pass of the batch start where its instruments allow it."""
+    return nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached)
 
 
 def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
@@ -306,13 +308,9 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     kept, index = places.unique(return_inverse=True)
     with logits_at(model, kept) as options:
         logits = all_logits(model, batch, *instruments, **options)
-    logits = _float(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
+    logits = at_least_float32(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
     check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
     return logits
-
-
-def _float(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> dict[str, np.ndarray]:
@@ -359,11 +357,10 @@ def next_token_logits(
     """
     prepare(model)
     check_context(model, [len(ids) for ids in prompts])
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    logits = np.empty((len(prompts), model.config.get_text_config().vocab_size), dtype)
+    logits = np.empty((len(prompts), model.config.get_text_config().vocab_size), array_type(model))
 
     def visit(batch: Batch) -> None:
-        with nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), instruments):
+        with _started(runs, batch, instruments):
             logits[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
 
     run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget)

@@ -3,7 +3,7 @@
 `replay` is built on this. Every layer is the model's own; only its arguments change.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from transformers import Cache, DynamicCache
+from transformers import Cache, DynamicCache, PreTrainedModel
+
+from util.engine.call import at_least_float32
+
+Path = tuple[Any, ...]  # the keys that lead to an entry of nested dicts, lists and tuples
 
 
 class Stop(Exception):
@@ -56,26 +60,12 @@ def repeated(tensor: Tensor, rows: int) -> Tensor:
     return tensor.repeat(rows // len(tensor), *[1] * (tensor.ndim - 1))
 
 
-def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every entry of nested dicts, lists and tuples, as (keys that lead to it, entry)."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, tuple | list):
-        items = enumerate(tree)
-    else:
-        yield path, tree
-        return
-    for key, branch in items:
-        yield from leaves(branch, (*path, key))
-
-
-def _mapped(function: Callable[[tuple[Any, ...], Any], Any], tree: Any, path: tuple[Any, ...] = ()) -> Any:
+def mapped(function: Callable[[Path, Any], Any], tree: Any, path: Path = ()) -> Any:
     """Nested dicts, lists and tuples with every entry replaced by function(keys that lead to it, entry)."""
     if isinstance(tree, dict):
-        return {key: _mapped(function, branch, (*path, key)) for key, branch in tree.items()}
+        return {key: mapped(function, branch, (*path, key)) for key, branch in tree.items()}
     if isinstance(tree, tuple | list):
-        return type(tree)(_mapped(function, branch, (*path, i)) for i, branch in enumerate(tree))
+        return type(tree)(mapped(function, branch, (*path, i)) for i, branch in enumerate(tree))
     return function(path, tree)
 
 
@@ -83,40 +73,35 @@ def _mapped(function: Callable[[tuple[Any, ...], Any], Any], tree: Any, path: tu
 class LayerCall:
     """How the base run called a layer.
 
-    hidden: the hidden states [N, S, d] that went in; arguments, keywords: all that the layer was called with; out: all
-    that it returned.
+    hidden: the hidden states [N, S, d] that went in; given: all positional and all keyword arguments; scaled: the paths
+    of those that have a row for every prompt; out: all that the layer returned.
     """
 
+    layer: nn.Module
     hidden: Tensor
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    scaled: Collection[Path] = ()
     out: Any = None
 
-    @property
-    def rest(self) -> tuple[Any, Any]:
-        """All positional and keyword arguments of the call."""
-        return self.arguments, self.keywords
-
-    def again(self, layer: nn.Module, hidden: Tensor, cache: Cache | None, scaled: set[tuple[Any, ...]]) -> Tensor:
+    def again(self, hidden: Tensor, cache: Cache | None = None) -> Tensor:
         """Call the layer again with hidden states [R, S, d], R a multiple of N. Returns its hidden states [R, S, d].
 
-        cache: takes the place of the call's cache; scaled: the paths of the arguments that have a row for every prompt,
-        which are repeated for R rows.
+        cache: takes the place of the call's cache.
         """
 
-        def fitted(path: tuple[Any, ...], value: Any) -> Any:
+        def fitted(path: Path, value: Any) -> Any:
             if isinstance(value, Cache):
                 return cache
-            if isinstance(value, Tensor) and path in scaled:
+            if isinstance(value, Tensor) and path in self.scaled:
                 return repeated(value, value.shape[0] * len(hidden) // len(self.hidden))
             return value
 
-        arguments, keywords = _mapped(fitted, self.rest)
+        arguments, keywords = mapped(fitted, self.given)
         if "hidden_states" in keywords:
-            out = layer(*arguments, **keywords | {"hidden_states": hidden})
+            keywords["hidden_states"] = hidden
         else:
-            out = layer(hidden, *arguments[1:], **keywords)
-        return first_of(out)
+            arguments = hidden, *arguments[1:]
+        return first_of(self.layer(*arguments, **keywords))
 
 
 def first_of(out: Any) -> Tensor:
@@ -134,11 +119,11 @@ def recorded(layers: Iterable[nn.Module]) -> Iterator[list[LayerCall]]:
     """A list of all calls of the layers, or of other modules of hidden states, inside the block."""
     calls: list[LayerCall] = []
 
-    def before(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def before(layer: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         hidden = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
-        calls.append(LayerCall(hidden, arguments, dict(keywords)))
+        calls.append(LayerCall(layer, hidden, (arguments, dict(keywords))))
 
-    def after(_: nn.Module, arguments: tuple[Any, ...], out: Any) -> None:
+    def after(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
         calls[-1].out = out
 
     hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers]
@@ -150,10 +135,34 @@ def recorded(layers: Iterable[nn.Module]) -> Iterator[list[LayerCall]]:
             hook.remove()
 
 
-def called_again(modules: Sequence[nn.Module], calls: Sequence[LayerCall], hidden: Sequence[Tensor]) -> None:
-    """Repeat calls of modules with other hidden states [R, S, d], one tensor per module. Their results are dropped."""
-    for module, call, states in zip(modules, calls, hidden, strict=True):
-        call.again(module, states.to(call.hidden), None, set())
+def scaled_arguments(
+    model: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, cached: bool
+) -> tuple[Collection[Path], ...]:
+    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts, ids [2, T]."""
+    sizes: list[list[dict[Path, int]]] = []
+    for rows in (ids[:1], ids):
+        cache = DynamicCache() if cached else None
+        with torch.inference_mode(), recorded(layers) as calls:
+            for part in (rows[:, :-3], rows[:, -3:-1], rows[:, -1:])[: 3 if cached else 1]:
+                model.base_model(part, past_key_values=cache, use_cache=cached)
+        sizes.append([*map(_rows, calls)])
+    scaled: list[set[Path]] = [set() for _ in layers]
+    for number, (one, two) in enumerate(zip(*sizes, strict=True)):
+        doubled = {path for path, size in one.items() if two[path] == 2 * size}
+        scaled[number % len(layers)] |= doubled - {(0, 0), (1, "hidden_states")}
+    return tuple(scaled)
+
+
+def _rows(call: LayerCall) -> dict[Path, int]:
+    """The number of rows of every tensor that a layer was called with."""
+    rows: dict[Path, int] = {}
+
+    def note(path: Path, value: Any) -> None:
+        if isinstance(value, Tensor) and value.ndim:
+            rows[path] = len(value)
+
+    mapped(note, call.given)
+    return rows
 
 
 @contextmanager
@@ -177,9 +186,8 @@ class FewRows(nn.Module):
 
     def __init__(self, head: nn.Linear, tokens: Tensor) -> None:
         super().__init__()
-        dtype = torch.promote_types(head.weight.dtype, torch.float32)
-        self.weight = nn.Parameter(head.weight[tokens].to(dtype), requires_grad=False)
-        self.bias = None if head.bias is None else nn.Parameter(head.bias[tokens].to(dtype), requires_grad=False)
+        self.weight = at_least_float32(head.weight.detach()[tokens])
+        self.bias = None if head.bias is None else at_least_float32(head.bias.detach()[tokens])
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits [N, S, A] of the A chosen tokens, for x [N, S, d]."""

@@ -1,6 +1,6 @@
 """Mean outputs of heads over many prompts, summed in float64 while they are computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.attention import head_writes, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward, run_rows
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, array_type, forward, run_rows
 from util.engine.call import UnsupportedModel, in_double
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, SumHeads
-from util.engine.layer_calls import called_again, recorded
+from util.engine.layer_calls import recorded
 
 
 def mean_outputs(
@@ -29,7 +29,7 @@ def mean_outputs(
     support = prepare(model)
     if max(map(len, rows), default=0) <= skip:
         raise ValueError(f"no prompt of the reference has more than the {skip} tokens that are left out")
-    sums = _Sums()
+    sums: dict[int, Any] = dict.fromkeys(support.layers, 0.0)
     norms = np.zeros((len(support.layers), support.heads))
     tokens = 0.0
 
@@ -44,14 +44,14 @@ def mean_outputs(
         batch_norms = [
             _written_norms(support.projections.get(layer), last.z[layer][:, 0]).sum(0) for layer in support.layers
         ]
-        sums.add(batch_sums.sums)
+        for layer, total in batch_sums.sums.items():
+            sums[layer] = sums[layer] + total
         tokens += float(weights.sum())
         norms[:] += batch_norms
 
-    with _bar(rows) as bar:
-        run_rows(model, rows, visit, token_budget, bar)
-    mean = np.stack([(sums[layer] / tokens).cpu().numpy() for layer in support.layers])
-    return {"mean": mean.astype(_dtype(model)), "norms": norms / len(rows), "tokens": int(tokens), "prompts": len(rows)}
+    _run(model, rows, visit, token_budget)
+    mean = np.stack([_array(model, total / tokens) for total in sums.values()])
+    return {"mean": mean, "norms": norms / len(rows), "tokens": int(tokens), "prompts": len(rows)}
 
 
 def check_widths(model: PreTrainedModel, z: Mapping[int, Tensor]) -> None:
@@ -59,7 +59,7 @@ def check_widths(model: PreTrainedModel, z: Mapping[int, Tensor]) -> None:
 
     No array [L, H, dv] holds those of a model such as Gemma 4, whose global layers have wider heads.
     """
-    widths = {found.shape[-1] for found in z.values()}
+    widths = {outputs.shape[-1] for outputs in z.values()}
     if len(widths) > 1:
         both = " and ".join(map(str, sorted(widths)))
         raise UnsupportedModel(
@@ -82,18 +82,12 @@ def position_means(
     model: PreTrainedModel, rows: Sequence[Row], layers: Sequence[int], token_budget: int = TOKEN_BUDGET
 ) -> dict[int, np.ndarray]:
     """The mean outputs of all heads at every position: by layer [T, H, dv], with T the length of the longest row."""
-    sums, counts = _Sums(), _Sums()
 
-    def visit(batch: Batch) -> None:
-        weights = _weights(batch)
-        batch_sums = SumHeads(weights, layers, by_position=True)
-        forward(model, batch, batch_sums)
-        sums.add(batch_sums.sums)
-        counts.add({0: weights.sum(0)})
+    def sums(batch: Batch, weights: Tensor) -> dict[int, Tensor]:
+        forward(model, batch, heads := SumHeads(weights, layers, by_position=True))
+        return heads.sums
 
-    with _bar(rows) as bar:
-        run_rows(model, rows, visit, token_budget, bar)
-    return {layer: _mean(total, counts[0]).cpu().numpy().astype(_dtype(model)) for layer, total in sums.items()}
+    return {layer: _array(model, mean) for layer, mean in _by_position(model, rows, sums, token_budget).items()}
 
 
 def outputs_of_mean_inputs(
@@ -105,45 +99,46 @@ def outputs_of_mean_inputs(
     depend on T.
     """
     modules = {layer: module for module, layer in prepare(model).modules.items() if layer in layers}
-    sums, counts = _Sums(), _Sums()
 
-    def visit(batch: Batch) -> None:
-        weights = _weights(batch)
+    def sums(batch: Batch, weights: Tensor) -> dict[int, Tensor]:
         with recorded(modules.values()) as calls:
             forward(model, batch)
         inputs = {layer: in_double(call.hidden) for layer, call in zip(modules, calls, strict=True)}
-        sums.add({layer: torch.einsum("bt,btd->td", weights.to(x.device), x) for layer, x in inputs.items()})
-        counts.add({0: weights.sum(0)})
+        return {layer: torch.einsum("bt,btd->td", weights.to(x.device), x) for layer, x in inputs.items()}
 
-    with _bar(rows) as bar:
-        run_rows(model, rows, visit, token_budget, bar)
+    means = _by_position(model, rows, sums, token_budget)
     with recorded(modules.values()) as calls:
         forward(model, Batch.of([max(rows, key=len)], [0]))
-    means = [_mean(sums[layer], counts[0])[None] for layer in modules]
     with torch.inference_mode(), instrument(model, heads := CaptureHeads(layers=layers)):
-        called_again(list(modules.values()), calls, means)
-    # float64 in between, because numpy has no bfloat16
-    return {layer: heads.z[layer][0].cpu().double().numpy().astype(_dtype(model)) for layer in layers}
+        for layer, call in zip(modules, calls, strict=True):
+            call.again(means[layer][None].to(call.hidden))
+    return {layer: _array(model, heads.z[layer][0]) for layer in layers}
 
 
-def _bar(rows: Sequence[Row]) -> tqdm:
-    return tqdm(total=len(rows), desc="means", unit="prompt", leave=False, delay=5)  # for what takes long
+def _by_position(
+    model: PreTrainedModel, rows: Sequence[Row], sums: Callable[[Batch, Tensor], dict[int, Tensor]], token_budget: int
+) -> dict[int, Tensor]:
+    """Means over rows at every position, by layer [T, ...].
+
+    sums: gives by layer the sum over the rows of a batch [T', ...], each token having its weight [B, T'].
+    """
+    totals: dict[int, Tensor] = {}
+    counts = torch.zeros(max(map(len, rows)), dtype=torch.float64)
+
+    def visit(batch: Batch) -> None:
+        weights = _weights(batch)
+        for layer, new in sums(batch, weights).items():
+            total = totals.setdefault(layer, new.new_zeros(len(counts), *new.shape[1:]))
+            total[: len(new)] += new
+        counts[: weights.shape[1]] += weights.sum(0)
+
+    _run(model, rows, visit, token_budget)
+    return {layer: (total.movedim(0, -1) / counts.to(total.device)).movedim(-1, 0) for layer, total in totals.items()}
 
 
-class _Sums(dict[int, Tensor]):
-    """Sums by layer. The tensors that are added may differ in the length of their first dimension."""
-
-    def add(self, new: dict[int, Tensor]) -> None:
-        """Add tensors [T, ...] to the sums of their layers; the sum is as long as the longest of them."""
-        for layer, tensor in new.items():
-            before = self.get(layer)
-            if before is None:
-                self[layer] = tensor
-                continue
-            short, long = sorted((before, tensor), key=len)
-            long = long.clone()
-            long[: len(short)] += short
-            self[layer] = long
+def _run(model: PreTrainedModel, rows: Sequence[Row], visit: Callable[[Batch], None], token_budget: int) -> None:
+    with tqdm(total=len(rows), desc="means", unit="prompt", leave=False, delay=5) as bar:  # for what takes long
+        run_rows(model, rows, visit, token_budget, bar)
 
 
 def _weights(batch: Batch, skip: int = 0) -> Tensor:
@@ -152,10 +147,6 @@ def _weights(batch: Batch, skip: int = 0) -> Tensor:
     return ((places >= skip) & (places < batch.lengths[:, None])).double()
 
 
-def _mean(total: Tensor, counts: Tensor) -> Tensor:
-    """Sums [T, ...] divided by the counts [T] of their positions."""
-    return total / counts.to(total.device).view(-1, *[1] * (total.ndim - 1))
-
-
-def _dtype(model: PreTrainedModel) -> type:
-    return np.float64 if model.dtype == torch.float64 else np.float32
+def _array(model: PreTrainedModel, values: Tensor) -> np.ndarray:
+    """Values as float32 (float64 of a float64 model), by way of float64, because numpy has no bfloat16."""
+    return values.cpu().double().numpy().astype(array_type(model))

@@ -1,4 +1,4 @@
-"""Estimate, before a run, the memory it needs: for the weights, for one batch of activations, and for captures."""
+"""Estimate, before a run, the memory it needs: for the weights, and for one batch of activations."""
 
 import math
 import warnings
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import infer_auto_device_map
 from accelerate.utils import get_max_memory
 from torch.nn import Linear
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -27,24 +26,28 @@ CURES = "use a smaller token budget, quantized=True, or device_map='auto' to spr
 class Estimate:
     """Bytes by device ("cpu", "cuda:0", "disk").
 
-    weights: the model's weights; activations: what one batch needs at the widest place of the model; captures: what row
-    captures keep of one batch; loaded: whether the weights are in memory already, so that `check` does not count them.
+    weights: the model's weights; activations: what one batch needs at the widest place of the model; loaded: whether
+    the weights are in memory already, so that `check` does not count them.
     """
 
     weights: dict[str, int]
     activations: dict[str, int]
-    captures: dict[str, int]
     loaded: bool
 
     @property
     def total(self) -> int:
         """The sum of all, in bytes."""
-        return sum(sum(part.values()) for part in (self.weights, self.activations, self.captures))
+        return sum(self.weights.values()) + sum(self.activations.values())
+
+    @property
+    def needed(self) -> Counter[str]:
+        """The bytes that are not in memory yet, by device."""
+        return Counter(self.activations) + Counter({} if self.loaded else self.weights)
 
     def __str__(self) -> str:
-        parts = {name: sum(getattr(self, name).values()) / 1e9 for name in ("weights", "activations", "captures")}
-        shown = " + ".join(f"{value:.2f} {name}" for name, value in parts.items())
-        return f"{self.total / 1e9:.2f} GB: {shown} on {', '.join(sorted({*self.weights, *self.activations}))}"
+        weights, devices = sum(self.weights.values()), ", ".join(sorted({*self.weights, *self.activations}))
+        parts = f"{weights / 1e9:.2f} weights + {(self.total - weights) / 1e9:.2f} activations"
+        return f"{self.total / 1e9:.2f} GB: {parts} on {devices}"
 
 
 def estimate(
@@ -52,7 +55,6 @@ def estimate(
     rows: Sequence[int] = (),
     token_budget: int = 2048,
     captured: int = 0,
-    kept: int | None = None,
     *,
     dtype: torch.dtype = torch.float32,
     quantized: bool = False,
@@ -62,11 +64,11 @@ def estimate(
     """The memory that running prompts through the base model needs, in batches of `token_budget` tokens.
 
     rows: the number of tokens of each prompt; captured: how many query rows are captured of each prompt, in all heads
-    and layers; kept: how many keys are kept of each row, None for all. dtype, quantized (4-bit NF4) and device_map
-    (None: the GPU if there is one) are those of `load_ICL_model`. with_twin: an untrained twin is to lie beside the
-    model; it is not quantised, and it is where the model takes its input. These four are used only where `model` is a
-    configuration, for which no weight is made or loaded. Pages of a checkpoint that stay mapped while its dtype is
-    changed are not counted, because the system can reclaim them.
+    and layers. dtype, quantized (4-bit NF4) and device_map (a place or a map of places; None: the GPU if there is one)
+    are those of `load_ICL_model`. with_twin: an untrained twin is to lie beside the model; it is not quantised, and it
+    is where the model takes its input. These four are used only where `model` is a configuration, for which no weight
+    is made or loaded. Pages of a checkpoint that stay mapped while its dtype is changed are not counted, because the
+    system can reclaim them.
     """
     loaded = isinstance(model, PreTrainedModel)
     if loaded:
@@ -83,7 +85,7 @@ def estimate(
         quantized_sizes = {name: tensors[name].numel() for name in _matrices(model)}
     sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
     sizes |= {name: nf4_bytes(count) for name, count in quantized_sizes.items()}
-    places = _places(model, sizes, device_map)
+    places = _places(sizes, device_map)
     used = set(places.values())
     weights = {device: sum(size for name, size in sizes.items() if places[name] == device) for device in used}
     if with_twin and not loaded:
@@ -96,10 +98,7 @@ def estimate(
     # a 4-bit weight is unpacked to 16 bits and copied; an offloaded weight is moved to where it is used; one at a time
     activations += 4 * max(quantized_sizes.values(), default=0)
     activations += max((size for name, size in sizes.items() if places[name] not in computing), default=0)
-    config = model.config.get_text_config(decoder=True)
-    cells = captured * max((examples * (kept or length) for examples, length in shapes), default=0)
-    captures = config.num_hidden_layers * config.num_attention_heads * cells * max(4, dtype.itemsize)
-    return Estimate(weights, dict.fromkeys(computing, activations), dict.fromkeys(computing, captures), loaded)
+    return Estimate(weights, dict.fromkeys(computing, activations), loaded)
 
 
 def check(estimated: Estimate, others: Callable[[], Mapping[str, Estimate]] | None = None) -> None:
@@ -108,7 +107,7 @@ def check(estimated: Estimate, others: Callable[[], Mapping[str, Estimate]] | No
     others: gives the estimates with other settings, by their names; the error names those that fit.
     """
     free_bytes = free()
-    for device, need in _needed(estimated).items():
+    for device, need in estimated.needed.items():
         room = free_bytes.get(device, math.inf)
         message = f"{need / 1e9:.2f} GB are needed on {device} and {room / 1e9:.2f} GB are free ({estimated}); {CURES}"
         if need > room:
@@ -117,20 +116,12 @@ def check(estimated: Estimate, others: Callable[[], Mapping[str, Estimate]] | No
             warnings.warn(message, stacklevel=2)
 
 
-def _needed(estimated: Estimate) -> Counter[str]:
-    """The bytes that are not in memory yet, by device."""
-    parts = [estimated.activations, estimated.captures]
-    if not estimated.loaded:
-        parts.append(estimated.weights)
-    return sum(map(Counter, parts), Counter[str]())
-
-
 def _what_fits(others: Mapping[str, Estimate], free_bytes: Mapping[str, int]) -> str:
     """The settings whose estimate is less than what is free, in words."""
     fitting = [
         f"{name} ({estimated.total / 1e9:.2f} GB)"
         for name, estimated in others.items()
-        if all(need <= free_bytes.get(device, math.inf) for device, need in _needed(estimated).items())
+        if all(need <= free_bytes.get(device, math.inf) for device, need in estimated.needed.items())
     ]
     if not fitting:
         return f". Of {', '.join(others)} none fits here: it takes a smaller model or a larger machine"
@@ -178,13 +169,9 @@ def _matrices(model: PreTrainedModel) -> dict[str, Any]:
     return {f"{name}.weight": m for name, m in modules if isinstance(m, Linear | Conv1D) and m is not head}
 
 
-def _places(model: PreTrainedModel, names: Iterable[str], device_map: Any) -> dict[str, str]:
+def _places(names: Iterable[str], device_map: Any) -> dict[str, str]:
     """The device of each named weight under a device map."""
-    if device_map in AUTO:
-        # transformers keeps 10 % free too
-        room = {device: int(0.9 * size) for device, size in get_max_memory().items()}
-        device_map = infer_auto_device_map(model, room, no_split_module_classes=list(model._no_split_modules or ()))
-    elif device_map is None:
+    if device_map is None:
         device_map = "cuda" if torch.cuda.is_available() else "cpu"
     wanted = device_map if isinstance(device_map, dict) else {"": device_map}
 

@@ -8,40 +8,54 @@ token goes on, and of the unembedding only the rows of the answers are needed. F
 No layer is re-implemented: the model's own layers are called again with the arguments that the base run gave them, and
 the engine's instruments make the edits. Whether that is right for a class is found out by comparing with whole forward
 passes, once for each model; where it is not, whole forward passes are run, in batches, and the result says so.
+`BaseRuns` saves less and changes no bit: whole forward passes of the same batches, whose layers before the edits give
+what they gave in an unedited run.
 
 Not for two threads on one model: for the end of a run its layers and its unembedding are bypassed.
 """
 
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from util.engine import memory
-from util.engine.attention import instrument, support
+from util.engine.attention import input_device, instrument, once, random_ids, support
 from util.engine.batches import logits_at
-from util.engine.call import Instrument
+from util.engine.call import Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import (
     FAILURES,
     check_ids,
     check_length,
-    input_device,
-    is_coarse,
     out_of_memory,
     prepare,
+    tolerance,
     well_past,
 )
 from util.engine.instruments import PatchHeads
-from util.engine.layer_calls import Before, FewRows, LayerCall, Stop, bypassed, first_of, in_place_of, leaves, recorded
+from util.engine.layer_calls import (
+    Before,
+    FewRows,
+    LayerCall,
+    Path,
+    Stop,
+    bypassed,
+    first_of,
+    in_place_of,
+    recorded,
+    scaled_arguments,
+)
 
 BUDGET = 2**30  # bytes of activations at a time
+KEPT = 2**30  # bytes of layer outputs that `BaseRuns` keeps
 SHORT = 6  # tokens of the prompt on which ways to run a model are compared
+REPLAYED = "replayed layers"
 
 
 class Place(NamedTuple):
@@ -127,17 +141,11 @@ def replay(
         some = max(1, rows // together)
         chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
         parts.append(run(ids[part], part, chunks, answers[part], first))
-        _check(model, parts[-1], ids[part], part.start)
-    base, logits = (torch.cat(found, dim=-2) for found in zip(*parts, strict=True))
+    base, logits = (torch.cat(values, dim=-2) for values in zip(*parts, strict=True))
+    check_finite(base, "the logits", model, ids)
+    check_finite(logits.movedim(1, 0), "the logits of edited runs", model, ids)
     back = torch.argsort(torch.tensor(order, dtype=torch.long))
     return Replayed(logits[back], base, plan.path)
-
-
-def _check(model: PreTrainedModel, found: tuple[Tensor, Tensor], ids: Tensor, start: int) -> None:
-    """Raises NotFinite for logits, base [N, A] and edited [E, N, A], of prompts ids [N, T] counted from `start`."""
-    numbers = range(start, start + len(ids))
-    check_finite(found[0], "the logits", model, ids, numbers)
-    check_finite(found[1].movedim(1, 0), "the logits of edited runs", model, ids, numbers)
 
 
 def row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
@@ -177,34 +185,31 @@ class Runs:
         ids = ids.to(input_device(self.model))
         with self.unembedding(answers) as columns:
             if self.plan.replays:
-                base = _Base(self.model, self.plan, ids, prompts, first)
-                out = base.calls[-1].out
-                whole = self.ends(first_of(out)[:, -1:], out, columns)
-                found = [self.ends(base.run(edits), out, columns) for edits in chunks]
+                run = _Base(self.model, self.plan, ids, prompts, first)
+                out = run.calls[-1].out
+                base = self.ends(first_of(out)[:, -1:], out, columns)
+                edited = [self.ends(run.edited(edits), out, columns) for edits in chunks]
             else:
-                whole = self.read(self.last_logits(ids), columns)
-                found = [self.read(self.whole(ids, prompts, edits), columns) for edits in chunks]
-        edited = torch.cat(found) if found else whole[:0]
-        return whole, edited.unflatten(0, (-1, len(ids)))
+                base, *edited = (self.read(self.whole(ids, prompts, edits), columns) for edits in ((), *chunks))
+        return base, torch.cat([base[:0], *edited]).unflatten(0, (-1, len(ids)))
 
-    def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit]) -> Tensor:
-        """The same for ids [N, T], by whole forward passes. Raises ValueError for edits of hidden states."""
+    def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit] = ()) -> Tensor:
+        """The logits [R, V] behind the last tokens alone, by a whole pass over all edits of ids [N, T], or none.
+
+        Raises ValueError for edits of hidden states.
+        """
         if any(edit.hidden is not None for edit in edits):
             raise ValueError(f"hidden states cannot be edited: the model runs by {self.plan.path}")
         attached = [
-            each
+            one
             for number, edit in enumerate(edits)
             for layer in support(self.model).layers
             if layer >= edit.start
-            for each in edit.instruments(Place(layer, prompts, _examples(number, len(ids)), range(ids.shape[1])))
+            for one in edit.instruments(Place(layer, prompts, _examples(number, len(ids)), range(ids.shape[1])))
         ]
-        with instrument(self.model, *attached):
-            return self.last_logits(ids.repeat(len(edits), 1))
-
-    def last_logits(self, ids: Tensor) -> Tensor:
-        """The logits [R, V] behind the last tokens of ids [R, T], which alone are computed, by a whole pass."""
-        with logits_at(self.model, torch.tensor([ids.shape[1] - 1])) as options:
-            return self.model(ids, use_cache=False, **options).logits[:, -1]
+        last = torch.tensor([ids.shape[1] - 1])
+        with instrument(self.model, *attached), logits_at(self.model, last) as options:
+            return self.model(ids.repeat(max(1, len(edits)), 1), use_cache=False, **options).logits[:, -1]
 
     def ends(self, hidden: Tensor, out: Any, columns: Tensor) -> Tensor:
         """What is read behind hidden states [R, 1, d], on the CPU: logits of a few tokens, or log-probabilities.
@@ -231,7 +236,7 @@ class Runs:
 
     def picked(self, logits: Tensor, columns: Tensor) -> Tensor:
         """The same [R, C] on the device of the logits [R, V], from which many are copied together."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = at_least_float32(logits)
         if self.log_probabilities:
             logits = logits.log_softmax(1)
         columns = columns.to(logits.device)
@@ -264,55 +269,45 @@ class _Base:
         self.model, self.plan, self.prompts, self.rows = model, plan, prompts, len(ids)
         self.queries = range(first, ids.shape[1])
         cache = DynamicCache() if plan.cached else None
-        options = {"past_key_values": cache, "use_cache": plan.cached}
-        if first:
-            model.base_model(ids[:, :first], **options)
-        self.prefix = [_kept(cache, number, first) for number in range(len(plan.layers))]
-        with recorded(plan.layers) as self.calls:
-            model.base_model(ids[:, first:], **options)
+        self.prefix, self.calls = plan.base_run(model, ids, first, cache)
         self.last: LayerCall | None = None
         if plan.trims and len(self.queries) > 1:
             assert cache is not None
             cache.crop(-1)
             out = self.calls[-1].out
             passed = first_of(out)[:, -1:]
-            with bypassed(plan.layers[:-1], in_place_of(out, passed)), recorded(plan.layers) as calls:
-                model.base_model(ids[:, -1:], **options)
+            with bypassed(plan.layers[:-1], in_place_of(out, passed)), plan.recorded() as calls:
+                model.base_model(ids[:, -1:], past_key_values=cache, use_cache=True)
             self.last = calls[-1]
 
-    def run(self, edits: Sequence[Edit]) -> Tensor:
+    def edited(self, edits: Sequence[Edit]) -> Tensor:
         """The last token's hidden states [E N, 1, d] after the last layer; edits in the order of their start."""
-        hidden: Tensor | None = None
+        if not edits or edits[-1].start >= len(self.calls):
+            raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.calls)}")
+        hidden = self.calls[0].hidden[:0]
         entered = 0
-        for number, (layer, call) in enumerate(zip(self.plan.layers, self.calls, strict=True)):
+        for number, call in enumerate(self.calls):
             coming = sum(edit.start == number for edit in edits)
             if coming:
-                fresh = torch.cat([self.entering(edit, call) for edit in edits[entered : entered + coming]])
-                hidden = fresh if hidden is None else torch.cat([hidden, fresh])
+                fresh = [self.entering(edit, call) for edit in edits[entered : entered + coming]]
+                hidden = torch.cat([hidden.to(call.hidden), *fresh])
                 entered += coming
-            if hidden is None:
+            if not entered:
                 continue
-            keys, values = self.prefix[number]
-            scaled = self.plan.scaled[number]
-            if self.last is not None and number == len(self.plan.layers) - 1:
+            (keys, values), queries = self.prefix[number], self.queries
+            if self.last is not None and number == len(self.calls) - 1:
                 before = Before(keys, values, stop=True)
                 with suppress(Stop):  # up to its keys and values for all tokens, then all of it for the last one
-                    call.again(layer, hidden, before, scaled)
+                    call.again(hidden, before)
                 keys, values = (part[:, :, :-1] for part in before.together())
-                hidden, call = hidden[:, -1:], self.last
-                queries = self.queries[-1:]
-            else:
-                queries = self.queries
+                hidden, call, queries = hidden[:, -1:], self.last, self.queries[-1:]
             attached = [
-                each
+                one
                 for place, edit in enumerate(edits[:entered])
-                for each in edit.instruments(Place(number, self.prompts, _examples(place, self.rows), queries))
+                for one in edit.instruments(Place(number, self.prompts, _examples(place, self.rows), queries))
             ]
-            cache = Before(keys, values) if self.plan.cached else None
             with instrument(self.model, *attached):
-                hidden = call.again(layer, hidden, cache, scaled)
-        if hidden is None:
-            raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.plan.layers)}")
+                hidden = call.again(hidden, Before(keys, values) if self.plan.cached else None)
         return hidden[:, -1:]
 
     def entering(self, edit: Edit, call: LayerCall) -> Tensor:
@@ -322,34 +317,52 @@ class _Base:
         return edit.hidden[self.prompts, self.queries.start : self.queries.stop].to(call.hidden)
 
 
-def _kept(cache: Cache | None, number: int, first: int) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    if cache is None or not first:
-        return None, None
-    layer: Any = cache.layers[number]
-    return layer.keys, layer.values
-
-
 # ------------------------------------------------------------------------------------------------ what a model allows
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How runs of a model are gone on with: whether its layers are called again, and that in words; these layers.
+    """How runs of a model are gone on with, in words: by REPLAYED layers, or by whole passes and why; these layers.
 
     scaled: the arguments of each layer's call that have a row for every prompt; cached: keys and values of a prefix can
     be kept; trims: the last layer can be left once its keys and values are known.
     """
 
-    replays: bool
     path: str
     layers: nn.ModuleList
-    scaled: tuple[set[tuple[Any, ...]], ...]
-    cached: bool
-    trims: bool
+    scaled: tuple[Collection[Path], ...] = ()
+    cached: bool = False
+    trims: bool = False
 
+    @property
+    def replays(self) -> bool:
+        """Whether the layers are called again."""
+        return self.path == REPLAYED
 
-# By model and by how many of its switches of attention a prompt is past.
-_PLANS: "weakref.WeakKeyDictionary[nn.Module, dict[int, Plan]]" = weakref.WeakKeyDictionary()
+    @contextmanager
+    def recorded(self) -> Iterator[list[LayerCall]]:
+        """A list of all calls of the layers inside the block, which can be repeated behind it for more rows."""
+        with recorded(self.layers) as calls:
+            yield calls
+        for call, scaled in zip(calls, self.scaled, strict=True):
+            call.scaled = scaled
+
+    def base_run(
+        self, model: PreTrainedModel, ids: Tensor, first: int, cache: DynamicCache | None
+    ) -> tuple[list[tuple[Any, Any]], list[LayerCall]]:
+        """Run prompts [N, T] on an empty cache, or on none, which does only where `first` is 0.
+
+        Returns by layer the keys and values [N, H, first, d] of the tokens before `first`, or None twice; and all calls
+        of layers for the tokens from there on.
+        """
+        options = {"past_key_values": cache, "use_cache": cache is not None}
+        prefix: list[tuple[Any, Any]] = [(None, None)] * len(self.layers)
+        if first and cache is not None:
+            model.base_model(ids[:, :first], **options)
+            prefix = [(layer.keys, layer.values) for layer in cache.layers]
+        with self.recorded() as calls:
+            model.base_model(ids[:, first:], **options)
+        return prefix, calls
 
 
 def path(model: PreTrainedModel) -> str:
@@ -365,51 +378,38 @@ def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
     is found out once, well past the switch that it begins with, so that it does not matter which length is asked for
     first. Raises an error of memory as it is: nothing is found then.
     """
-    plans = _PLANS.setdefault(model, {})
     passed = [switch for switch in support(model).switches if switch < length]
-    if len(passed) not in plans:
-        plans[len(passed)] = _found(model, well_past(model, max(passed)) if passed else SHORT)
-    return plans[len(passed)]
+    return plan_at(model, well_past(model, passed[-1]) if passed else SHORT)
 
 
-def forget(model: PreTrainedModel) -> None:
-    """Find the plans of a model anew when they are asked for again, because its modules are others now."""
-    _PLANS.pop(model, None)
-
-
-def _found(model: PreTrainedModel, length: int) -> Plan:
-    found, config = support(model), model.config.get_text_config(decoder=True)
-    count = config.num_hidden_layers
+@once
+def plan_at(model: PreTrainedModel, length: int) -> Plan:
+    """Returns the plan that is right on a random prompt of `length` tokens."""
+    known, count = support(model), model.config.get_text_config(decoder=True).num_hidden_layers
     lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    whole = Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False)
+    whole = Plan(_why("its layers are not in one list"), nn.ModuleList())
     if len(lists) != 1:
         return whole
-    cached = len(found.layers) == count  # other layers keep a state of all tokens, not keys
+    cached = len(known.layers) == count  # other layers keep a state of all tokens, not keys
     trims = cached and not any(hasattr(module, "_hf_hook") for module in model.modules())
-    ids = torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
-    answers = torch.tensor([[0, 1], [2, 3]])
-    layers = found.layers if length == SHORT else {found.layers[0], found.layers[-1]}  # long prompts are dear
+    ids, answers = random_ids(model, 2, length), torch.tensor([[0, 1], [2, 3]])
+    layers = known.layers if length == SHORT else {known.layers[0], known.layers[-1]}  # long prompts are dear
     edits = [_probe(layer, length) for layer in sorted(layers)]
-    coarse = is_coarse(model)
-    beside = {switch - 1 for switch in found.switches if 1 < switch < length - 4}  # a prefix short of a switch
-    ours = []
+    beside = {switch - 1 for switch in known.switches if 1 < switch < length - 4}  # a prefix short of a switch
+    runs = []
     try:
-        scaled = _scaled(model, lists[0], ids, cached)
-        plan = Plan(True, "replayed layers", lists[0], scaled, cached, trims)
+        plan = Plan(REPLAYED, lists[0], scaled_arguments(model, lists[0], ids, cached), cached, trims)
         for first in sorted({length - 4, 0, *beside} if cached else {0}):
-            ours.append(Runs(model, plan, False)(ids, slice(0, 2), [edits], answers, first))
+            runs.append(Runs(model, plan)(ids, slice(0, 2), [edits], answers, first))
     except FAILURES as error:
         if out_of_memory(error):
             raise
         return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
-    theirs = Runs(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
-    for replayed in ours:
-        for mine, reference in zip(replayed, theirs, strict=True):
-            difference = (mine - reference).abs()
-            # in 16 bits a rounding error may send a token of a mixture of experts to another expert
-            gap = float(difference.median() if coarse else difference.max())
-            if not gap <= (5e-2 if coarse else 1e-4) * max(1.0, float(reference.abs().max())):
-                return replace(whole, path=_why(f"its layers, called alone, change the logits by {gap:.2g}"))
+    references = Runs(model, whole)(ids, slice(0, 2), [edits], answers, 0)
+    for logits, reference in zip((one for run in runs for one in run), references * len(runs), strict=True):
+        gap, bound = tolerance(model, logits, reference)
+        if not gap <= bound:
+            return replace(whole, path=_why(f"its layers, called alone, change the logits by {gap:.2g}"))
     return plan
 
 
@@ -425,20 +425,67 @@ def _probe(layer: int, length: int) -> Edit:
     return Edit(layer, instruments)
 
 
-def _scaled(
-    model: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, cached: bool
-) -> tuple[set[tuple[Any, ...]], ...]:
-    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts."""
-    shapes: list[list[dict[tuple[Any, ...], torch.Size]]] = []
-    for rows in (ids[:1], ids):
-        rows = rows.to(input_device(model))
-        cache = DynamicCache() if cached else None
-        with torch.inference_mode(), recorded(layers) as calls:
-            for part in (rows[:, :-3], rows[:, -3:-1], rows[:, -1:])[: 3 if cached else 1]:
-                model.base_model(part, past_key_values=cache, use_cache=cached)
-        shapes.append([{p: v.shape for p, v in leaves(call.rest) if isinstance(v, Tensor)} for call in calls])
-    scaled: list[set[tuple[Any, ...]]] = [set() for _ in layers]
-    for number, (one, two) in enumerate(zip(*shapes, strict=True)):
-        own = {p for p in one if len(one[p]) and two[p][0] == 2 * one[p][0]}
-        scaled[number % len(layers)] |= own - {(0, 0), (1, "hidden_states")}
-    return tuple(scaled)
+# ------------------------------------------------------------------------------------------------ whole forward passes
+
+
+class BaseRuns:
+    """What layers returned in unedited runs of batches, so that edited runs of them start where they are edited.
+
+    Masks, positions, later layers and the unembedding are the model's own, so that results do not change by a bit.
+    starts: the first edited layer of each run that is to come, the model's own number. limit: bytes; what layers return
+    is kept while there is room.
+    """
+
+    def __init__(self, model: PreTrainedModel, starts: Collection[int], limit: int = KEPT) -> None:
+        prepare(model)
+        self._layers, self._kept, self._room = startable(model), dict[tuple[Hashable, int], Any](), limit
+        self.starts = sorted({*starts} - {0})
+
+    @contextmanager
+    def run(self, batch: Hashable, attached: Sequence[Instrument]) -> Iterator[None]:
+        """Let one forward pass of a batch, with these instruments attached, start where they allow it.
+
+        batch: any name of it. What layers before the first instrument return in the pass is kept for later ones.
+        """
+        if self._layers is None:
+            yield
+            return
+        first = min((0 if one.layers is None else min(one.layers) for one in attached), default=len(self._layers))
+        start = max((at for at in self.starts if at <= first and (batch, at) in self._kept), default=0)
+        hooks = [
+            self._layers[at - 1].register_forward_hook(partial(self._keep, (batch, at)))
+            for at in self.starts
+            if start < at <= first
+        ]
+        skipped = bypassed(self._layers[:start], self._kept[batch, start]) if start else nullcontext()
+        try:
+            with skipped:
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _keep(self, place: tuple[Hashable, int], _: nn.Module, __: Any, out: Any) -> None:
+        if first_of(out).nbytes <= self._room:
+            self._room -= first_of(out).nbytes
+            self._kept[place] = out
+
+
+@once
+def startable(model: PreTrainedModel) -> nn.ModuleList | None:
+    """Returns the layers of a prepared model whose runs may start at any of them; None where the logits change."""
+    plan, ids = plan_of(model), random_ids(model, 2, SHORT)
+    if not plan.replays:
+        return None
+    with torch.inference_mode(), recorded(plan.layers) as calls:
+        whole = model(ids, use_cache=False).logits
+    try:
+        for start in range(1, len(plan.layers)):
+            with torch.inference_mode(), bypassed(plan.layers[:start], calls[start - 1].out):
+                if not torch.equal(model(ids, use_cache=False).logits, whole):
+                    return None
+    except FAILURES as error:
+        if out_of_memory(error):
+            raise
+        return None
+    return plan.layers

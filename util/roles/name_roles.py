@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward, run_rows
-from util.engine.direct_effects import direct_effects
+from util.engine.components import direct_effects
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
 from util.engine.replay import Edit, replay

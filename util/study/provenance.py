@@ -13,7 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from util import paths
-from util.engine.handshake import input_device, refuse_hooks
+from util.engine.call import UnsupportedModel
+from util.engine.handshake import input_device
 from util.load_model_and_data import describe, resolved_revision
 from util.models.files import sha256
 
@@ -27,6 +28,7 @@ UNRELATED = {
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
 PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
 
+OWNERS = {"accelerate", "bitsandbytes", "transformers", "util"}  # packages whose hooks are known
 PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 
 
@@ -61,6 +63,26 @@ def weights_digest(model: PreTrainedModel) -> str | None:
     if sum(tensor.nbytes for _, tensor in weights) > LARGE:
         _LARGE_MODELS[model] = taken.hexdigest()[:16]
     return taken.hexdigest()[:16]
+
+
+def refuse_hooks(model: PreTrainedModel) -> None:
+    """Raises UnsupportedModel for a hook, or a replaced `forward`, of which no record would know."""
+    for name, module in model.named_modules():
+        kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+        unknown = [("hook", hook) for hooks in kinds for hook in hooks.values()]
+        forward = vars(module).get("forward")
+        own = getattr(forward, "__func__", forward) in (None, type(module).forward)
+        if not own and not hasattr(module, "_hf_hook"):
+            unknown.append(("forward", forward))
+        for kind, function in unknown:
+            function = getattr(function, "func", function)  # of a partial
+            owner = getattr(function, "__module__", None) or type(function).__module__
+            if owner.partition(".")[0] not in OWNERS:
+                raise UnsupportedModel(
+                    f"{name or 'the model itself'} has the {kind} "
+                    f"{getattr(function, '__qualname__', type(function).__name__)} of {owner}, "
+                    f"which no record would know of: remove it before measuring"
+                )
 
 
 def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:

@@ -15,12 +15,12 @@ from tqdm import tqdm
 
 from util import paths
 from util.engine.finite import check_record
-from util.engine.handshake import check_tokenizer, refuse_hooks
+from util.engine.handshake import check_tokenizer
 from util.load_model_and_data import resolved_revision
 from util.study import store
 from util.study.checked import checked
 from util.study.model import AsModel, Model, Pair
-from util.study.provenance import digest, lists_digest, provenance, versions
+from util.study.provenance import digest, lists_digest, provenance, refuse_hooks, versions
 from util.study.store import Fields, Record
 
 Texts = Callable[[], Iterable[str]]

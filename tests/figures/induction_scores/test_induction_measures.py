@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from util.figures.induction_scores import measure, plan
+from util.stats import heads as controls
 from util.stats import intervals
 from util.stats.heads import top
 from util.stats.tests import mcnemar

@@ -181,7 +181,7 @@ def copy_magnitudes(
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
     most = max((len(labels) + len(others) for _, _, labels, others in planned), default=0)
-    memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most, kept=1))
+    memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most))
     heads = (len(support.layers), support.heads)
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     magnitude = np.full((len(place), len(run.tokens), *heads), np.nan, dtype)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from util.engine.attention import instrument
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
-from util.engine.direct_effects import direct_effects
+from util.engine.components import direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads
 from util.figures.induction_scores import vectors_measure
@@ -130,7 +130,7 @@ def head_attribution(model: PreTrainedModel, sequences: Sequences) -> NDArray[np
     """What every head adds directly to the logit of the next token in the last copy, in logits, [N, L, H].
 
     That is beyond what it adds to the sequence's other tokens, the mean of all places. NaN for classes whose layers
-    cannot be taken apart, see `engine.direct_effects`.
+    cannot be taken apart, see `engine.components`.
     """
     prepared, n, length = prepare(model), len(sequences.ids), sequences.length
     start = sequences.bos + (sequences.copies - 1) * length

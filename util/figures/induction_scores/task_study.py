@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from util.engine.attention import support
-from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, context_length, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
@@ -29,6 +28,7 @@ from util.engine.label_scores import (
     text_losses,
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.engine.replay import BaseRuns
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.plan import REFERENCE_PROMPTS, TaskName
 from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts, text_task_version
@@ -299,7 +299,7 @@ class TaskStudy(Measurement):
         An ablation acts on the tokens of a label as on all others; a knockout on the prompt's alone. Raises ValueError,
         before any forward pass, for what `scoring` refuses in labels and lengths; and what `instruments` raises.
         """
-        runs = cache(lambda: base_runs(self.pair[0], edits, sum(self.scoring.lengths)))
+        runs = cache(lambda: base_runs(self.pair[0], edits))
 
         def compute(edit: Edit) -> dict[str, Any]:
             starts, attach = runs(), self.instruments(edit, self.scoring.lengths)
@@ -320,7 +320,7 @@ class TaskStudy(Measurement):
         prompts = staicc_prompts(TEXTS, 0)[: self.reference_prompts]
         plain = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
         texts = cache(lambda: [with_bos(text, self.pair[1]).ids for text in plain])
-        runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, texts()))))
+        runs = cache(lambda: base_runs(self.pair[0], edits))
 
         def compute(edit: Edit) -> dict[str, Any]:
             model, starts = self.pair[0], runs()
@@ -398,10 +398,10 @@ def samples(premises: Iterable[str], tokenizer: Any, tokens: int, count: int) ->
     return rows
 
 
-def base_runs(model: PreTrainedModel, edits: Mapping[str, Edit], tokens: int) -> BaseRuns:
-    """What lets each edit of texts of so many tokens, all together, start at its first layer."""
+def base_runs(model: PreTrainedModel, edits: Mapping[str, Edit]) -> BaseRuns:
+    """What lets each edit of the same texts start at its first layer."""
     starts = [min(heads_by_layer(prepare(model), edit.heads)) for edit in edits.values() if edit.heads]
-    return BaseRuns(model, starts, tokens)
+    return BaseRuns(model, starts)
 
 
 def under_edits(

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from util.edges.splicing import groups_of
-from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, logits_at, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import mean_outputs
+from util.engine.replay import BaseRuns
 from util.figures.induction_scores.edits import WHOLE as NOTHING
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.plan import PAPER_SHARES, how_many
@@ -72,10 +72,10 @@ class Ablations:
         return Means(**self.measured(compute, part="means", mode="mean", heads=None).data)
 
     def run(
-        self, part: str, edits: Edits, tokens: Callable[[], int], compute: Callable[[Patches, BaseRuns], dict[str, Any]]
+        self, part: str, edits: Edits, compute: Callable[[Patches, BaseRuns], dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """What is measured under each edit. tokens: of all prompts; compute: measures, with what replaces outputs."""
-        runs = cache(lambda: base_runs(self.study.pair[0], edits, tokens()))
+        """What is measured under each edit. compute: measures, with what replaces outputs."""
+        runs = cache(lambda: base_runs(self.study.pair[0], edits))
 
         def under(edit: Edit) -> dict[str, Any]:
             prepared, starts = prepare(self.study.pair[0]), runs()
@@ -152,9 +152,7 @@ class WordPairs:
             parts = np.split(right, np.cumsum([len(answers) for _, answers in rows()])[:-1])
             return dict(zip(map(word_pairs.shown_task, self.names), parts, strict=True))
 
-        return self.ablations.run(
-            "answers", edits, lambda: sum(len(row) for some, _ in rows() for row in some), compute
-        )
+        return self.ablations.run("answers", edits, compute)
 
 
 def copied(sequences: SequenceStudy, edits: Edits) -> dict[str, NDArray[np.floating]]:
@@ -186,10 +184,7 @@ def copied(sequences: SequenceStudy, edits: Edits) -> dict[str, NDArray[np.float
         return {"copied": shares}
 
     ablated = Ablations(sequences, sequences.measured, reference)
-    return {
-        name: one["copied"]
-        for name, one in ablated.run("copied", edits, lambda: sequences.drawn.ids.size, compute).items()
-    }
+    return {name: one["copied"] for name, one in ablated.run("copied", edits, compute).items()}
 
 
 def indirect_effects(study: Study) -> FunctionVectorHeads:

@@ -22,8 +22,7 @@ from transformers import PreTrainedModel
 from util.engine.attention import instrument
 from util.engine.batches import check_context
 from util.engine.call import Instrument, UnsupportedModel
-from util.engine.components import Components
-from util.engine.direct_effects import direct_effects
+from util.engine.components import Components, direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
 from util.engine.replay import Edit, Place, replay
