@@ -201,7 +201,8 @@ def circuit(arrays: Arrays, settings: Any) -> Numbers:
     alone keep; 1 is the whole model; intervals are as for `normalised`, for all sizes together.
     """
     whole, clusters = arrays["whole"], arrays["clusters"]
-    strongest, without, random = dict[str, Any](), dict[str, Any](), dict[str, list[float]]()
+    strongest, without = dict[str, Floats](), dict[str, Floats]()
+    random: dict[str, list[float]] = {}
     for (kind, size), values in zip(arrays["names"], arrays["alone"], strict=True):
         if kind == "random":
             random.setdefault(str(size), []).append(float(values.mean()))
