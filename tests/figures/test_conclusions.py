@@ -11,8 +11,7 @@ from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
 from util.show import conclusions
-from util.show.conclusions import stored
-from util.show.part import sentences
+from util.show.part import sentences, stored
 from util.show.words import in_words, listed, none_or, sign, written
 from util.stats.intervals import Interval, detectable
 

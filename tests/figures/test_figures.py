@@ -15,7 +15,7 @@ from util.figures import FIGURES
 from util.figures.induction_scores import show as induction_show
 from util.show import files, style
 from util.show.draw import Grid, draw, matrix
-from util.show.head_map import colour_limit, head_map, print_in_cells, short_number, without_zero
+from util.show.panels import colour_limit, head_map, print_in_cells, short_number, without_zero
 from util.stats.intervals import Intervals
 from util.stats.undefined import IN_VALUES
 from util.study.study import Study

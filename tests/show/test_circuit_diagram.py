@@ -15,7 +15,7 @@ from util.roles.rules import Role
 from util.show import circuit_diagram as diagram
 from util.show.circuit_diagram import Edge, Node, circuit_graph, circuit_grid
 from util.show.draw import draw
-from util.show.head_map import short_number
+from util.show.panels import short_number
 from util.show.style import COLUMN, ROLES, WIDTH
 from util.stats.intervals import Interval
 

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.lines import Line2D
 
 from tests.figures.legible import faults
-from util.show.draw import Grid, draw, matrix, room
-from util.show.style import COLUMN, WIDTH, headline_of
+from util.show.draw import Grid, draw, headline_of, matrix, room
+from util.show.style import COLUMN, WIDTH
 
 
 @pytest.mark.parametrize(("width", "columns"), [(WIDTH, 3), (COLUMN, 2)])

@@ -11,7 +11,8 @@ from matplotlib.colors import to_rgb
 from util import paths
 from util.roles.rules import Role
 from util.show import style
-from util.show.style import ROLES, ink
+from util.show.panels import ink
+from util.show.style import ROLES
 
 FILES = sorted((paths.root() / "util" / "figures").rglob("*.py"))
 NOT_OURS = {"style.py", "paper_plots.py"}  # the palette itself, and figures in the colours of a paper

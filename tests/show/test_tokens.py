@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from tests.figures.legible import LONG_NAME, faults
 from util.show import style
 from util.show.draw import draw
-from util.show.tokens import token_grid, visible
+from util.show.panels import token_grid, visible
 
 DEMONSTRATION = ["gr", "ape", " shark", ":", "Foo", "\n\n"]
 TOKENS = ["<|endoftext|>", "A", " list", " of", " sequences", ".", "\n\n", *DEMONSTRATION * 10, "kiwi", " dog", ":"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from util.study import store
-from util.study.store import Damaged, Record, decode, encode, kept, place_of, read, write
+from util.study.records import Damaged, Record, decode, encode, kept, place_of, read, write
 
 REQUEST = {"measure": "a measure", "model": "some/model", "n": 3}
 DATA = {

@@ -6,8 +6,7 @@ from util import paths
 from util.commands.arguments import Folder, Words
 from util.figures import FIGURES
 from util.show import files
-from util.show.conclusions import figure_of, stored
-from util.show.part import drawn
+from util.show.part import drawn, figure_of, stored
 from util.show.style import WIDTH
 from util.study.exports import check_folder
 

@@ -29,7 +29,7 @@ from util.prompts import word_pairs
 from util.scores.units import SORTS, Sort, write_scores
 from util.study.checked import Natural, Share, Text
 from util.study.model import Model
-from util.study.store import Record
+from util.study.records import Record
 from util.study.study import Study
 
 Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation

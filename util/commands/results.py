@@ -16,7 +16,7 @@ from util import paths
 from util.commands.arguments import Folder
 from util.show import files
 from util.stats.intervals import Intervals
-from util.study import exports, store
+from util.study import exports
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ class Out:
         holds the result of another request, unless it is overwritten.
         """
         request = json.loads(json.dumps({"measure": command, **study.model.request, **asked}))
-        folder = self.out or paths.output("commands") / store.place_of(request, Path()).stem
+        from util.study.records import place_of  # imports torch
+
+        folder = self.out or paths.output("commands") / place_of(request, Path()).stem
         exports.check_folder(folder, "out")
         if not self.overwrite:
             cure = "choose another folder, or replace it with --overwrite"

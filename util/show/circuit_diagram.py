@@ -21,8 +21,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.typing import ColorType
 
 from util.show.draw import Grid, room
-from util.show.head_map import short_number
-from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook, ink
+from util.show.panels import ink, short_number
+from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook
 from util.stats.intervals import Interval
 
 Place: TypeAlias = Any  # an array [2] of points

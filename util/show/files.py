@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 from util import paths
 from util.models.table import PACKAGED
-from util.show.style import headline_of
+from util.show.draw import headline_of
 from util.stats.undefined import IN_VALUES
 
 if TYPE_CHECKING:

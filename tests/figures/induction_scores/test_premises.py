@@ -17,8 +17,7 @@ from util.figures.induction_scores.premises import PremisesStudy, samples
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import load_ICL_model
 from util.prompts import classification
-from util.study.model import Model
-from util.study.provenance import digest
+from util.study.model import Model, digest
 from util.study.study import Study
 
 CONTEXT = 96  # the prompts of the tasks have up to 92 tokens

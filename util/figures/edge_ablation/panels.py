@@ -16,10 +16,9 @@ from util.edges import names
 from util.edges.edge import TYPE_PAIRS, Edge
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.draw import Floats, Grid
-from util.show.head_map import short_number
-from util.show.panels import colour_bar, excludes_0, intervals, name_rows
+from util.show.panels import colour_bar, excludes_0, ink, intervals, name_rows, points, short_number
 from util.show.part import Values
-from util.show.style import BLUE, GREY, PALE_RED, RED, ink, points
+from util.show.style import BLUE, GREY, PALE_RED, RED
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]

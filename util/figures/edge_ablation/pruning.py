@@ -27,7 +27,7 @@ from util.scores import token_types
 from util.scores.pruning import Pruning, prune
 from util.scores.token_types import METHOD, REDUCE
 from util.scores.units import SORTS, Circuit, Floats, Sort, random_living, read_scores
-from util.study.store import Record
+from util.study.records import Record
 from util.study.study import Study
 
 SCORE = {"method": METHOD, "reduce": REDUCE}

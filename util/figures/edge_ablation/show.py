@@ -18,8 +18,7 @@ from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
-from util.show.conclusions import title
-from util.show.part import Figure, Part, Values
+from util.show.part import Figure, Part, Values, title
 from util.show.words import in_words, listed, say, written
 
 

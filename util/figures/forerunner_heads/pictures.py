@@ -18,9 +18,9 @@ from util.figures.forerunner_heads.cuts import TITLES
 from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE
 from util.show import panels
 from util.show.draw import Grid, name_beside
-from util.show.panels import colour_bar
+from util.show.panels import colour_bar, points
 from util.show.part import Values
-from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES, points
+from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
 from util.stats.heads import head_name
 from util.stats.intervals import Interval
 

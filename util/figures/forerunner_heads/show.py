@@ -14,8 +14,7 @@ from util.figures.forerunner_heads.conclude import beyond_chance, conclude
 from util.figures.forerunner_heads.cuts import TITLES
 from util.figures.forerunner_heads.numbers import EVERYWHERE
 from util.figures.forerunner_heads.pictures import LABELS, frequent_on
-from util.show.conclusions import title
-from util.show.part import Figure, Part, Values
+from util.show.part import Figure, Part, Values, title
 from util.show.words import say
 from util.stats.answers import TERMS
 from util.stats.intervals import Interval, signed

@@ -15,7 +15,7 @@ from util.engine.batches import TOKEN_BUDGET, Row, context_length
 from util.load_model_and_data import reference_texts
 from util.prompts.prompt import with_bos
 from util.study.checked import Count, Text, checked
-from util.study.provenance import digest
+from util.study.model import digest
 from util.study.records import Measurement
 
 SAMPLE_TOKENS = 3000

@@ -20,8 +20,7 @@ from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
 from util.show.claims import says as claims_say
-from util.show.conclusions import title
-from util.show.part import Figure, Part, Values
+from util.show.part import Figure, Part, Values, title
 from util.show.words import in_words, interval_at, listed, none_or, say, sign, written
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, detectable

@@ -41,7 +41,7 @@ from util.scores.graph import ComponentGraph
 from util.scores.paths import path_effects
 from util.show import files
 from util.stats.heads import Head, top
-from util.study.provenance import digest, lists_digest
+from util.study.model import digest, lists_digest
 from util.study.study import Study
 
 Arrays = dict[str, Any]

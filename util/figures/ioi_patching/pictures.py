@@ -16,8 +16,18 @@ from util.figures.ioi_patching.numbers import CHANNELS, EAP, EAP_IG, EXACT, SHOW
 from util.scores.evaluation import SHARES
 from util.show import files
 from util.show.draw import Grid, Panel, name_beside, room
-from util.show.head_map import colour_bar, colour_limit, count_ticks, print_in_cells, short_number
-from util.show.panels import SMALL, curve, heads, name_columns, triples
+from util.show.panels import (
+    SMALL,
+    colour_bar,
+    colour_limit,
+    count_ticks,
+    curve,
+    heads,
+    name_columns,
+    print_in_cells,
+    short_number,
+    triples,
+)
 from util.show.panels import intervals as points_of
 from util.show.part import Values
 from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, RED
@@ -156,11 +166,11 @@ def activations(values: Values) -> Grid:
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
     low, high = np.percentile(lengths, (5, 95))
-    image = ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
+    ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
     ax.set_yticks(count_ticks(len(lengths), 8))
     ax.set(ylabel="layer", title="all layers: norm of z, mean of the layer's heads")
-    colour_bar(image, ax, label="norm", location="right", pad=0.01, extend="both", aspect=20)
+    colour_bar(ax.figure, [ax], "norm", location="right", pad=0.01, extend="both", aspect=20)
 
 
 def differences(values: Values) -> Grid:
@@ -272,7 +282,7 @@ def _paths(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) -> No
     ax.set_xticks(places, names, rotation=90, fontsize=SMALL)
     ax.set_yticks(places, names, fontsize=SMALL)
     ax.set(xlabel="receiver", ylabel="sender")
-    colour_bar(image, ax, label="share of the whole effect", aspect=25)
+    colour_bar(ax.figure, [ax], "share of the whole effect", location="right")
 
 
 def edge_circuits(values: Values) -> Grid | None:
