@@ -107,9 +107,12 @@ class Study(Records):
     @property
     def description(self) -> str:
         """The model in words, as its records have it; its title where nothing of it was measured."""
-        own = [record for record in self._records.values() if record.request.items() >= self.model.request.items()]
-        described = [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
-        found = own[0].provenance["model"] if own else next(iter(described), self.model.title)
+        own = self.model.request.items()
+        found, *_ = (
+            *(record.provenance["model"] for record in self._records.values() if record.request.items() >= own),
+            *(arrays["description"] for arrays in self._arrays.values() if "description" in arrays),
+            self.model.title,
+        )
         twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
         return "".join([self.model.title, *found.partition(":")[1:]]) if twin else found
 
