@@ -35,7 +35,8 @@ def faults(figure: Figure, smallest: float = SMALLEST) -> list[str]:
     found = [f"{_name(text)} has {size:.1f} points" for text, size in zip(texts, sizes, strict=True) if size < smallest]
     edge = np.array([figure.bbox.width, figure.bbox.height])
     for text, box in zip(texts, boxes, strict=True):
-        if (box.vertices < -1).any() or (box.vertices > edge + 1).any():
+        corners = np.asarray(box.vertices)
+        if (corners < -1).any() or (corners > edge + 1).any():
             found.append(f"{_name(text)} is cut off at the figure's edge")
     for (first, one), (second, other) in combinations(zip(texts, boxes, strict=True), 2):
         if one.intersects_path(other, filled=True):

@@ -1,7 +1,9 @@
 """The road of a number, from a notebook's cell to a forward pass and to a picture: few frames, few files."""
 
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ ROOT = Path(util.__file__).parent
 BELOW = ("engine", "prompts", "models", "load_model_and_data.py")  # what every number passes, whatever the figure
 
 
+@cache
 def place(code):
     """A callable of util as (file, name); None for all others, and for what is not counted."""
     file = Path(code.co_filename)
@@ -22,7 +25,8 @@ def place(code):
 
 def traced(call):
     """The callables of util that a call runs, and the frames of util on the deepest way to a forward pass."""
-    callables, deepest = set(), []
+    callables: set[Any] = set()
+    deepest: list[Any] = []
 
     def watch(frame, event, _):
         nonlocal deepest
@@ -46,8 +50,8 @@ def traced(call):
 @pytest.mark.parametrize(
     ("stem", "part", "settings", "most_frames", "most_files"),
     [
-        ("forerunner_heads", "counts", {"prompts": 8, "untrained_control": False}, 8, 14),
-        ("ioi_patching", "p5", {}, 6, 15),
+        ("forerunner_heads", "counts", {"prompts": 4, "k": 1, "untrained_control": False}, 8, 14),
+        ("ioi_patching", "p5", {}, 6, 14),
     ],
 )
 def test_a_number_takes_few_frames_to_a_forward_pass_and_few_files_to_a_picture(
