@@ -73,7 +73,7 @@ def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
         return list(figure.concludes(values))
     parts = [part for part in figure.parts.values() if bool(part.measure) == measured]
     said = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
-    return [f"{sentence.rstrip('.')}." for sentence in said if sentence]
+    return [f"{sentence.rstrip('.')}." for sentence in dict.fromkeys(said) if sentence]
 
 
 @dataclass(frozen=True)
