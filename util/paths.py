@@ -17,6 +17,8 @@ import sys
 from hashlib import sha256
 from pathlib import Path, PurePath
 
+from filelock import AcquireReturnProxy, FileLock, Timeout
+
 KINDS = {"figures": "figures", "values": "data/values", "cards": "data/cards", "commands": "commands"}
 
 
@@ -77,6 +79,20 @@ def model_folder(model: str) -> str:
         name = os.path.realpath(place)
     plain = re.sub(r"[^a-z0-9._]+", "-", PurePath(name).name.lower())[:60].strip("-.") or "model"
     return plain if plain == name else f"{plain}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def locked(file: Path, doing: str) -> AcquireReturnProxy:
+    """Take the lock of a file, for a `with` block; it is kept in `<file>.lock`.
+
+    Where another process holds it, this one says that it waits for "another process that <doing>", and waits.
+    Raises OSError where the folder cannot be written to.
+    """
+    lock = FileLock(f"{file}.lock")
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        print(f"waiting for another process that {doing}", file=sys.stderr, flush=True)
+        return lock.acquire()
 
 
 def _named(variable: str) -> Path | None:

@@ -11,8 +11,7 @@ from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
 from util import paths
-from util.show import conclusions
-from util.show.part import sentences
+from util.show.part import figure_of, sentences, stored
 
 HEAD = (
     '<!DOCTYPE html><meta charset="utf-8"><style>body {max-width: 50em; margin: auto; font-family: sans-serif}</style>'
@@ -48,9 +47,8 @@ def write(model: str, executed: Path, out: Path) -> Path:
 
 def findings(stem: str, model: str) -> list[str]:
     """What the stored values of a figure say of a model, in sentences."""
-    values = conclusions.stored(stem, model)
-    figure = conclusions.figure_of(stem)
-    return sentences(figure, values, measured=True) if values else ["No values are stored."]
+    values = stored(stem, model)
+    return sentences(figure_of(stem), values, measured=True) if values else ["No values are stored."]
 
 
 if __name__ == "__main__":

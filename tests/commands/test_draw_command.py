@@ -10,8 +10,8 @@ from PIL import Image
 from util import paths
 from util.commands.frame import main
 from util.figures import FIGURES
-from util.show.conclusions import figure_of
 from util.show.files import VISIBLE
+from util.show.part import figure_of
 
 MODELS = {"embedded": "", "smollm2": "smollm2"}
 OLD = {"smollm2": ("role_atlas",)}  # measured before parts were data; `make figures` renews them

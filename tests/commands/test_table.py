@@ -18,7 +18,7 @@ from util.show.files import plain
 from util.stats.heads import layer_matched, top
 from util.stats.intervals import accuracy
 from util.study import model as model_room
-from util.study import store
+from util.study import records
 from util.study.checked import as_list
 from util.study.study import Study
 
@@ -77,7 +77,7 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     if name == "means":
         main([name, *words, *SMALL[name]])
         lines = capsys.readouterr().out.splitlines()
-        made = [store.decode(Path(line).read_bytes()).request for line in lines if line.endswith(".pickle")]
+        made = [records.decode(Path(line).read_bytes()).request for line in lines if line.endswith(".pickle")]
         assert [(one["part"], one["mode"], one["reference_prompts"]) for one in made] == [
             ("means", "mean", 8), ("means", "input_mean", 8)
         ]  # fmt: skip

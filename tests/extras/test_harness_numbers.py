@@ -24,8 +24,11 @@ from util.models.embedded import path  # noqa: E402
 from util.prompts import classification, induction_pattern  # noqa: E402
 from util.prompts.prompt import Layout  # noqa: E402
 from util.stats.answers import label_mass, which_label  # noqa: E402
-from util.study.model import Model  # noqa: E402
-from util.study.provenance import tokenizer_digest, weights_digest  # noqa: E402
+from util.study.model import (
+    Model,  # noqa: E402
+    tokenizer_digest,
+    weights_digest,
+)
 
 HEADS = ((2, 1), (2, 2), (3, 0))
 EDITS = {

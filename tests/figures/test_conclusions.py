@@ -10,13 +10,10 @@ import pytest
 from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.show import conclusions
-from util.show.conclusions import stored
-from util.show.part import sentences
-from util.show.words import in_words, listed, none_or, sign, written
+from util.show.part import conclusions, figure_of, sentences, stored
 from util.stats.intervals import Interval, detectable
 
-SENTENCES = {stem: partial(sentences, conclusions.figure_of(stem), measured=True) for stem in FIGURES}
+SENTENCES = {stem: partial(sentences, figure_of(stem), measured=True) for stem in FIGURES}
 
 
 def said(stem, model="smollm2", **changed):
@@ -45,12 +42,11 @@ def test_every_interval_of_a_conclusion_is_stored(stem, model):
 
 @pytest.mark.parametrize("stem", FIGURES)
 def test_conclusions_are_of_both_models_each_under_its_name(stem):
-    shown = conclusions.of(stem, "embedded")
+    shown = conclusions(stem, "embedded")
     both = ["embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised"]
     before = ["whichever the model"] * (stem == "toy_induction_head")
     assert [*shown.sentences] == before + both
-    text = shown._repr_markdown_()
-    assert text.count("\n- ") + text.startswith("- ") == sum(map(len, shown.sentences.values()))
+    assert shown._repr_markdown_().count("\n- ") == sum(map(len, shown.sentences.values()))
     for model, found in zip(FOLDERS, map(shown.sentences.get, both), strict=True):
         assert found is not None
         assert "\n".join(found).startswith(said(stem, model))
@@ -59,11 +55,11 @@ def test_conclusions_are_of_both_models_each_under_its_name(stem):
 def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
     """Its values are those that were written last; a model without any has no text."""
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    assert len(conclusions.of("forerunner_heads", "my/model").sentences) == 2
+    assert len(conclusions("forerunner_heads", "my/model").sentences) == 2
     (paths.output("values", "my/model") / "forerunner_heads.json").write_text(
         json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"})
     )
-    assert [*conclusions.of("forerunner_heads", "my/model").sentences][2] == "mine"
+    assert [*conclusions("forerunner_heads", "my/model").sentences][2] == "mine"
     assert stored("forerunner_heads", "my/model") is None  # the clone has none of it
 
 
@@ -197,10 +193,3 @@ def test_a_count_of_a_role_has_its_units_and_the_smallest_effect_that_would_be_s
     old = {role: {name: found[name] for name in ("tested", "heads")} for role, found in roles.items()}
     before = said("role_atlas", "embedded", roles=old)
     assert "Four induction heads (4 tested): L2H4" in before and "duplicate-token (1 tested)" in before
-
-
-def test_words_of_sentences():
-    assert (in_words(0), in_words(7), in_words(1519), none_or(0)) == ("no", "seven", "1,519", "none")
-    assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
-    assert (written([4, 3, 5]), written([-0.004, -0.2, 0.1])) == ("4 [3, 5]", "0.00 [-0.20, 0.10]")
-    assert [sign(triple) for triple in ([1, 0.5, 2], [-1, -2, -0.5], [1, -1, 2], [None, None, None])] == [1, -1, 0, 0]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.golden import compare, make
-from util.study import store
+from util.study import records
 
 REQUEST = {"measure": "figure", "model": "toy"}
 
 
 def keep(request, data, folder):
-    store.write(store.Record(request, {"device": "cpu"}, data), folder)
+    records.write(records.Record(request, {"device": "cpu"}, data), folder)
 
 
 def test_an_export_has_what_was_saved_and_one_bit_is_seen(tmp_path, capsys):

@@ -14,16 +14,15 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
-    "paths", "locks", "stats", "prompts", "models", "show", "engine", "load_model_and_data", "study",
+    "paths", "stats", "prompts", "models", "show", "engine", "load_model_and_data", "study",
     "edges", "roles", "scores", "inference", "figures", "card", "extras", "commands", "__main__",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
-    "util.paths", "util.locks", "util.stats", "util.models.table",
+    "util.paths", "util.stats", "util.models.table",
     "util.show", "util.show.files",
-    "util.study.store",
     "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
     "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES

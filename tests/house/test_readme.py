@@ -80,4 +80,4 @@ def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
 
 
 def test_the_claims_of_readme_are_the_stored_verdicts():
-    assert claims_table() in README, "put what util.show.conclusions.claims_table() gives into README"
+    assert claims_table() in README, "put what util.show.claims.claims_table() gives into README"

@@ -18,8 +18,8 @@ from tests.stored import FOLDERS, values
 from util import paths
 from util.figures import FIGURES
 from util.load_model_and_data import load_ICL_model
-from util.show import conclusions
 from util.show.files import VISIBLE
+from util.show.part import conclusions
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -257,4 +257,4 @@ def test_a_notebook_ends_with_what_it_shows(file):
     shown = output.data["text/markdown"]
     assert "**embedded**\n" in shown and "\n**SmolLM2-135M-Instruct" in shown and shown.count("\n- ") > 5
     stem = file.stem.partition("_")[2]
-    assert shown == str(conclusions.of(stem, "embedded"))
+    assert shown == str(conclusions(stem, "embedded"))

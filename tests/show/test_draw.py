@@ -1,14 +1,20 @@
-"""Pictures of panels: all of them are drawn, in as many columns as fit."""
+"""Pictures of panels: all of them are drawn, in as many columns as fit, with room for all texts."""
 
+import io
 from functools import partial
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.lines import Line2D
+from PIL import Image
 
-from tests.figures.legible import faults
-from util.show.draw import Grid, draw, matrix, room
-from util.show.style import COLUMN, WIDTH, headline_of
+from tests.figures.legible import LONG_NAME, faults
+from util.show import draw as drawing
+from util.show.draw import Grid, broken, columns_of, draw, headline_of, matrix, room
+from util.show.style import COLUMN, WIDTH
+
+EYE = partial(matrix, values=np.eye(2))
 
 
 @pytest.mark.parametrize(("width", "columns"), [(WIDTH, 3), (COLUMN, 2)])
@@ -21,63 +27,85 @@ def test_panels_fold_at_the_width(width, columns):
     assert figure.get_size_inches()[0] == width and figure.get_suptitle() == "a title" and not faults(figure)
 
 
-def test_there_is_room_for_a_legend_and_what_spans_panels():
+def test_labels_of_panels_stand_in_one_legend_once_each_and_what_spans_panels_is_drawn():
+    def labelled(name):
+        return lambda ax: ax.plot([0, 1], [0, 1], label=name)
+
     seen: list = []
-    grid = Grid([partial(matrix, values=np.eye(2))] * 2, legend=[Line2D([], [], label="a line")],
-                finish=lambda figure, axes: seen.extend(axes))  # fmt: skip
+    grid = Grid(
+        [*map(labelled, "aab")],
+        legend=[Line2D([], [], label="c")],
+        finish=lambda figure, axes: seen.extend(axes),
+    )
     figure = draw(grid, None, "a subtitle")
-    assert len(seen) == 2 and [text.get_text() for text in figure.legends[0].get_texts()] == ["a line"]
-    assert not faults(figure)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"] and not faults(figure)
+    assert len(seen) == 3 and not draw(Grid([EYE]), "", "").legends
 
 
 def test_a_matrix_has_names_and_numbers():
     panel = partial(matrix, values=np.array([[0, 0.5]]), rows=["r"], columns=["a", "b"], numbers=True)
-    figure = draw(Grid([panel]), "", "")
-    (ax,) = figure.axes
+    (ax,) = draw(Grid([panel]), "", "").axes
     assert [text.get_text() for text in ax.texts] == ["0.5"]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["a", "b"]
 
 
-def labelled(name):
-    return lambda ax: ax.plot([0, 1], [0, 1], label=name)
-
-
-def test_labels_of_panels_stand_in_one_legend_once_each():
-    grid = Grid([labelled("a"), labelled("a"), labelled("b")], legend=[Line2D([], [], label="c")])
-    figure = draw(grid, "", "a subtitle")
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"] and not faults(figure)
-    assert not draw(Grid([partial(matrix, values=np.eye(2))]), "", "").legends
-
-
-def test_a_row_is_as_high_as_its_highest_panel_or_as_its_width_says():
+@pytest.mark.parametrize(
+    ("options", "width", "rooms"),
+    [
+        ({"least": 2.0, "height": [1.0, 2.0, 0.5, 0.7], "columns": 2}, WIDTH,
+         [(WIDTH / 2, 2.0)] * 2 + [(WIDTH / 2, 0.7)] * 2),
+        ({"columns": 4, "height": lambda width: 2 * width}, WIDTH, [(WIDTH / 4, WIDTH / 2)] * 4),
+        ({"least": 2.0, "wide": [3], "height": [1, 1, 1, 2]}, COLUMN, [(COLUMN, 1.0)] * 3 + [(COLUMN, 2.0)]),
+        ({"wide": [3], "height": 1}, WIDTH, [(WIDTH / 3, 1.0)] * 3 + [(WIDTH, 1.0)]),
+    ],
+)  # fmt: skip
+def test_a_row_is_as_high_as_its_highest_panel_or_as_its_width_says(options, width, rooms):
     seen: list = []
-    panels = [lambda ax: seen.append(room(ax))] * 4
-    draw(Grid(panels, least=2.0, height=[1.0, 2.0, 0.5, 0.7], columns=2), "", "", WIDTH)
-    assert seen == [(WIDTH / 2, 2.0)] * 2 + [(WIDTH / 2, 0.7)] * 2
-    seen.clear()
-    draw(Grid(panels, columns=4, height=lambda width: 2 * width), "", "", WIDTH)
-    assert seen == [(WIDTH / 4, WIDTH / 2)] * 4
-    seen.clear()
-    draw(Grid(panels, least=2.0, wide=[3], height=[1, 1, 1, 2]), "", "", COLUMN)
-    assert seen == [(COLUMN, 1.0)] * 3 + [(COLUMN, 2.0)]
-    seen.clear()
-    draw(Grid(panels[:3], wide=[2]), "", "", WIDTH)
-    assert [width for width, _ in seen] == [WIDTH / 2, WIDTH / 2, WIDTH]
+    draw(Grid([lambda ax: seen.append(room(ax))] * 4, **options), "", "", width)
+    np.testing.assert_allclose(seen, rooms)
 
 
-def test_shared_axes_have_labels_at_the_left_and_where_none_is_below():
-    def panel(ax):
-        ax.set(xlabel="x", ylabel="y")
-
-    axes = draw(Grid([panel] * 5, columns=3, share="xy"), "", "").axes
-    assert [ax.get_ylabel() for ax in axes] == ["y", "", "", "y", ""]
-    assert [ax.get_xlabel() for ax in axes] == ["", "", "x", "x", "x"]
-    alone = draw(Grid([panel] * 5, columns=3), "", "").axes
-    assert [ax.get_xlabel() + ax.get_ylabel() for ax in alone] == ["xy"] * 5
+@pytest.mark.parametrize(
+    ("share", "x", "y"), [("xy", ["", "", "x", "x", "x"], ["y", "", "", "y", ""]), ("", ["x"] * 5, ["y"] * 5)]
+)
+def test_shared_axes_have_labels_at_the_left_and_where_none_is_below(share, x, y):
+    axes = draw(Grid([lambda ax: ax.set(xlabel="x", ylabel="y")] * 5, columns=3, share=share), "", "").axes
+    assert [ax.get_xlabel() for ax in axes] == x and [ax.get_ylabel() for ax in axes] == y
 
 
 def test_a_dollar_in_a_name_is_a_dollar(tmp_path):
-    figure = draw(Grid([lambda ax: ax.plot([0, 1])]), "a head of a$b_{c$", "a$b_{c$, 8 prompts")
+    figure = draw(Grid([EYE]), "a head of a$b_{c$", "a$b_{c$, 8 prompts")
     figure.savefig(tmp_path / "figure.png")
     assert headline_of(figure) == ("a head of a$b_{c$", "a$b_{c$, 8 prompts")
+
+
+@pytest.mark.parametrize("width", [2.0, COLUMN, WIDTH])
+@pytest.mark.parametrize("finding", [None, "Seven of the heads of this model read the token before a label"])
+def test_a_headline_fits_its_figure_at_any_width(width, finding):
+    setting = f"{LONG_NAME}, financial_phrasebank, k = 4, 256 prompts of the held-out half"
+    figure = draw(Grid([EYE], height=2.0), finding, setting, width)
+    assert faults(figure) == [] and headline_of(figure) == (finding or "", setting)
+    [written] = [text for text in figure.texts if text.get_gid() == drawing.SETTING_ID]
+    assert float(written.get_fontsize()) < drawing.FINDING
+    assert figure.axes[0].bbox.y1 < written.get_window_extent().y0
+
+
+def test_a_figure_that_is_cropped_to_its_layout_keeps_its_headline():
+    """Jupyter saves so whatever a cell returns: titles stood outside of the layout and were cut off."""
+    figure, pad = draw(Grid([EYE], height=3), "A finding", "a setting", 4), 2 * mpl.rcParams["savefig.pad_inches"]
+    figure.savefig(place := io.BytesIO(), bbox_inches="tight", dpi=100)
+    np.testing.assert_allclose(Image.open(place).size, 100 * (figure.get_size_inches() + pad), atol=1)
+
+
+def test_panels_are_spread_evenly():
+    spread = [columns_of(panels, 5.5, 1.3) for panels in (1, 3, 4, 5, 6, 9)]
+    assert spread == [1, 3, 4, 3, 3, 3]
+    assert columns_of(4, 3.3, 1.5) == 2 and columns_of(3, 1.0, 1.5) == 1
+
+
+@pytest.mark.parametrize("width", range(20, 300, 40))
+def test_an_interval_is_not_broken_into_two_lines(width):
+    text = "heads give 0.96 [0.90, 0.97] of it to the token before, 0.94 [0.90, 0.96] to another"
+    lines = broken(text, drawing.FINDING, width).split("\n")
+    assert " ".join(lines) == text
+    assert all(line.count("[") == line.count("]") for line in lines)

@@ -11,10 +11,9 @@ from matplotlib.colors import to_rgb
 from util import paths
 from util.roles.rules import Role
 from util.show import style
-from util.show.style import ROLES, ink
+from util.show.panels import ink
+from util.show.style import ROLES
 
-FILES = sorted((paths.root() / "util" / "figures").rglob("*.py"))
-NOT_OURS = {"style.py", "paper_plots.py"}  # the palette itself, and figures in the colours of a paper
 VISIONS = {  # of linear red, green and blue; Machado, Oliveira & Fernandes 2009, severity 1
     "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -44,23 +43,12 @@ def test_no_two_roles_can_be_taken_for_each_other_or_for_whole_ablated_and_contr
             assert distance > APART, (one, other)
 
 
-def test_every_role_has_a_colour_and_letters_of_its_own():
-    assert set(ROLES) == set(Role)
-    assert len({look.colour for look in ROLES.values()}) == len({look.letters for look in ROLES.values()}) == len(Role)
+def test_every_role_has_letters_of_its_own_and_letters_on_a_colour_can_be_read():
+    assert {*ROLES} == {*Role} and len({look.letters for look in ROLES.values()}) == len(Role)
+    assert (ink("white"), ink("#6e2d13"), ink((1.0, 1.0, 0.0, 1.0))) == ("black", "white", "black")
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(paths.root())))
+@pytest.mark.parametrize("file", sorted((paths.root() / "util" / "figures").rglob("*.py")), ids=lambda file: file.name)
 def test_colours_are_named_in_one_file(file: Path):
     """So no figure gives a role a colour of its own, nor a role's colour to anything else."""
-    written = re.findall(r"[\"'](#[0-9a-fA-F]{6}|tab:\w+|C\d)[\"']", file.read_text(encoding="utf-8"))
-    assert file.name in NOT_OURS or written == []
-
-
-def test_the_other_colours_of_the_palette_are_no_roles():
-    named = [value for name, value in vars(style).items() if name.isupper() and isinstance(value, str)]
-    others = {colour for colour in named if colour.startswith("#")}
-    assert len(others) > 6 and not others & {look.colour for look in ROLES.values()}
-
-
-def test_letters_on_a_colour_can_be_read():
-    assert (ink("white"), ink("#6e2d13"), ink((1.0, 1.0, 0.0, 1.0))) == ("black", "white", "black")
+    assert re.findall(r"[\"'](#[0-9a-fA-F]{6}|tab:\w+|C\d)[\"']", file.read_text(encoding="utf-8")) == []

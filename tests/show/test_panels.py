@@ -1,14 +1,18 @@
-"""Kinds of panel: what is drawn of numbers, where it stands, and that it can be read."""
+"""Kinds of panel: what is drawn of numbers and tokens, where it stands, and that it can be read."""
 
+import warnings
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
 
-from tests.figures.legible import SHAPES, faults
+from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.show import panels
 from util.show.draw import Grid, draw
+from util.show.panels import colour_limit, short_number, token_grid, visible, without_zero
 from util.show.part import Figure, Part, drawn, sentences
 from util.show.style import BLUE, COLUMN, RED, WIDTH
 
@@ -19,22 +23,43 @@ def shown(panel, width=WIDTH, **grid):
     return figure
 
 
+# ------------------------------------------------------------------------------------------------ maps of heads
+
+
 @pytest.mark.parametrize("width", [COLUMN, WIDTH])
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
-def test_a_map_of_heads_has_numbers_where_they_can_be_read(layers, heads, width):
+def test_a_map_of_heads_counts_from_0_and_has_numbers_where_they_can_be_read(layers, heads, width):
     values = np.arange(layers * heads).reshape(layers, heads) / (layers * heads)
-    texts = {(0, 1): "1", (layers - 1, heads - 1): "999"}
+    places = {"1": (0, 1), "999": (layers - 1, heads - 1)}
+    texts = {place: text for text, place in places.items()}
     panel = partial(panels.heads, values=values, limits=(0.25, 1), title="a map", texts=texts, bar="share")
     ax, bar = shown(panel, width, height=1.8).axes
     (image,) = ax.get_images()
     np.testing.assert_array_equal(image.get_array(), values.T)
     assert image.get_clim() == (0.25, 1) and ax.get_title() == "a map"
-    written = {text.get_text(): text.get_position() for text in ax.texts}
-    places = {"1": (0, 1), "999": (layers - 1, heads - 1)}
-    assert written == (
-        places if (layers, heads) in ((4, 8), (12, 12)) and (width - panels.AXIS) / layers >= 0.24 else {}
-    )
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer", "head") and ax.get_ylim() == (-0.5, heads - 0.5)
+    for axis, count in ((ax.xaxis, layers), (ax.yaxis, heads)):
+        ticks = axis.get_ticklocs().tolist()
+        assert ticks[0] == 0 and len(ticks) >= 3 and ticks[-1] < count and {*np.diff(ticks, 2)} <= {0}
+    fit = (layers, heads) in ((4, 8), (12, 12)) and (width - panels.AXIS) / layers >= 0.24
+    assert {text.get_text(): text.get_position() for text in ax.texts} == (places if fit else {})
     assert "share" in (bar.get_ylabel(), bar.get_xlabel())
+
+
+def test_a_map_without_limits_is_symmetric_and_none_saturates_and_its_texts_stand_out():
+    panel = partial(panels.heads, values=np.array([[0.0, -3.0, np.nan], [1, 1, 1]]), texts={(0, 0): "a", (0, 1): "b"})
+    (ax,) = shown(panel).axes
+    assert ax.get_images()[0].get_clim() == (-3, 3) and colour_limit(np.zeros((2, 2))) == 1
+    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [("a", "black"), ("b", "white")]
+
+
+def test_numbers_in_cells_have_three_characters_at_most():
+    numbers = (0.444, -0.26, -2.54, 12.4, 10.0, 1.0, 0.0, -9.98, 9.949)
+    assert list(map(short_number, numbers)) == [".44", "-.26", "-2.5", "12", "10", "1.0", ".00", "-10", "9.9"]
+    assert without_zero(10.0, 2) == "10.00" and without_zero(-0.5, 2) == "-.50"
+
+
+# ------------------------------------------------------------------------------------------------ curves and intervals
 
 
 def test_a_curve_has_a_band_and_a_floor():
@@ -69,7 +94,49 @@ def test_intervals_that_hold_0_are_empty_and_have_no_number(upright):
 def test_a_part_without_a_picture_and_a_model_with_conclusions_of_its_own():
     part = Part(lambda arrays, settings: {}, "measure", lambda values: ["a title"], panels=lambda values: None)
     assert drawn(part, {}) is None and drawn(Part(part.numbers), {}) is None
-    figure = Figure("stem", object, {"part": part})
-    assert sentences(figure, {}, measured=True) == ["a title."]
+    assert sentences(Figure("stem", object, {"part": part}), {}, measured=True) == ["a title."]
     own = Figure("stem", object, {"part": part}, concludes=lambda values: ["Primary endpoint: 3."])
     assert sentences(own, {}, measured=True) == ["Primary endpoint: 3."] and not sentences(own, {}, measured=False)
+
+
+# ------------------------------------------------------------------------------------------------ tokens
+
+TOKENS = ["<|endoftext|>", "A", " list", ".", "\n\n", *["gr", "ape", " shark", ":", "Foo", "\n\n"] * 10, "kiwi", ":"]
+ODD = ["<script>alert('1')</script>", " $x_1$", "\t", "\r\n", "語", "\u202e", "e\u0301", "&amp;", "�", "🙂", "\x00"]
+SHOWN = {  # of a token
+    " a b": "·a·b", "\n\n": "↵↵", "\t\r": "⇥\\u000d", "\x00\u202e": "\\u0000\\u202e", "e\u0301": "e\\u0301",
+    "語": "\\u8a9e", "<b>": "<b>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("token", SHOWN)
+def test_what_would_not_be_seen_has_a_sign(token):
+    assert visible(token) == SHOWN[token]
+
+
+@pytest.mark.parametrize("width", [COLUMN, WIDTH])
+@pytest.mark.parametrize(
+    ("tokens", "count"),
+    [(TOKENS, 2), (ODD * 2, 1), (["supercalifragilistic", " \n", "a"], 1), ([" word"] * 100, 1)],
+    ids=["two rows", "odd signs", "a long token", "a long prompt"],
+)
+def test_a_picture_of_tokens_can_be_read_at_any_width(tokens, count, width, tmp_path):
+    weights = np.random.default_rng(0).dirichlet(np.full(len(tokens), 0.05), count)
+    names = [f"L{number}H3 from a token" for number in range(count)]
+    grid = token_grid(tokens, weights, names, [len(tokens) - 1, 9][:count])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a letter that the font does not have is one
+        figure = draw(grid, "From the last colon this head attends to the labels", f"{LONG_NAME}, wordseq1", width)
+        figure.savefig(tmp_path / "rows.png")
+    assert faults(figure) == [] and figure.get_figwidth() == width
+
+
+def test_shades_weights_and_frames_are_those_of_the_row():
+    [ax] = draw(token_grid(["a", "b\n", "c"], np.array([[0.6, 0.03, 0.0]]), ["row"], [1]), None, "toy").axes
+    faces = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_fill()]
+    [frame] = [patch for patch in ax.patches if isinstance(patch, Rectangle) and not patch.get_fill()]
+    brightness = [sum(to_rgba(face.get_facecolor())[:3]) for face in faces]
+    assert brightness[0] < brightness[1] < brightness[2] == 3 and frame.get_xy() == faces[1].get_xy()
+    texts = {text.get_text(): text.get_color() for text in ax.texts}
+    assert list(texts) == ["a", ".60", "b↵", "c"] and texts["a"] == "white" and texts["c"] == "0.75"
+    assert faces[2].get_xy()[0] == 0 < faces[2].get_xy()[1]  # a line end of the prompt ends a line

@@ -2,11 +2,11 @@
 
 import pytest
 
-from util.show.words import say
+from util.show.words import in_words, listed, none_or, say, sign, written
 
 
 @pytest.mark.parametrize(
-    ("sentence", "values", "said"),
+    ("sentence", "values", "text"),
     [
         ("{n} {n:head is|heads are} frequent", {"n": 1}, "1 head is frequent"),
         ("{n:words} {n:head is|heads are} frequent", {"n": 0}, "No heads are frequent"),
@@ -19,5 +19,12 @@ from util.show.words import say
         ("{p:.3f}", {"p": 0.0476}, "0.048"),
     ],
 )
-def test_values_are_put_into_words(sentence, values, said):
-    assert say(sentence, **values) == said
+def test_values_are_put_into_words(sentence, values, text):
+    assert say(sentence, **values) == text
+
+
+def test_words_of_sentences():
+    assert (in_words(0), in_words(7), in_words(1519), none_or(0)) == ("no", "seven", "1,519", "none")
+    assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
+    assert (written([4, 3, 5]), written([-0.004, -0.2, 0.1])) == ("4 [3, 5]", "0.00 [-0.20, 0.10]")
+    assert [sign(triple) for triple in ([1, 0.5, 2], [-1, -2, -0.5], [1, -1, 2], [None, None, None])] == [1, -1, 0, 0]

@@ -1,4 +1,4 @@
-"""Records: what is measured once, checked arguments, and what makes a record another one."""
+"""Measurements: checked arguments, what is measured once, and what makes a record another one."""
 
 import copy
 from dataclasses import KW_ONLY, FrozenInstanceError
@@ -16,10 +16,10 @@ from util import paths
 from util.engine.call import UnsupportedModel
 from util.engine.finite import NotFinite
 from util.engine.handshake import prepare
-from util.prompts import words
-from util.study import provenance, records
+from util.study import model as model_room
+from util.study import records
 from util.study.checked import AsList, Count, Natural, Share, Text, checked
-from util.study.model import Model
+from util.study.model import Model, settings_digest, weights_digest
 from util.study.records import Measurement, joined
 
 
@@ -80,7 +80,6 @@ WRONG = {
     "k = -1: .*greater than or equal to 0": {"k": -1},
     "prompts = 0: .*greater than or equal to 1": {"prompts": 0},
     "k = 9: more than prompts = 8": {"k": 9},
-    "seed = 'a': ": {"seed": "a"},
     "share = 1.5: .*less than or equal to 1": {"share": 1.5},
     "model = '': name = '': ": {"model": ""},
     "model = None: name = None: ": {"model": None},
@@ -88,6 +87,7 @@ WRONG = {
     r"ks.0 = 'a': ": {"ks": ["a"]},
     r"ks = '\{1': this text is no list": {"ks": "{1"},
     "redo = 'perhaps': ": {"redo": "perhaps"},
+    r"k = 2.5: [^\n]*\nprompts = 0: ": {"k": 2.5, "prompts": 0},
 }
 
 
@@ -97,19 +97,13 @@ def test_every_wrong_argument_names_itself_and_what_is_allowed(message):
         Sums(**WRONG[message])
 
 
-def test_wrong_arguments_by_position_and_several_at_once_are_named_too():
-    with pytest.raises(ValueError, match=r"(?s)^k = 2.5: .*\nprompts = 0: ") as error:
-        Sums("embedded", "trec", 2.5, 0)
-    assert "pydantic" not in str(error.value) and "ArgsKwargs" not in str(error.value)
-
-
-def test_text_of_a_command_line_is_read():
+def test_arguments_are_read_from_text_by_position_and_again_by_replace(study):
     given = Sums(k="2", redo="false", ks="[1, 2]", share="0.5")
     assert (given.k, given.redo, given.ks, given.share) == (2, False, (1, 2), 0.5)
     assert Sums(ks="3").ks == Sums(ks=3).ks == (3,) and Sums(ks="3, 4").ks == (3, 4)
-
-
-def test_a_study_is_frozen_and_replace_checks_again(study):
+    with pytest.raises(ValueError, match="^k = 2.5: ") as error:
+        Sums("embedded", "trec", 2.5)
+    assert "pydantic" not in str(error.value) and "ArgsKwargs" not in str(error.value)
     with pytest.raises(FrozenInstanceError):
         study.k = 1
     other = study.replace(k=2)
@@ -120,9 +114,8 @@ def test_a_study_is_frozen_and_replace_checks_again(study):
 
 def test_the_request_needs_no_model(folder):
     study = Sums(str(folder), k=1)
-    assert study.request == {
-        "stem": "sums", **study.model.request, "schema": 1, "dataset": "trec", "k": 1, "prompts": 8, "seed": 0,
-    }  # fmt: skip
+    of_study = {"schema": 1, "dataset": "trec", "k": 1, "prompts": 8, "seed": 0}
+    assert study.request == {"stem": "sums", **study.model.request, **of_study}
     assert study.model.loaded is None and str(folder.parent) not in str(study.request)
 
 
@@ -137,15 +130,22 @@ def test_a_part_is_measured_once_and_loaded_afterwards_without_a_model(study, fo
 def test_a_block_that_is_not_finite_is_measured_again(study):
     numbers = iter([1.0, np.nan, 2.0, 3.0])
 
-    def measure(block):
-        return {"x": np.array([next(numbers)])}
-
     def run():
-        return study.measured_in_blocks(lambda: [[0], [1]], measure, joined("x"), part="blocks")
+        return study.measured_in_blocks(
+            lambda: [[0], [1]], lambda block: {"x": np.array([next(numbers)])}, joined("x"), part="blocks"
+        )
 
     with pytest.raises(NotFinite, match="'x' is nan"):
         run()
     assert run().data["x"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("by", ["", "numbers"])
+def test_blocks_are_joined_as_they_come_or_in_the_order_of_their_numbers(by):
+    blocks = [{"x": np.array([[3], [1]]), "numbers": [3, 1]}, {"x": np.array([[2]]), "numbers": [2]}]
+    found = joined("x", by=by)(blocks)
+    assert {*found} == {"x"} and found["x"].ravel().tolist() == ([1, 2, 3] if by else [3, 1, 2])
+    assert joined("x", axis=1)(blocks[:1] * 2)["x"].tolist() == [[3, 3], [1, 1]]
 
 
 def test_a_bar_says_what_is_measured_and_where_it_is_kept(study, capsys, monkeypatch):
@@ -161,67 +161,53 @@ def test_the_twin_has_other_weights_and_a_request_of_its_own(study):
     assert twin.request == {**study.request, "untrained_seed": 3} and twin.sum() != study.sum()
     assert Sums(Model(study.model.name, untrained_seed=3, verbose=False), folder=study.folder).sum() == twin.sum()
     assert study.twin().request == {**study.request, "untrained_seed": 0}
-    quantized = study.replace(model=Model(study.model.name, quantized=True))
-    assert not quantized.twin().model.quantized
+    assert not study.replace(model=Model(study.model.name, quantized=True)).twin().model.quantized
 
 
-def test_a_given_model_is_what_its_name_says(folder):
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("embedded", {}, "the request is for 'embedded'|the request is for 'generalist'"),
+        ("given:mine", {"dtype": "float64"}, "dtype float64 was asked for"),
+        ("given:mine", {"quantized": True}, "quantized = True was asked for"),
+    ],
+)
+def test_a_given_model_is_what_its_name_says(name, options, message, folder):
     pair = Model(str(folder), verbose=False).pair
     assert Model.given(*pair, str(folder)).loaded == pair
     assert Model.given(*pair, "given:mine").request["model"] == "given:mine"
-    with pytest.raises(ValueError, match="the request is for 'embedded'|the request is for 'generalist'"):
-        Model.given(*pair, "embedded")
-    with pytest.raises(ValueError, match="dtype float64 was asked for"):
-        Model.given(*pair, "given:mine", dtype="float64")
-    with pytest.raises(ValueError, match="quantized = True was asked for"):
-        Model.given(*pair, "given:mine", quantized=True)
-
-
-HALF_GONE = {
-    "columns of a projection": lambda model: model.model.layers[1].self_attn.v_proj.weight.data[:, 1:].zero_(),
-    "one head": lambda model: model.model.layers[0].self_attn.o_proj.weight.data[:, :8].zero_(),
-    "one number": lambda model: model.model.embed_tokens.weight.data[3, 5].add_(1e-3),
-    "a sign": lambda model: model.model.norm.weight.data[-1].neg_(),
-}
-
-
-@pytest.mark.parametrize("change", HALF_GONE)
-def test_no_weight_can_change_unnoticed(change, tmp_path, capsys):
-    model, tokenizer = toys.model(), toys.tokenizer()
-    Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
-    HALF_GONE[change](model)
-    Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
-    assert "weights" in capsys.readouterr().err
-    assert Sums.computed == ["sum", "sum"]
+    with pytest.raises(ValueError, match=message):
+        Model.given(*pair, name, **options)
 
 
 def _scaled(model):
     model.model.rotary_emb.inv_freq *= 2
 
 
-OTHER_SETTINGS = {
-    "rope_parameters": lambda m, _: m.config.rope_parameters.update(rope_type="linear", factor=8.0),
-    "rope_theta": lambda m, _: m.config.rope_parameters.update(rope_theta=100.0),
-    "rms_norm_eps": lambda m, _: setattr(m.config, "rms_norm_eps", 0.1),
-    "hidden_act": lambda m, _: setattr(m.config, "hidden_act", "gelu"),
-    "inv_freq": lambda m, _: _scaled(m),
-    "eps of a module": lambda m, _: setattr(m.model.layers[1].input_layernorm, "variance_epsilon", 0.1),
-    "scaling of a module": lambda m, _: setattr(m.model.layers[1].self_attn, "scaling", 0.1),
-    "act_fn of a module": lambda m, _: setattr(m.model.layers[1].mlp, "act_fn", torch.nn.GELU()),
-    "a factor of the model": lambda m, _: setattr(m, "logit_scale", 0.5),
-    "bos_token": lambda _, tokenizer: setattr(tokenizer, "bos_token", "<unk>"),
-    "add_bos_token": lambda _, tokenizer: setattr(tokenizer, "add_bos_token", "no"),
+CHANGES = {  # what decides a result, and what the message calls it
+    "columns of a projection": ("weights", lambda m, _: m.model.layers[1].self_attn.v_proj.weight.data[:, 1:].zero_()),
+    "one number": ("weights", lambda m, _: m.model.embed_tokens.weight.data[3, 5].add_(1e-3)),
+    "a sign": ("weights", lambda m, _: m.model.norm.weight.data[-1].neg_()),
+    "rope_parameters": ("settings", lambda m, _: m.config.rope_parameters.update(rope_type="linear", factor=8.0)),
+    "rms_norm_eps": ("settings", lambda m, _: setattr(m.config, "rms_norm_eps", 0.1)),
+    "inv_freq": ("settings", lambda m, _: _scaled(m)),
+    "eps of a module": ("settings", lambda m, _: setattr(m.model.layers[1].input_layernorm, "variance_epsilon", 0.1)),
+    "scaling of a module": ("settings", lambda m, _: setattr(m.model.layers[1].self_attn, "scaling", 0.1)),
+    "act_fn of a module": ("settings", lambda m, _: setattr(m.model.layers[1].mlp, "act_fn", torch.nn.GELU())),
+    "a factor of the model": ("settings", lambda m, _: setattr(m, "logit_scale", 0.5)),
+    "bos_token": ("settings", lambda _, tokenizer: setattr(tokenizer, "bos_token", "<unk>")),
+    "add_bos_token": ("settings", lambda _, tokenizer: setattr(tokenizer, "add_bos_token", "no")),
 }
 
 
-@pytest.mark.parametrize("change", OTHER_SETTINGS)
-def test_nothing_else_that_decides_a_result_can_change_unnoticed(change, tmp_path, capsys):
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_that_decides_a_result_can_change_unnoticed(change, tmp_path, capsys):
     model, tokenizer = toys.model(), copy.copy(toys.tokenizer())
     Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
-    OTHER_SETTINGS[change](model, tokenizer)
+    name, make = CHANGES[change]
+    make(model, tokenizer)
     Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
-    assert "settings" in capsys.readouterr().err
-    assert Sums.computed == ["sum", "sum"]
+    assert name in capsys.readouterr().err and Sums.computed == ["sum", "sum"]
 
 
 class Zero:
@@ -259,53 +245,30 @@ LONGROPE = {
 @pytest.mark.parametrize(("name", "changes"), [("gpt_neo", {}), ("phi3", LONGROPE), ("gemma3_text", {})])
 def test_settings_are_the_same_before_and_after_work_and_when_offloaded(name, changes):
     built = [architectures.build(name, **changes) for _ in range(2)]
-    first = provenance.settings_digest(built[0], toys.tokenizer())
+    first = settings_digest(built[0], toys.tokenizer())
     prepare(built[0])
     built[0](torch.zeros(1, 24, dtype=torch.long))
     cpu_offload(built[1], torch.device("cpu"))
-    assert {provenance.settings_digest(model, toys.tokenizer()) for model in built} == {first}
+    assert {settings_digest(model, toys.tokenizer()) for model in built} == {first}
 
 
-def test_the_digest_of_weights_is_of_names_shapes_dtypes_and_stored_buffers():
+def test_the_digest_of_weights_is_of_dtypes_and_stored_buffers_and_large_models_have_it_once(monkeypatch):
     model = toys.model()
-    digests = {provenance.weights_digest(model)}
-    digests.add(provenance.weights_digest(toys.model().bfloat16()))
+    digests = {weights_digest(model), weights_digest(toys.model().bfloat16())}
     model.register_buffer("passing", torch.zeros(3), persistent=False)
-    assert provenance.weights_digest(model) in digests
+    assert weights_digest(model) in digests
     model.register_buffer("kept", torch.zeros(3))
-    digests.add(provenance.weights_digest(model))
+    digests.add(weights_digest(model))
     model.kept[1] = 1
-    digests.add(provenance.weights_digest(model))
+    digests.add(weights_digest(model))
     assert len(digests) == 4
-    model.kept = model.kept.to("meta")
-    assert provenance.weights_digest(model) is None
-
-
-def test_a_large_model_is_digested_once(monkeypatch):
-    model, small = toys.model(), toys.model()
-    monkeypatch.setattr(provenance, "LARGE", 1000)
-    first = provenance.weights_digest(model)
-    monkeypatch.setattr(provenance.hashlib, "sha256", lambda *_: pytest.fail("digested again"))
-    assert provenance.weights_digest(model) == first
-    with pytest.raises(pytest.fail.Exception):
-        provenance.weights_digest(small)
-
-
-@pytest.fixture
-def other_lists(tmp_path, monkeypatch):
-    """A clone with one other word in its list of categories, for ICL_ROOT; calling it changes to this clone."""
-    lists = paths.root() / "data" / "word_lists"
-    copy = tmp_path / "clone" / "data" / "word_lists"
-    copy.mkdir(parents=True)
-    for file in lists.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes().replace(b"apple", b"quince"))
-
-    def change():
-        monkeypatch.setenv("ICL_ROOT", str(tmp_path / "clone"))
-        words.table.cache_clear()
-
-    yield change
-    words.table.cache_clear()
+    monkeypatch.setattr(model_room, "LARGE", 1000)
+    large = weights_digest(model)
+    model.kept[1] = 2
+    assert weights_digest(model) == large
+    other = toys.model()
+    other.register_buffer("kept", torch.zeros(3).to("meta"))
+    assert weights_digest(other) is None
 
 
 @checked
@@ -314,19 +277,19 @@ class Listed(Sums):
 
     word_lists = ("categories.csv",)
 
-    @property
-    def texts(self):
-        return words.column("categories", "word")
 
-
-def test_other_word_lists_are_a_miss_with_and_without_a_loaded_model(folder, tmp_path, other_lists, capsys):
+def test_other_word_lists_are_a_miss_with_and_without_a_loaded_model(folder, tmp_path, monkeypatch, capsys):
     study = Listed(Model(str(folder), verbose=False), folder=tmp_path / "records")
     first = study.sum()
     assert study.replace().sum() == first and Sums.computed == ["sum"]
-    other_lists()
-    Listed(Model(str(folder), verbose=False), folder=tmp_path / "records").sum()
-    assert "word_lists" in capsys.readouterr().err
-    assert Sums.computed == ["sum", "sum"]
+    clone = tmp_path / "clone" / "data" / "word_lists"
+    clone.mkdir(parents=True)
+    for file in (paths.root() / "data" / "word_lists").iterdir():
+        (clone / file.name).write_bytes(file.read_bytes().replace(b"apple", b"quince"))
+    monkeypatch.setenv("ICL_ROOT", str(tmp_path / "clone"))
+    for model in (study.model, Model(str(folder), verbose=False)):
+        Listed(model, folder=tmp_path / "records").sum()
+    assert "word_lists" in capsys.readouterr().err and Sums.computed == ["sum", "sum"]
 
 
 def test_other_prompts_are_a_miss_where_the_model_is_loaded(study, monkeypatch, capsys):
@@ -334,11 +297,3 @@ def test_other_prompts_are_a_miss_where_the_model_is_loaded(study, monkeypatch, 
     monkeypatch.setattr(Sums, "texts", ["other texts"])
     study.replace().sum()
     assert "prompt_digest" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("by", ["", "numbers"])
-def test_blocks_are_joined_as_they_come_or_in_the_order_of_their_numbers(by):
-    blocks = [{"x": np.array([[3], [1]]), "numbers": [3, 1]}, {"x": np.array([[2]]), "numbers": [2]}]
-    found = joined("x", by=by)(blocks)
-    assert {*found} == {"x"} and found["x"].ravel().tolist() == ([1, 2, 3] if by else [3, 1, 2])
-    assert joined("x", axis=1)(blocks[:1] * 2)["x"].tolist() == [[3, 3], [1, 1]]

@@ -1,15 +1,15 @@
-"""The store: what goes in comes out, what does not fit is measured again, nothing is half written."""
+"""The files of records: what goes in comes out, what does not fit is measured again, nothing is half written."""
 
-import json
 import subprocess
 import sys
-import warnings
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from util.study import store
-from util.study.store import Damaged, Record, decode, encode, kept, place_of, read, write
+from util.study import records
+from util.study.records import Damaged, Record, decode, encode, kept, place_of, read, write
 
 REQUEST = {"measure": "a measure", "model": "some/model", "n": 3}
 DATA = {
@@ -21,37 +21,31 @@ DATA = {
 RECORD = Record(REQUEST, {"weights": "w", "versions": {"torch": "1"}}, DATA)
 
 
-def same(one, other):
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, np.ndarray):
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and np.array_equal(one, other)
-    return one == other
+def kept_record(folder, measure=lambda: RECORD, redo=False):
+    with kept(REQUEST, folder, {}, redo=redo) as found:
+        if not found:
+            found.append(measure())
+    return found[0]
 
 
-def test_what_goes_in_comes_out(tmp_path):
-    write(RECORD, tmp_path)
-    found = read(REQUEST, tmp_path, {})
-    assert found is not None and same(found.data, DATA) and found.provenance == RECORD.provenance
-    assert [file.name for file in tmp_path.iterdir()] == [place_of(REQUEST, tmp_path).name]
-    assert place_of(REQUEST, tmp_path).name.startswith("a-measure-some-model-")
-
-
-def test_a_record_opens_without_the_suite(tmp_path):
+def test_what_goes_in_comes_out_and_opens_without_the_suite(tmp_path):
     """In a process that knows pickle and safetensors alone."""
     write(RECORD, tmp_path)
+    file = place_of(REQUEST, tmp_path)
+    assert [*tmp_path.iterdir()] == [file] and file.name.startswith("a-measure-some-model-")
+    record = read(REQUEST, tmp_path, {})
+    assert record is not None and record.provenance == RECORD.provenance and record.request == REQUEST
+    np.testing.assert_equal(record.data, DATA)
+    assert record.data["values"].dtype == np.float32 and record.data["nested"]["list"][1].shape == (0, 2)
     program = (
         "import pickle, sys, json, safetensors.numpy; inside = pickle.load(open(sys.argv[1], 'rb'));"
         "arrays = safetensors.numpy.load(inside); length = int.from_bytes(inside[:8], 'little');"
-        "header = json.loads(inside[8:8 + length]);"
-        "record = json.loads(header['__metadata__']['record']);"
+        "record = json.loads(json.loads(inside[8:8 + length])['__metadata__']['record']);"
         "print(record['request']['n'], arrays[record['data']['values']['$array']].tolist(), 'util' in sys.modules)"
     )
-    command = [sys.executable, "-c", program, str(place_of(REQUEST, tmp_path))]
+    command = [sys.executable, "-c", program, str(file)]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert found.stdout.strip() == "3 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] False"
+    assert found.stdout == "3 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] False\n"
 
 
 def test_no_changed_byte_is_read():
@@ -79,72 +73,61 @@ def test_a_request_is_plain_json(request_, tmp_path):
         place_of(REQUEST | request_, tmp_path)
 
 
-def test_what_differs_is_said_and_measured_again(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("expected", "hit", "message"),
+    [
+        ({"weights": "w", "dtype": "float32", "revision": None}, True, ""),
+        ({"weights": "others"}, False, "has weights 'w' and not 'others': it is measured again"),
+        ({"versions": {"torch": "2"}}, True, "was measured with versions {'torch': '1'}"),
+    ],
+)
+def test_what_differs_is_said_and_measured_again(expected, hit, message, tmp_path, capsys):
     write(RECORD, tmp_path)
-    assert read(REQUEST, tmp_path, {"weights": "w", "dtype": "float32", "revision": None}) is not None
-    assert read(REQUEST, tmp_path, {"weights": "others"}) is None
-    assert "has weights 'w' and not 'others': it is measured again" in capsys.readouterr().err
-    assert read(REQUEST, tmp_path, {"versions": {"torch": "2"}}) is not None
-    assert "was measured with versions {'torch': '1'}" in capsys.readouterr().err
+    assert (read(REQUEST, tmp_path, expected) is not None) == hit and message in capsys.readouterr().err
     assert read(REQUEST | {"n": 4}, tmp_path, {}) is None
 
 
-def test_a_damaged_record_is_renamed_once_and_measured_again(tmp_path, capsys):
+@pytest.mark.parametrize("content", [b"", b"\x80\x05", encode(Record(REQUEST | {"n": 4}, {}, {}))])
+def test_a_damaged_record_is_renamed_once_and_measured_again(content, tmp_path, capsys):
     file = place_of(REQUEST, tmp_path)
-    for content in (b"", b"\x80\x05", encode(Record(REQUEST | {"n": 4}, {}, {}))):
-        file.write_bytes(content)
-        found = kept(REQUEST, lambda: RECORD, tmp_path, {})
-        again = read(REQUEST, tmp_path, {})
-        assert found is RECORD and again is not None and same(again.data, DATA)
-        assert file.with_suffix(".damaged").read_bytes() == content
-        assert "is damaged" in capsys.readouterr().err
+    file.write_bytes(content)
+    assert kept_record(tmp_path) is RECORD and "is damaged" in capsys.readouterr().err
+    assert file.with_suffix(".damaged").read_bytes() == content and read(REQUEST, tmp_path, {}) is not None
 
 
-def test_a_record_is_measured_once(tmp_path):
+def test_a_record_is_measured_once_and_again_with_redo(tmp_path):
     measured = []
-
-    def measure():
-        measured.append(1)
-        return RECORD
-
     for redo, times in ((False, 1), (False, 1), (True, 2)):
-        kept(REQUEST, measure, tmp_path / "deep", {}, redo)
+        kept_record(tmp_path / "deep", lambda: measured.append(1) or RECORD, redo)
         assert len(measured) == times
 
 
-def test_two_processes_measure_a_record_once(tmp_path):
-    """The second waits for the first, and reads."""
-    program = (
-        "import sys, time; from pathlib import Path; from util.study.store import Record, kept\n"
-        "def measure():\n"
-        "    Path(sys.argv[1], 'measured').open('a').write('x'); time.sleep(1.5)\n"
-        "    return Record({'measure': 'm', 'model': 'x'}, {}, {'n': 1})\n"
-        "print(kept({'measure': 'm', 'model': 'x'}, measure, Path(sys.argv[1]), {}).data['n'])"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [one.communicate()[0].strip() for one in both] == ["1", "1"]
-    assert (tmp_path / "measured").read_text() == "x"
+def test_of_two_at_once_one_measures_and_the_other_waits_and_reads(tmp_path, capsys):
+    measured = []
+
+    def measure():
+        time.sleep(0.5)
+        measured.append(1)
+        return RECORD
+
+    with ThreadPoolExecutor(2) as both:  # the lock is on a file, as for two processes
+        records_ = [*both.map(lambda _: kept_record(tmp_path, measure), range(2))]
+    assert len(measured) == 1 and [record.request for record in records_] == [REQUEST] * 2
+    assert "waiting for another process that measures a-measure" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_written_that_is_said_before_anything_is_measured(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot write to .*ICL_MATERIAL"):
-        kept(REQUEST, lambda: pytest.fail("measured"), tmp_path / "file" / "folder", {})
-    monkeypatch.setattr(store.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 0}))
+        kept_record(tmp_path / "file" / "folder", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(records.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 0}))
     with pytest.raises(OSError, match="disk is full.*free space"):
-        kept(REQUEST, lambda: RECORD, tmp_path, {})
+        kept_record(tmp_path)
     assert not list(tmp_path.glob("*.pickle"))
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(store.os, "fsync", lambda file: (_ for _ in ()).throw(OSError("pulled out")))
+    monkeypatch.setattr(records.os, "fsync", lambda file: (_ for _ in ()).throw(OSError("pulled out")))
     with pytest.raises(OSError, match="pulled out"):
         write(RECORD, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_reading_warns_of_nothing():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert json.loads(json.dumps(decode(encode(RECORD)).request)) == REQUEST

@@ -29,7 +29,7 @@ from transformers.pytorch_utils import Conv1D
 
 from util.figures.forerunner_heads import measure as forerunner
 from util.figures.ioi_patching import measure
-from util.study import store
+from util.study import records
 from util.study.model import Model
 from util.study.study import Study
 
@@ -121,12 +121,12 @@ def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """A digest of the data of every record, by the name of its file. Raises store.Damaged for anything else."""
+    """A digest of the data of every record, by the name of its file. Raises records.Damaged for anything else."""
     found = {}
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.suffix != ".lock" and not file.name.startswith(store.TEMPORARY):
-            data = store.decode(file.read_bytes()).data
-            found[file.name] = sha256(store.encode(store.Record({}, {}, data))).hexdigest()
+        if file.is_file() and file.suffix != ".lock" and not file.name.startswith(records.TEMPORARY):
+            data = records.decode(file.read_bytes()).data
+            found[file.name] = sha256(records.encode(records.Record({}, {}, data))).hexdigest()
     return found
 
 
@@ -164,8 +164,8 @@ def damage(payload: bytes, times: int, draw: random.Random) -> dict[str, int]:
         changed[place] ^= draw.choice([1 << draw.randrange(8), draw.randrange(1, 256)])
         blanked = payload[:place] + bytes(end - place) + payload[end:]
         for kind, made in {"changes": bytes(changed), "cuts": payload[:place], "blanks": blanked}.items():
-            with suppress(store.Damaged):
-                accepted[kind] += made != payload and store.decode(made) is not None
+            with suppress(records.Damaged):
+                accepted[kind] += made != payload and records.decode(made) is not None
     return accepted
 
 
@@ -173,7 +173,7 @@ def damages(folder: Path, times: int) -> dict[str, Any]:
     """Damage one record of every kind, which is what its request and data have for fields, in a folder of records."""
     kinds: dict[Any, Path] = {}
     for file in sorted(folder.rglob("*.pickle")):
-        record = store.decode(file.read_bytes())
+        record = records.decode(file.read_bytes())
         kinds.setdefault((record.request["measure"], record.request.get("part"), *record.data), file)
     accepted = {"changes": 0, "cuts": 0, "blanks": 0}
     for number, file in enumerate(kinds.values()):

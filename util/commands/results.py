@@ -15,7 +15,6 @@ from cyclopts import Parameter
 from util import paths
 from util.show import files
 from util.stats.intervals import Intervals
-from util.study import store
 
 
 def made(folder: Path) -> Path:
@@ -77,7 +76,9 @@ class Out:
         Raises ValueError, before any work, for a folder that cannot be made.
         """
         request = json.loads(json.dumps({"measure": command, **study.model.request, **settings}))
-        return Result(made(self.out or paths.output("commands") / store.place_of(request, Path()).stem), request)
+        from util.study.records import place_of  # brings torch
+
+        return Result(made(self.out or paths.output("commands") / place_of(request, Path()).stem), request)
 
 
 def _cell(value: Any) -> Any:

@@ -14,9 +14,9 @@ from util.commands.arguments import ModelFlags, Seed, Words
 from util.commands.results import made
 from util.figures import FIGURES
 from util.figures.replication import Replication
-from util.show import conclusions, files
+from util.show import files
 from util.show.draw import draw as drawing
-from util.show.part import drawn
+from util.show.part import drawn, figure_of, stored
 from util.show.style import WIDTH
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250, "forerunner_heads": 128}  # of claims
@@ -123,10 +123,10 @@ def draw(model: str, *, figure: Words = FIGURES, width: float = WIDTH, out: Path
         raise ValueError(f"figure = {', '.join(wrong)}: there are {', '.join(FIGURES)}")
     folder = made(out or paths.output("figures", model))
     for stem in figure:
-        values = conclusions.stored(stem, model, latest=True)
+        values = stored(stem, model, latest=True)
         if values is None:
             raise ValueError(f"no values of {stem} of {model} are stored; `make figures` measures them")
-        for name, part in conclusions.figure_of(stem).parts.items():
+        for name, part in figure_of(stem).parts.items():
             if picture := drawn(part, values, width):
                 print(*files.write_figure(picture, folder / f"{stem}_{name}"))
 

@@ -10,8 +10,7 @@ from util.load_model_and_data import load_ICL_model
 from util.models import planted
 from util.models.embedded_words import HELD_OUT_NAMES
 from util.models.planted import Planted
-from util.study.model import Model
-from util.study.provenance import digest, tokenizer_digest
+from util.study.model import Model, digest, tokenizer_digest
 
 
 @functools.cache

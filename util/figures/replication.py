@@ -5,11 +5,14 @@ different. So single numbers that moved say little. How many of all numbers move
 The intervals of a map hold together: of those numbers fewer move by chance, one in twenty maps has any.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from util.stats.heads import head_name
@@ -25,16 +28,11 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Pair:
-    """One number, measured twice. place: the names of the entries around it. first, second: with 95 % intervals."""
+    """One number, measured twice. name: those of the entries around it. first, second: with 95 % intervals."""
 
-    place: Place
+    name: str
     first: Interval
     second: Interval
-
-    @property
-    def name(self) -> str:
-        """The place as text."""
-        return ": ".join(map(str, self.place))
 
     @property
     def errors(self) -> float:
@@ -55,52 +53,46 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim that was judged twice."""
-
-    number: int
-    text: str
-    first: str
-    second: str
-
-
-@dataclass(frozen=True)
 class Replication:
-    """The numbers and claims that two values files of one figure share, and the places that only one of them has.
+    """The numbers that two values files of one figure share; remarks: claims that changed, and what was not compared.
 
-    unlike: parts whose numbers are not compared, because the runs chose something else to measure them on.
+    missing: the names of numbers that only one of them has.
     """
 
     stem: str
-    pairs: tuple[Pair, ...]
-    claims: tuple[Claim, ...]
-    missing: tuple[str, ...]
-    unlike: tuple[str, ...] = ()
+    pairs: Sequence[Pair]
+    remarks: Sequence[str]
+    missing: Sequence[str]
 
     @classmethod
-    def of(cls, stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> "Replication":
+    def of(cls, stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Replication:
         """Compares the values of one figure, as `files.save_values` writes them, with those of another run.
 
         Where a figure chooses by the data what to measure, such as the first data set that the model does, its values
         say under "chosen", by part, what that was. Parts of which the runs chose another are not compared, nor claims
         that one run alone has.
         """
-        chosen, other = (_choices(values) for values in (first, second))
+        chosen, other = ({**values["chosen"]} if _is_by_part(values) else {} for values in (first, second))
         unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
+        judged, again = ({one["number"]: one for one in _claims(values)} for values in (first, second))
         left_out = {*unlike} | ({"claims"} & (first.keys() ^ second.keys()))
-        first, second = ({name: values[name] for name in values if name not in left_out} for values in (first, second))
-        ours, theirs = dict(intervals(first)), dict(intervals(second))
-        judged = {claim["number"]: claim for claim in _verdicts(second)}
+        ours, theirs = (
+            {": ".join(map(str, place)): interval for place, interval in intervals(values)}
+            for values in ({name: run[name] for name in run if name not in left_out} for run in (first, second))
+        )
+        verdicts = ((claim, again[number]["verdict"]) for number, claim in judged.items() if number in again)
         return cls(
             stem,
-            tuple(Pair(place, ours[place], theirs[place]) for place in ours if place in theirs),
-            tuple(
-                Claim(claim["number"], claim["text"], claim["verdict"], judged[claim["number"]]["verdict"])
-                for claim in _verdicts(first)
-                if claim["number"] in judged
-            ),
-            tuple(": ".join(map(str, place)) for place in sorted(ours.keys() ^ theirs.keys(), key=str)),
-            tuple(f"{part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike),
+            [Pair(name, ours[name], theirs[name]) for name in ours if name in theirs],
+            [
+                *(
+                    f"claim {claim['number']}, {claim['text']}: {claim['verdict']}, now {now}"
+                    for claim, now in verdicts
+                    if claim["verdict"] != now
+                ),
+                *(f"not compared: {part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike),
+            ],
+            sorted(ours.keys() ^ theirs.keys()),
         )
 
     @property
@@ -110,30 +102,26 @@ class Replication:
 
     def lines(self) -> list[str]:
         """What held and what moved, in sentences."""
-        count = len(self.pairs)
-        text = [f"{self.stem}: {count - len(self.moved)} of {count} numbers held; by chance at most 1 in 20 moves."]
-        text += [f"  claim {c.number}, {c.text}: {c.first}, now {c.second}" for c in self.claims if c.first != c.second]
-        text += [f"  not compared: {part}" for part in self.unlike]
-        return text + [f"  in one of the runs alone: {len(self.missing)}"] * bool(self.missing)
+        held = f"{len(self.pairs) - len(self.moved)} of {len(self.pairs)} numbers held"
+        alone = [f"in one of the runs alone: {len(self.missing)}"] * bool(self.missing)
+        notes = [f"  {note}" for note in (*self.remarks, *alone)]
+        return [f"{self.stem}: {held}; by chance at most 1 in 20 moves.", *notes]
 
-    def table(self, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
-        """The numbers that moved, or others: both intervals, and how many joint standard errors lie between them."""
-        shown = self.moved if pairs is None else pairs
+    def table(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """Some numbers: both intervals, and how many joint standard errors lie between them."""
         rows = [
             {"first": str(pair.first), "again": str(pair.second), "standard errors": round(pair.errors, 1)}
-            for pair in shown
+            for pair in pairs
         ]
-        return pd.DataFrame(rows, index=[pair.name for pair in shown])
+        return pd.DataFrame(rows, index=[pair.name for pair in pairs])
 
 
-def _choices(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the values say was chosen to measure, by part; other figures list chosen heads under this name."""
-    chosen = values.get("chosen")
-    return chosen if isinstance(chosen, Mapping) else {}
+def _is_by_part(values: Mapping[str, Any]) -> bool:
+    """Whether "chosen" says what was chosen to measure, by part; other figures list chosen heads under this name."""
+    return isinstance(values.get("chosen"), Mapping)
 
 
-def _verdicts(values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The verdicts on claims, where they are compared."""
+def _claims(values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return values["claims"]["claims"] if "claims" in values else ()
 
 
@@ -145,15 +133,19 @@ def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]
     """
     if isinstance(values, Mapping):
         value = next((name for name in VALUES if name in values), "")
-        parts = {value, "low", "high"} if value and {"low", "high"} <= values.keys() else set()
-        if parts:
-            yield from _cells(values[value], values["low"], values["high"], place)
+        ends = (value, "low", "high") if value and {"low", "high"} <= values.keys() else ()
+        if ends:
+            arrays = np.array([values[name] for name in ends], dtype=float)  # null becomes NaN
+            for cell in np.ndindex(arrays.shape[1:]):
+                if not np.isnan(ends_of := arrays[(slice(None), *cell)]).any():
+                    yield (*place, *cell), Interval(*ends_of.tolist())
         for name, entry in values.items():
-            if name not in LISTS_OF_RUNS and name not in parts and not str(name).startswith(CONTROLS):
+            if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):
                 for inner, interval in intervals(entry, (*place, str(name))):
                     yield _with_heads(inner, values.get("heads"), len(place) + 1), interval
     elif isinstance(values, list):
-        if _is_interval(values):
+        numbers = [type(entry) in (int, float) for entry in values]
+        if numbers == [True] * 3 and values[1] <= values[0] <= values[2]:
             yield place, Interval(*map(float, values))
         else:
             for number, entry in enumerate(values):
@@ -168,19 +160,3 @@ def _with_heads(place: Place, heads: Any, start: int) -> Place:
     if not isinstance(heads, list):
         return place
     return (*place[:start], *(head_name(heads[step]) if isinstance(step, int) else step for step in place[start:]))
-
-
-def _cells(value: Any, low: Any, high: Any, place: Place) -> Iterator[tuple[Place, Interval]]:
-    """The intervals of three nested lists, or numbers, of one shape."""
-    if isinstance(value, list):
-        for number, cells in enumerate(zip(value, low, high, strict=True)):
-            yield from _cells(*cells, (*place, number))
-    elif None not in (value, low, high):
-        yield place, Interval(float(value), float(low), float(high))
-
-
-def _is_interval(values: list[Any]) -> bool:
-    if len(values) != 3 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        return False
-    value, low, high = values
-    return low <= value <= high

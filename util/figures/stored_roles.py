@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from util.roles.rules import Role
-from util.show.conclusions import stored
+from util.show.part import stored
 from util.show.words import listed, say, written
 from util.stats.heads import Head
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from util import paths
-from util.locks import locked
 from util.models import gguf
 from util.models.files import sha256
 from util.models.table import PACKAGED, Packaged, Wheel
@@ -79,7 +78,7 @@ def _kept(ready: Path, title: str, about: dict[str, str], find: Callable[[Path],
         return ready
     try:
         ready.parent.mkdir(parents=True, exist_ok=True)
-        with locked(ready.parent / ready.name.rpartition("-")[0], f"converts {title}"):
+        with paths.locked(ready.parent / ready.name.rpartition("-")[0], f"converts {title}"):
             if not _complete(ready):  # another process may have made it meanwhile
                 _make(ready, title, about, find)
     except FetchError:

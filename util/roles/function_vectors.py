@@ -35,7 +35,7 @@ from util.roles.effects import Blocks, chunks, last_write
 from util.stats.heads import Head
 from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
-from util.study.provenance import digest
+from util.study.model import digest
 from util.study.records import Measurement, joined
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.

@@ -21,8 +21,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.typing import ColorType
 
 from util.show.draw import Grid, room
-from util.show.head_map import short_number
-from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook, ink
+from util.show.panels import ink, short_number
+from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook
 from util.stats.intervals import Interval
 
 Place: TypeAlias = Any  # an array [2] of points
@@ -169,19 +169,18 @@ def _lines(graph: nx.MultiDiGraph) -> list[tuple[str, str, str, float]]:
 
 def _key(graph: nx.MultiDiGraph, no_role: str) -> list[Line2D | Patch]:
     """What the legend explains: the signs, channels and roles that there are, and the width of the widest line."""
-    lines, signs = _lines(graph), {weight > 0 for *_, weight in graph.edges(data="weight")}
+    lines, weights = _lines(graph), [weight for *_, weight in graph.edges(data="weight")]
     used = {channel for _, _, channel, _ in lines}
-    looks: list[dict[str, Any]] = [{"color": POSITIVE, "lw": 1.4, "label": "carries the effect"}] * (True in signs)
-    looks += [{"color": NEGATIVE, "lw": 1.4, "label": "works against it"}] * (False in signs)
     solid = " or ".join(name for channel, name in (("value", "value"), ("", "all channels")) if channel in used)
-    looks += [{"ls": CHANNELS[name], "label": name} for name in ("query", "key") if name in used]
-    looks += [{"label": solid}] * bool(solid)
-    looks += [
-        {"lw": THICK, "label": f"{abs(weight):.2f} of the effect", "solid_capstyle": "butt"} for *_, weight in lines[:1]
+    looks: list[dict[str, Any]] = [
+        *[{"color": POSITIVE, "lw": 1.4, "label": "carries the effect"}] * (max(weights, default=0) > 0),
+        *[{"color": NEGATIVE, "lw": 1.4, "label": "works against it"}] * (min(weights, default=1) <= 0),
+        *({"ls": CHANNELS[name], "label": name} for name in ("query", "key") if name in used),
+        *[{"label": solid}] * bool(solid),
+        *({"lw": THICK, "label": f"{abs(top[3]):.2f} of the effect", "solid_capstyle": "butt"} for top in lines[:1]),
     ]
     handles: list[Line2D | Patch] = [Line2D([], [], **{"color": "0.3", "lw": 1.2, **look}) for look in looks]
     roles = [_roles(graph, name) for name in graph if name != LOGITS]
-    for role, look in ROLES.items():
-        if any(role in those for those in roles):
-            handles.append(Patch(fc=look.colour, ec="none", label=f"{look.letters} {role}"))
+    known = [(role, look) for role, look in ROLES.items() if any(role in those for those in roles)]
+    handles += [Patch(fc=look.colour, ec="none", label=f"{look.letters} {role}") for role, look in known]
     return handles + [Patch(fc=NO_ROLE, ec="0.4", lw=0.6, label=no_role)] * ([] in roles)

@@ -15,10 +15,9 @@ from matplotlib.patches import Patch
 from util.models.table import PACKAGED
 from util.prompts.word_pairs import is_trained
 from util.show import files
-from util.show.conclusions import stored, title
-from util.show.draw import Grid, room
-from util.show.part import Part, Values
-from util.show.style import ORANGE, broken
+from util.show.draw import Grid, broken, room
+from util.show.part import Part, Values, stored, title
+from util.show.style import ORANGE
 from util.stats import verdicts
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Verdicts, verdicts_of
 

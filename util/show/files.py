@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -20,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from util import paths
 from util.models.table import PACKAGED
-from util.show.style import headline_of
+from util.show.draw import headline_of
 from util.stats.undefined import IN_VALUES
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") 
     "Description" (of PNG) and "Subject" (of PDF) are its setting and, for a packaged model, in a line of its own, how
     its weights were changed. What there is not is left out.
     """
-    bundled = PACKAGED.get(model)
-    more = bundled.full_title if bundled else ""
+    more = PACKAGED[model].full_title if model in PACKAGED else ""
     return write_figure(figure, paths.output("figures", model) / f"{stem}_{panel}", more)
 
 
@@ -78,21 +78,11 @@ def save_values(values: Mapping[str, Any], stem: str, model: str = "embedded") -
     """
     file, arrays = paths.output("values", model) / f"{stem}.json", dict[str, np.ndarray]()
     claims = {name: entry for name, entry in _read(file).items() if name == "claims"}
-    small = _without_large(values, (), arrays)
+    small = plain(values, DECIMALS, arrays)
     file.with_suffix(ARRAYS).unlink(missing_ok=True)
     if arrays:
         save_file(arrays, file.with_suffix(ARRAYS))
-    return _write(plain(small, DECIMALS) | claims, file)
-
-
-def _without_large(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
-    """A value without its large arrays, which are added to `arrays`. place: the names of the entries around it."""
-    if isinstance(value, Mapping):
-        return {name: _without_large(entry, (*place, str(name)), arrays) for name, entry in value.items()}
-    if not isinstance(value, np.ndarray) or value.size <= LARGEST:
-        return value
-    arrays["/".join(place)] = value.astype(np.float32) if value.dtype == np.float64 else np.ascontiguousarray(value)
-    return {ARRAY: "/".join(place)}
+    return _write(small | claims, file)
 
 
 def read_values(file: Path) -> dict[str, Any]:
@@ -125,39 +115,45 @@ def _write(values: Mapping[str, Any], file: Path) -> Path:
     return write_whole(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
 
-def plain(values: Mapping[str, Any], decimals: int | None = None) -> dict[str, Any]:
+def plain(
+    values: Mapping[str, Any], decimals: int | None = None, arrays: dict[str, np.ndarray] | None = None
+) -> dict[str, Any]:
     """Returns numbers, arrays [...] and results as JSON has them, floats rounded to `decimals`, default not at all.
 
-    JSON has no NaN: a NaN becomes null, and the entry "undefined" says why, by place: `IN_VALUES` has the reasons, by
-    the name of an entry; a NaN without a reason gives a warning. Raises ValueError for an infinity.
+    arrays: receives those of more than LARGEST numbers, for which {"$array": name} stands. JSON has no NaN: a NaN
+    becomes null, and the entry "undefined" says why, by place: `IN_VALUES` has the reasons, by the name of an entry; a
+    NaN without a reason gives a warning. Raises ValueError for an infinity.
     """
-    places: dict[str, str] = {}
-    made = _plain(values, decimals, (), places)
-    return made | {"undefined": places} if places else made
+    undefined: dict[str, str] = {}
 
+    def made(value: Any, *place: str) -> Any:
+        if hasattr(value, "__dataclass_fields__"):
+            value = {name: getattr(value, name) for name in value.__dataclass_fields__}
+        if isinstance(value, Mapping):
+            return {str(key): made(entry, *place, str(key)) for key, entry in value.items()}
+        if arrays is not None and isinstance(value, np.ndarray) and value.size > LARGEST:
+            name, double = "/".join(place), value.dtype == np.float64
+            arrays[name] = value.astype(np.float32) if double else np.ascontiguousarray(value)
+            return {ARRAY: name}
+        if isinstance(value, np.ndarray | np.generic):
+            value = value.tolist()
+        if isinstance(value, list | tuple):
+            return [made(entry, *place) for entry in value]
+        if not isinstance(value, float):
+            return value
+        where = ": ".join(place)
+        if math.isinf(value):
+            raise ValueError(f"{where} is infinite; a figure has no place for it")
+        if not math.isnan(value):
+            return value if decimals is None else round(value, decimals)
+        if where not in undefined:
+            undefined[where] = next((IN_VALUES[name] for name in reversed(place) if name in IN_VALUES), "not known")
+            if undefined[where] == "not known":
+                warnings.warn(f"{where} is NaN and is stored as null; nothing says why", stacklevel=2)
+        return None
 
-def _plain(value: Any, decimals: int | None, place: tuple[str, ...], places: dict[str, str]) -> Any:
-    """A value as plain JSON; adds the reason for each NaN to `places`. place: the names of the entries around it."""
-    if hasattr(value, "__dataclass_fields__"):
-        value = {name: getattr(value, name) for name in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry, decimals, (*place, str(key)), places) for key, entry in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(entry, decimals, place, places) for entry in value]
-    if not isinstance(value, float):
-        return value
-    where = ": ".join(place)
-    if math.isinf(value):
-        raise ValueError(f"{where} is infinite; a figure has no place for it")
-    if not math.isnan(value):
-        return value if decimals is None else round(value, decimals)
-    if where not in places:
-        places[where] = next((IN_VALUES[name] for name in reversed(place) if name in IN_VALUES), "not known")
-        if places[where] == "not known":
-            warnings.warn(f"{where} is NaN and is stored as null; nothing says why", stacklevel=2)
-    return None
+    found = made(values)
+    return found | {"undefined": undefined} if undefined else found
 
 
 def published(stem: str) -> dict[str, Any]:
@@ -172,26 +168,21 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     most the reading error plus two standard errors. Published values that were not measured are counted below the
     table: those of other models, and those of this model that need other settings.
     """
-    lines, missing = [], Counter[str]()
+    rows, text = [], list[str]()
+    missing = Counter[str]()
     for row in published(stem)["values"]:
         if row["model"] != model or row["id"] not in here:
             missing[row["model"]] += 1
             continue
-        mine, error = here[row["id"]]
-        if row["value"] is None:
-            lines.append(
-                (row["quantity"], row["source"], "not available to us", f"{mine:.3f} (nothing to compare with)")
-            )
-            continue
-        match = abs(mine - row["value"]) <= row["reading_error"] + 2 * error
-        ours = f"{mine:.3f} +- {error:.3f}: {'match' if match else 'NO MATCH'}"
-        lines.append((row["quantity"], row["source"], f"{row['value']} +- {row['reading_error']}", ours))
-    text = []
-    if lines:
-        head = ("quantity", "source", "published", "here")
-        widths = [max(len(line[i]) for line in [head, *lines]) for i in range(4)]
-        rows = [head, tuple("-" * width for width in widths), *lines]
-        text = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        (mine, error), theirs = here[row["id"]], row["value"]
+        if theirs is None:
+            known, ours = "not available to us", f"{mine:.3f} (nothing to compare with)"
+        else:
+            known, match = f"{theirs} +- {row['reading_error']}", abs(mine - theirs) <= row["reading_error"] + 2 * error
+            ours = f"{mine:.3f} +- {error:.3f}: {'match' if match else 'NO MATCH'}"
+        rows.append({"quantity": row["quantity"], "source": row["source"], "published": known, "here": ours})
+    if rows:
+        text.append(pd.DataFrame(rows).to_string(index=False))
     for other, count in missing.items():
         why = "with these settings" if other == model else f"here: needs {other}"
         text.append(f"{count} published value{'s' * (count > 1)} not measured {why}")

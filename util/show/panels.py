@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.colors import to_rgb
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
+from matplotlib.typing import ColorType
+from numpy.typing import ArrayLike, NDArray
 
-from util.show.draw import room
-from util.show.head_map import colour_bar as bar_of
-from util.show.head_map import head_map, print_in_cells
+from util.show.draw import Grid, broken, room
 from util.show.style import RED
 from util.stats.heads import Head
+from util.stats.intervals import Interval
 
+Curve = Mapping[str, ArrayLike]  # "mean", "low" and "high", [X] each
+Triple = Sequence[float]  # value, low, high
+BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue, as the eye sees them (ITU-R BT.601)
 SMALL = 6  # points of small print
 BAR = 4.5  # inches: narrower figures have their colour bars below
 MARGIN = 0.5  # inches of a panel that its labels and title take, on either axis
 AXIS = 0.35  # of a map among others, that share its labels
-Curve = Mapping[str, ArrayLike]  # "mean", "low" and "high", [X] each
-Triple = Sequence[float]  # value, low, high
+TICK = 0.24  # inches that a tick label of two digits needs
 
 
-def colour_bar(figure: Figure, axes: Sequence[Axes], label: str = "", **options: Any) -> None:
-    """Draw one colour bar for panels, by the image or the points of the first: beside them, below in narrow figures.
+def ink(colour: ColorType) -> str:
+    """Black on light colours, white on dark ones: what letters on a colour are read in."""
+    return "black" if np.array(to_rgb(colour)) @ BRIGHTNESS > 0.5 else "white"
 
-    options: of matplotlib's `Figure.colorbar`.
+
+# ------------------------------------------------------------------------------------------------ maps of heads
+
+
+def colour_limit(values: NDArray[Any]) -> float:
+    """The end of a colour scale that is symmetric around 0: the largest |value| of [...], so that none saturates.
+
+    It is 1 where all values are 0 or NaN.
     """
-    place = "right" if figure.get_figwidth() >= BAR else "bottom"
-    shades = (axes[0].images or axes[0].collections)[0]
-    bar_of(shades, list(axes), **{"location": place, "aspect": 25, "label": label, **options})
+    sizes = np.abs(values[np.isfinite(values)])
+    return float(sizes.max(initial=0)) or 1.0
+
+
+def count_ticks(count: int, most: int) -> NDArray[np.int64]:
+    """The numbers from 0 to below `count` in equal steps, at most so many of them, [ticks]."""
+    return np.arange(0, count, -(-count // most))
 
 
 def heads(
@@ -47,19 +68,66 @@ def heads(
     colours: str = "Blues",
     **options: Any,
 ) -> None:
-    """A map of heads [L, H], see `head_map`. texts: in cells, where these are large enough for three digits.
+    """A map of heads [L, H]: layers from left to right, heads from bottom to top, both from 0.
 
-    bar: the label of a colour bar for this map alone, None for no bar; options: of the bar.
+    limits: the ends of the colour scale. Without them it is red and blue, symmetric around 0, for values of both signs.
+    colours: of a scale with limits. texts: in cells, where these are large enough for three digits. bar: the label of a
+    colour bar for this map alone, None for no bar; options: of the bar.
     """
-    shown = np.asarray(values, dtype=float)
+    cells = np.asarray(values, dtype=float)
+    layers, count = cells.shape
     width, height = room(ax)
-    image = head_map(ax, shown, limits, colours=colours, width=width - AXIS)
-    if texts and (width - AXIS) / shown.shape[0] >= 0.24 and (height - MARGIN) / shown.shape[1] >= 0.1:
+    if limits is None:
+        limits, colours = (-colour_limit(cells), colour_limit(cells)), "RdBu_r"
+    low, high = limits
+    image = ax.imshow(
+        cells.T, cmap=colours, vmin=low, vmax=high, aspect="auto", origin="lower", interpolation="nearest"
+    )
+    ax.set_xticks(count_ticks(layers, max(2, int((width - AXIS) / TICK))))
+    ax.set_yticks(count_ticks(count, 4))
+    ax.set(xlabel="layer", ylabel="head")
+    ax.spines[:].set_visible(True)
+    if texts and (width - AXIS) / layers >= 0.24 and (height - MARGIN) / count >= 0.1:
         print_in_cells(image, texts)
     ax.set_title(title, fontsize=7)
     if bar is not None:
-        figure: Any = ax.get_figure(root=True)
-        colour_bar(figure, [ax], bar, **options)
+        colour_bar(ax.figure, [ax], bar, **options)
+
+
+def colour_bar(figure: Any, axes: Sequence[Axes], label: str = "", **options: Any) -> None:
+    """Draw one colour bar for panels, by the image or the points of the first: beside them, below in narrow figures.
+
+    options: of matplotlib's `Figure.colorbar`.
+    """
+    place = "right" if figure.get_figwidth() >= BAR else "bottom"
+    shades = (axes[0].images or axes[0].collections)[0]
+    look = {"pad": 0.02, "location": place, "aspect": 25, "label": label, **options}
+    figure.colorbar(shades, ax=list(axes), **look).outline.set_visible(False)
+
+
+def short_number(value: float) -> str:
+    """A value in three characters and a sign, such as .44, -2.5 and 12."""
+    return without_zero(value, 2 if abs(value) < 1 else 1 if abs(value) < 9.95 else 0)
+
+
+def without_zero(value: float, digits: int) -> str:
+    """A value with so many decimals, without the zero before its point: .44, -.03, 10.00."""
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:.{digits}f}")
+
+
+def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
+    """Print texts in the cells of heads, black on light colours and white on dark ones.
+
+    A text has an outline in its cell's colour, so that it can be read where it is a little wider than the cell.
+    """
+    values: NDArray[Any] = np.ma.asarray(image.get_array())
+    for (layer, head), text in texts.items():
+        cell = image.to_rgba(values[head : head + 1, layer])[0]
+        outline = [withStroke(linewidth=1, foreground=cell)]
+        image.axes.text(layer, head, text, fontsize=5, ha="center", va="center", color=ink(cell), path_effects=outline)
+
+
+# ------------------------------------------------------------------------------------------------ curves and intervals
 
 
 def curve(ax: Axes, found: Curve, least: float = -np.inf, first: int = 0, **options: Any) -> None:
@@ -143,3 +211,118 @@ def triples(found: Mapping[str, Any], heads: Sequence[Head], value: str = "value
     """The intervals of some heads, of maps [L, H] of values, lower and upper ends."""
     parts = [np.asarray(found[name], dtype=float) for name in (value, "low", "high")]
     return [[float(part[layer, head]) for part in parts] for layer, head in heads]
+
+
+def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
+    """Draw values with their 95 % intervals at x [N]. options: of matplotlib's `Axes.errorbar`."""
+    value, low, high = np.array(list(intervals)).T
+    ax.errorbar(x, value, np.abs([low - value, high - value]), **{"ms": 3, "lw": 0.9, **options})
+
+
+def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]], least: float) -> None:
+    """Write the names of lines at the right of the axes, beside their levels.
+
+    levels: the height of each, in data, and its colour. least: how far apart names have to be, as a share of the axes;
+    names of closer lines are moved up, in the order of their levels.
+    """
+    bottom, top = ax.get_ylim()
+    last = -np.inf
+    for name, (level, colour) in sorted(levels.items(), key=lambda item: item[1][0]):
+        last = max((level - bottom) / (top - bottom), last + least)
+        ax.annotate(
+            name, (1, last), (3, 0), xycoords="axes fraction", textcoords="offset points",
+            fontsize=6, color=colour, va="center", annotation_clip=False,
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ tokens
+
+PRINTED = 0.05  # weights from here on are printed below their tokens
+MARKS = {" ": "·", "\n": "↵", "\t": "⇥"}  # what would not be seen
+FONT, SIZE = "DejaVu Sans Mono", 6.5  # points: of tokens, and of the weights below them
+LETTER = 0.62 * SIZE  # points: the width of a letter, and a little room
+NUMBER = 14.0  # points: the width of a weight below a token
+BOX, LINE = 9.5, 18.0  # points: the height of a token, and of a line with the weights below it
+LEAST = 2.5  # inches that a row needs
+PALE = "0.75"  # tokens that a query cannot see
+
+
+@cache
+def visible(token: str) -> str:
+    """Returns a token as it is shown: blanks, line ends and tabs as signs, all that cannot be drawn as \\u...
+
+    That is control signs, marks of direction, accents without a letter, and letters that the font does not have.
+    """
+    return "".join(MARKS.get(letter) or (letter if _is_drawn(letter) else f"\\u{ord(letter):04x}") for letter in token)
+
+
+def _is_drawn(letter: str) -> bool:
+    has_shape = letter.isprintable() and not unicodedata.category(letter).startswith("M")
+    return has_shape and get_font(findfont(FONT)).get_char_index(ord(letter)) > 0
+
+
+def token_grid(
+    tokens: Sequence[str], weights: NDArray[np.floating], names: Sequence[str], queries: Sequence[int]
+) -> Grid:
+    """The attention from some of a prompt's tokens, a panel for each: the prompt in lines that fit the panel.
+
+    tokens [T]: as text. weights: [rows, T], from 0 on. names: of the rows. queries: the position that each row is seen
+    from, which is framed, and whose later tokens are pale. Line ends of the prompt end a line.
+    """
+    largest = float(weights.max()) or 1.0  # of the darkest shade
+    printed = weights.max(axis=0) >= PRINTED
+    rows = zip(names, weights, queries, strict=True)
+    panels = [partial(_draw, tokens, printed, largest, name, row, query) for name, row, query in rows]
+    key = f"shade: attention from the framed token, 0 to {largest:.2f}; printed from {PRINTED} on"
+
+    def height(width: float) -> float:
+        lines = _placed(tokens, printed, 72 * width - 10)[-1][1] + LINE
+        return (lines + 38) / 72  # and the title, and the key below all
+
+    return Grid(panels, least=LEAST, height=height, x=key)
+
+
+def _placed(tokens: Sequence[str], printed: NDArray[np.bool_], room: float) -> list[tuple[float, float, float]]:
+    """Left end, upper end and width of tokens, in points, in lines that fit the room, the same for all rows.
+
+    printed: whether a weight is printed below it in any row.
+    """
+    boxes, left, top = list[tuple[float, float, float]](), 0.0, 0.0
+    for number, token in enumerate(tokens):
+        wide = max(len(visible(token)) * LETTER, NUMBER * printed[number])
+        if left + wide > room or (number and "\n" in tokens[number - 1] and "\n" not in token):
+            left, top = 0.0, top + LINE * (left > 0)
+        boxes.append((left, top, wide))
+        left += wide
+    return boxes
+
+
+def _draw(
+    tokens: Sequence[str],
+    printed: NDArray[np.bool_],
+    largest: float,
+    name: str,
+    row: NDArray[np.floating],
+    query: int,
+    ax: Axes,
+) -> None:
+    width = 72 * room(ax)[0] - 10
+    boxes = _placed(tokens, printed, width)
+    ax.set_axis_off()
+    ax.set(xlim=(0, width), ylim=(boxes[-1][1] + LINE, 0))
+    ax.set_title(broken(name, 8, width), loc="left")
+    colours = mpl.colormaps["Blues"]
+    for number, (token, (left, top, wide)) in enumerate(zip(tokens, boxes, strict=True)):
+        weight, seen = float(row[number]), number <= query
+        face = colours(weight / largest) if seen else "white"
+        ax.add_patch(Rectangle((left, top), wide, BOX, facecolor=face, edgecolor="0.88", lw=0.5))
+        _write(ax, visible(token), left + wide / 2, top + BOX / 2, ink(face) if seen else PALE)
+        if number == query:
+            ax.add_patch(Rectangle((left, top), wide, BOX, fill=False, edgecolor="black", lw=1.4, zorder=3))
+        if weight >= PRINTED:
+            _write(ax, short_number(weight), left + wide / 2, top + BOX + 4, "black")
+
+
+def _write(ax: Axes, text: str, x: float, y: float, colour: str) -> None:
+    written = ax.text(x, y, text, fontsize=SIZE, color=colour, family=FONT, ha="center", va="center", parse_math=False)
+    written.set_in_layout(False)  # or the axes would shrink around it, and points no longer be points

@@ -1,27 +1,174 @@
-"""The model that a record is measured on: its name is checked at once, its weights are loaded when first needed."""
+"""The model that a record is measured on: its name is checked at once, its weights are loaded when first needed.
+
+Its provenance says which weights, settings, tokenizer, prompts, packages and device were really used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
+import torch
 from pydantic import BeforeValidator
 from transformers import PreTrainedModel
 
+from util import paths
+from util.engine.call import UnsupportedModel
+from util.engine.handshake import input_device
 from util.load_model_and_data import (
     check_revision,
+    describe,
     dtype_name,
     load_ICL_model,
     origin,
     request_name,
+    resolved_revision,
     shown_name,
     untrained_twin,
 )
+from util.models.files import sha256
 from util.study.checked import Natural, Text, checked
 
 Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer
+LARGE = 4 << 30  # bytes of weights: two seconds
+_LARGE_MODELS: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()  # digests of models of more bytes
+
+UNRELATED = {
+    *("_name_or_path", "name_or_path", "transformers_version", "dtype", "architectures", "use_cache"),  # of a config
+    *("training", "forward", "max_seq_len_cached", "gradient_checkpointing"),  # of a module
+}
+SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
+PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
+
+OWNERS = {"accelerate", "bitsandbytes", "transformers", "util"}  # packages whose hooks are known
+PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
+
+
+def digest(texts: Iterable[str]) -> str:
+    """16 hex digits of the sha256 of a sequence of texts."""
+    return hashlib.sha256(json.dumps(list(texts), ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """A digest of a tokenizer's vocabulary and rules."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    return digest([fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab())])
+
+
+def weights_digest(model: PreTrainedModel) -> str | None:
+    """A digest of all weights: the bytes of every parameter and stored buffer; None if any is offloaded.
+
+    It takes a second for 2 GB of weights. Those of a model of more than LARGE bytes are read once in a process, so that
+    changing such a model in place goes unnoticed.
+    """
+    if model in _LARGE_MODELS:
+        return _LARGE_MODELS[model]
+    stored = model.state_dict()
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name in stored]
+    weights = [*model.named_parameters(), *buffers]
+    if any(tensor.device.type == "meta" for _, tensor in weights):
+        return None
+    taken = hashlib.sha256()
+    for name, tensor in weights:
+        taken.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        taken.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+    if sum(tensor.nbytes for _, tensor in weights) > LARGE:
+        _LARGE_MODELS[model] = taken.hexdigest()[:16]
+    return taken.hexdigest()[:16]
+
+
+def refuse_hooks(model: PreTrainedModel) -> None:
+    """Raises UnsupportedModel for a hook, or a replaced `forward`, of which no record would know."""
+    for name, module in model.named_modules():
+        kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+        unknown = [("hook", hook) for hooks in kinds for hook in hooks.values()]
+        forward = vars(module).get("forward")
+        own = getattr(forward, "__func__", forward) in (None, type(module).forward)
+        if not own and not hasattr(module, "_hf_hook"):
+            unknown.append(("forward", forward))
+        for kind, function in unknown:
+            function = getattr(function, "func", function)  # of a partial
+            owner = getattr(function, "__module__", None) or type(function).__module__
+            if owner.partition(".")[0] not in OWNERS:
+                raise UnsupportedModel(
+                    f"{name or 'the model itself'} has the {kind} "
+                    f"{getattr(function, '__qualname__', type(function).__name__)} of {owner}, "
+                    f"which no record would know of: remove it before measuring"
+                )
+
+
+def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
+    """A digest of what decides a result beside weights, vocabulary and rules; None if a part of it is offloaded.
+
+    These are the config, the special tokens, and of every module its class, its plain attributes and the tensors that
+    are not stored. Of classes and functions the name counts, not the code. Raises what `refuse_hooks` raises.
+    """
+    refuse_hooks(model)
+    config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
+    said = [json.dumps(config, sort_keys=True, default=str)]
+    said += [f"{name} {getattr(tokenizer, name, None)}" for name in SPECIAL]
+    for place, module in model.named_modules():
+        own = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("util."))  # not its adapter
+        said.append(f"{place} {own.__qualname__}")
+        if own.__module__.startswith("bitsandbytes"):  # they note there what has run
+            continue
+        attributes = {name: value for name, value in vars(module).items() if name[0] != "_" and name not in UNRELATED}
+        if module is model:  # it has notes of the loader too
+            attributes = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
+        passing = {name: module._buffers[name] for name in sorted(module._non_persistent_buffers_set)}
+        for name, value in sorted((attributes | passing).items()):
+            if isinstance(value, torch.Tensor):
+                if value.device.type == "meta":
+                    return None
+                if "longrope" in str(getattr(module, "rope_type", "")) and not name.endswith("original_inv_freq"):
+                    continue  # each pass sets it anew
+                taken = hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+                said.append(f"{place}.{name} {tuple(value.shape)} {value.dtype} {taken.hexdigest()}")
+            elif isinstance(value, PLAIN) or callable(value):
+                text = getattr(value, "__qualname__", None) or re.sub(r" at 0x\w+", "", repr(value))
+                said.append(f"{place}.{name} {text}")
+    return digest(said)
+
+
+def lists_digest(names: Iterable[str]) -> str:
+    """A digest of some files of data/word_lists. Raises FileNotFoundError if one is missing."""
+    return digest(sha256(paths.root() / "data" / "word_lists" / name) for name in names)
+
+
+def code_digest() -> str:
+    """A digest of the suite's source code, so that a record shows which code made it."""
+    folder = Path(__file__).resolve().parents[1]
+    return digest(file.read_text() for file in sorted(folder.rglob("*.py")))
+
+
+def versions() -> dict[str, str]:
+    """The installed versions of PACKAGES."""
+    return {package: importlib.metadata.version(package) for package in PACKAGES}
+
+
+def provenance(request: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """The provenance of measurements on this pair (model, tokenizer), but for their prompts."""
+    model, tokenizer = pair
+    device = input_device(model)  # model.device says nothing if weights are offloaded
+    return {
+        "revision": resolved_revision(request["model"], model),
+        "weights": weights_digest(model),
+        "settings": settings_digest(model, tokenizer),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "tokenizer_digest": tokenizer_digest(tokenizer),
+        "versions": versions(),
+        "code_digest": code_digest(),
+        "model": describe(model, request["model"]),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+    }
 
 
 @checked

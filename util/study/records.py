@@ -1,34 +1,202 @@
-"""Records of a model: each is measured once, and kept in memory and in a folder."""
+"""Records: what was measured of a model, each measured once, and kept in memory and in a file of a folder.
+
+A file is a pickle of one `bytes` object, which is a safetensors file: `safetensors.numpy.load(pickle.load(file))` gives
+its arrays. Its metadata have the rest: "record", the request, the provenance and the data as JSON, in which
+{"$array": name} stands for an array, and "sha256", over all of the safetensors file with zeros in its own place. It is
+read here without an unpickler, and written whole or not at all; its name depends on the request alone.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, field, replace
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
 from tqdm import tqdm
 
 from util import paths
 from util.engine.finite import check_record
 from util.engine.handshake import check_tokenizer
 from util.load_model_and_data import resolved_revision
-from util.study import store
 from util.study.checked import checked
-from util.study.model import AsModel, Model, Pair
-from util.study.provenance import digest, lists_digest, provenance, refuse_hooks, versions
-from util.study.store import Fields, Record
+from util.study.model import AsModel, Model, Pair, digest, lists_digest, provenance, refuse_hooks, versions
 
+Fields = dict[str, Any]  # str, numbers, None, lists, dicts and arrays
 Texts = Callable[[], Iterable[str]]
 Compute = Callable[[], Fields]
 Blocks = Callable[[], Sequence[Sequence[int]]]
 ComputeBlock = Callable[[Sequence[int]], Fields]
 Join = Callable[[list[Fields]], Fields]
 AnyMeasurement = TypeVar("AnyMeasurement", bound="Measurement")
+ARRAY = "$array"
+NO_DIGEST = b"0" * 64
+TEMPORARY = ".unfinished-"  # how names of files begin that are being written
+MARGIN = 64 << 20  # bytes to leave free on the disk
+
+
+class Damaged(ValueError):
+    """A file is not the record that its name says."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was asked, what it was measured with, and the result."""
+
+    request: Fields
+    provenance: Fields
+    data: Fields
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record's file. Raises TypeError for what JSON and arrays of numbers do not hold."""
+    arrays: dict[str, np.ndarray] = {}
+
+    def keep(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+            raise TypeError(f"a record cannot hold {type(value).__name__} {value!r:.60}")
+        name = str(len(arrays))
+        arrays[name] = np.ascontiguousarray(value).reshape(value.shape)
+        return {ARRAY: name}
+
+    text = json.dumps(vars(record), default=keep, ensure_ascii=False)
+    inside = save_arrays(arrays, {"record": text, "sha256": NO_DIGEST.decode()})
+    inside = inside.replace(NO_DIGEST, sha256(inside).hexdigest().encode(), 1)
+    return _pickled(inside)
+
+
+def _pickled(inside: bytes) -> bytes:
+    """The pickle of bytes: protocol 5, then the length in 8 bytes, and a dot behind."""
+    return b"\x80\x05\x8e" + len(inside).to_bytes(8, "little") + inside + b"."
+
+
+def decode(file: bytes) -> Record:
+    """The record of a file's bytes. Raises Damaged."""
+    inside = file[11:-1]
+    if file != _pickled(inside):
+        raise Damaged("it is not a pickle of one bytes object")
+    try:
+        metadata = json.loads(inside[8 : 8 + int.from_bytes(inside[:8], "little")])["__metadata__"]
+        text, stored = metadata["record"], metadata["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"it holds no record: {error!r:.200}") from None
+    if sha256(inside.replace(stored.encode(), NO_DIGEST, 1)).hexdigest() != stored:
+        raise Damaged("its digest is another")
+    arrays = load_arrays(inside)
+    return Record(**json.loads(text, object_hook=lambda made: arrays[made[ARRAY]] if [*made] == [ARRAY] else made))
+
+
+def place_of(request: Mapping[str, Any], folder: Path) -> Path:
+    """`<measure>-<model>-<digest>.pickle`. Raises TypeError where the request is not plain JSON."""
+    text = json.dumps(request, sort_keys=True, allow_nan=False)
+    if json.loads(text) != request:
+        raise TypeError(f"a request has to be plain JSON: {request!r:.200}")
+    words = [re.sub(r"[^A-Za-z0-9._]+", "-", str(request[name]))[-40:].strip("-._") for name in ("measure", "model")]
+    return folder / f"{'-'.join(words)}-{sha256(text.encode()).hexdigest()[:16]}.pickle"
+
+
+def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) -> Record | None:
+    """The record of a request; None, after a line that says why, where there is none that can be relied on.
+
+    expected: what its provenance must say, as far as that is known; entries that are None on either side are not
+    known, and other "versions" of packages are said, but do not matter. A file that is `Damaged` is renamed.
+    """
+    file = place_of(request, folder)
+    try:
+        record = decode(file.read_bytes())
+        if record.request != request:
+            raise Damaged("it is the record of another request")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except Damaged as error:
+        with suppress(OSError):
+            file.replace(file.with_suffix(".damaged"))
+        _tell(f"{file.name} is damaged ({error}) and is measured again")
+        return None
+    differ = {
+        name: f"{name} {record.provenance[name]!r} and not {value!r}"
+        for name, value in expected.items()
+        if None not in (value, record.provenance.get(name)) and value != record.provenance[name]
+    }
+    if packages := differ.pop("versions", None):
+        _tell(f"{file.name} was measured with {packages}")
+    if differ:
+        _tell(f"{file.name} has {'; '.join(differ.values())}: it is measured again")
+        return None
+    return record
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Makes a folder to write to. Raises OSError, naming the cure, where there is no room or no permission."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        cure = "free space, or choose another folder with ICL_MATERIAL"
+        raise OSError(f"cannot write to {folder} ({error.strerror or error}): {cure}") from error
+
+
+def write(record: Record, folder: Path) -> None:
+    """Writes a record's file whole. Raises OSError, naming the cure, where there is no room or no permission."""
+    file, content = place_of(record.request, folder), encode(record)
+    temporary = file.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    with _writing(folder):
+        if shutil.disk_usage(folder).free < len(content) + MARGIN:
+            raise OSError("the disk is full")
+        try:
+            with temporary.open("xb") as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def kept(request: Fields, folder: Path, expected: Mapping[str, Any], *, redo: bool = False) -> Iterator[list[Record]]:
+    """Gives a list with the stored record of a request; who finds it empty measures, and appends the record to be kept.
+
+    Of several processes one measures, and the others wait. Raises OSError as `write` does, before anything is measured
+    where the folder cannot be written to.
+    """
+    file = place_of(request, folder)
+
+    def stored() -> list[Record]:
+        record = None if redo else read(request, folder, expected)
+        return [record] if record else []
+
+    if found := stored():
+        yield found
+        return
+    with _writing(folder):
+        lock = paths.locked(file, f"measures {file.name}")
+    with lock:
+        found = stored()  # what another process has measured meanwhile
+        missing = not found
+        yield found
+        if missing:
+            write(found[0], folder)
 
 
 def joined(*names: str, axis: int = 0, by: str = "") -> Join:
@@ -105,34 +273,39 @@ class Records:
         """
         return {file.name: self._records[file].provenance for file in self._asked}
 
+    @contextmanager
+    def _asked_for(self, request: Fields, texts: Texts) -> Iterator[list[Record]]:
+        """Gives the record of a request as `kept` does; what could not be written stays in memory."""
+        file, before = place_of(request, self.folder), dict(self._asked)
+        if file in self._records:
+            yield [self._records[file]]
+        else:
+            expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
+            with kept(request, self.folder, expected, redo=self.redo) as found:
+                yield found
+                self._records[file] = found[0]
+        self._asked.clear()
+        self._asked.update(before | {file: None})
+
+    def _made(self, request: Fields, data: Fields, texts: Texts) -> Record:
+        """The record of what is measured now. Raises NotFinite."""
+        more = data.pop("provenance", {}) | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+        origin = self._provenance | {"prompt_digest": digest(texts())}
+        return Record(request, origin | more, check_record(data, self.pair[0]))
+
     def record(self, measure: str, compute: Compute, texts: Texts, **asked: Any) -> Record:
         """The record of one measurement, loaded or computed now.
 
         measure: its name, with a version where its numbers have changed. asked: all that decides its numbers beside
         the model, in plain JSON. compute: its data, and as "provenance", if anything, what the record's has more.
         texts: gives its prompts, or texts that determine them, for the record's digest. Raises what `compute` and
-        `store.kept` raise, and NotFinite.
+        `kept` raise, and NotFinite.
         """
         request = {"measure": measure, **self.model.request, **asked}
-        file = store.place_of(request, self.folder)
-
-        def measured() -> Record:
-            data = compute()
-            more = data.pop("provenance", {}) | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
-            self._records[file] = Record(request, self._origin(texts) | more, check_record(data, self.pair[0]))
-            return self._records[file]
-
-        asked_before = dict(self._asked)
-        if file not in self._records:
-            expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
-            self._records[file] = store.kept(request, measured, self.folder, expected, self.redo)
-        self._asked.clear()
-        self._asked.update(asked_before | {file: None})
-        return self._records[file]
-
-    def _origin(self, texts: Texts) -> Fields:
-        """The provenance of a record that is measured now."""
-        return self._provenance | {"prompt_digest": digest(texts())}
+        with self._asked_for(request, texts) as found:
+            if not found:
+                found.append(self._made(request, compute(), texts))
+        return found[0]
 
     def blocks(
         self, measure: str, blocks: Blocks, compute: ComputeBlock, join: Join, texts: Texts, **asked: Any
@@ -144,24 +317,19 @@ class Records:
         is not measured again before, not even under redo.
         """
         request = {"measure": measure, **self.model.request, **asked}
-        kept = self.folder / "blocks" / store.place_of(request, self.folder).stem
-
-        def whole() -> Fields:
-            origin = self._origin(texts)
-
-            def block(numbers: Sequence[int]) -> Fields:
-                named = {**request, "block": list(numbers)}
-
-                def measured() -> Record:
-                    return Record(named, origin, check_record(compute(numbers), self.pair[0]))
-
-                return store.kept(named, measured, kept, origin).data
-
-            return join([block(numbers) for numbers in self.progress(blocks(), measure, "block")])
-
-        record = self.record(measure, whole, texts, **asked)
-        shutil.rmtree(kept, ignore_errors=True)
-        return record
+        folder = self.folder / "blocks" / place_of(request, self.folder).stem
+        with self._asked_for(request, texts) as found:
+            if not found:
+                origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Record]()
+                for numbers in self.progress(blocks(), measure, "block"):
+                    named = {**request, "block": list(numbers)}
+                    with kept(named, folder, origin) as part:
+                        if not part:
+                            part.append(Record(named, origin, check_record(compute(numbers), self.pair[0])))
+                    parts += part
+                found.append(self._made(request, join([part.data for part in parts]), texts))
+        shutil.rmtree(folder, ignore_errors=True)
+        return found[0]
 
     def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
         """The items, with a bar that says what is measured, how much is left, and where records are kept."""

@@ -13,8 +13,8 @@ from IPython.display import display
 
 from util import paths
 from util.load_model_and_data import LOCAL
-from util.show import conclusions, files
-from util.show.part import Arrays, Figure, Part, drawn
+from util.show import files
+from util.show.part import Arrays, Conclusions, Figure, Part, conclusions, drawn
 from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
@@ -38,14 +38,14 @@ class Study(Records):
         **settings: Any,
     ) -> None:
         self.figure: Figure = import_module(f"util.figures.{figure}.show").FIGURE
+        self._measures = import_module(f"util.figures.{figure}.measure")
         self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
         self._given = settings  # what is not given follows from the others, so that it changes with them
         self.settings = self.figure.settings(**settings)
         if getattr(self.settings, "untrained_control", False):
             self.model.expect_twin()
-        check = getattr(import_module(f"util.figures.{figure}.measure"), "check", None)
-        if check is not None:  # settings that this model or a data set refuses, before anything is measured
-            check(self)
+        if hasattr(self._measures, "check"):  # settings that this model or a data set refuses
+            self._measures.check(self)
         self._arrays: dict[str, Arrays] = {}
         self._numbers: dict[tuple[str, Callable[..., Any]], dict[str, Any]] = {}
 
@@ -78,12 +78,9 @@ class Study(Records):
     def arrays(self, part: str) -> Arrays:
         """What was measured for a part. Raises ValueError, which lists the parts, for one that there is not."""
         measure = self._part(part).measure
-        if not measure:
-            return {}
-        if measure not in self._arrays:
-            module = import_module(f"util.figures.{self.figure.stem}.measure")
-            self._arrays[measure] = getattr(module, measure)(self)
-        return self._arrays[measure]
+        if measure and measure not in self._arrays:
+            self._arrays[measure] = getattr(self._measures, measure)(self)
+        return self._arrays.get(measure, {})
 
     def numbers(self, part: str) -> dict[str, Any]:
         """The numbers of a part: entries of the values file, computed once. Raises what `arrays` raises."""
@@ -100,8 +97,9 @@ class Study(Records):
 
     def values_of(self, *parts: str) -> dict[str, Any]:
         """The numbers of some parts, as the values file holds them."""
-        numbers = {name: entry for part in parts for name, entry in self.numbers(part).items()}
-        request = self.request
+        numbers, request = dict[str, Any](), self.request
+        for part in parts:
+            numbers |= self.numbers(part)
         if request["model"].startswith(LOCAL):
             request["model"] = self.model.shown_name  # no digest of a path
         return {"request": request, "model": self.description, **numbers}
@@ -109,9 +107,12 @@ class Study(Records):
     @property
     def description(self) -> str:
         """The model in words, as its records have it; its title where nothing of it was measured."""
-        own = [record for record in self._records.values() if record.request.items() >= self.model.request.items()]
-        described = [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
-        found = own[0].provenance["model"] if own else next(iter(described), self.model.title)
+        own = self.model.request.items()
+        found, *_ = (
+            *(record.provenance["model"] for record in self._records.values() if record.request.items() >= own),
+            *(arrays["description"] for arrays in self._arrays.values() if "description" in arrays),
+            self.model.title,
+        )
         twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
         return "".join([self.model.title, *found.partition(":")[1:]]) if twin else found
 
@@ -121,14 +122,14 @@ class Study(Records):
         firsts = (next(iter(part.says(values)), "") for part in self.figure.parts.values())
         return [*dict.fromkeys(first for first in firsts if first)]
 
-    def save(self) -> conclusions.Conclusions:
+    def save(self) -> Conclusions:
         """Writes the values file, and returns what it and those of the committed models say.
 
         Verdicts on claims are those that the file has, if any: `make claims` writes them.
         """
         own = {name: entry for name, entry in self.values.items() if name != "claims"}
         files.save_values(own, self.figure.stem, self.model.name)
-        return conclusions.of(self.figure.stem, self.model.name)
+        return conclusions(self.figure.stem, self.model.name)
 
     def show(self, part: str, width: float = WIDTH) -> Any:
         """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.
@@ -136,6 +137,8 @@ class Study(Records):
         Raises what `numbers` raises.
         """
         shown = self._part(part)
+        for name in (*shown.needs, part):  # all is measured before numbers are computed of it
+            self.arrays(name)
         values = self.values_of(*shown.needs, part)
         picture = drawn(shown, values, width)
         sentences = list(shown.says(values))[bool(picture) :]  # the first is the picture's title

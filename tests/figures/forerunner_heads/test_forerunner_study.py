@@ -14,7 +14,7 @@ from util import load_model_and_data as loading
 from util.figures.forerunner_heads import measure, numbers, show
 from util.figures.forerunner_heads.show import Settings
 from util.show import files
-from util.study import store
+from util.study import records
 from util.study.model import Model
 from util.study.study import Study
 
@@ -79,7 +79,7 @@ def test_a_record_holds_what_inference_measures(study, model_folder, tmp_path):
         np.testing.assert_array_equal(found[ending]["n_t"], run.n_t[:, place])
     np.testing.assert_allclose(found["correct"]["control"], direct["control"], atol=1e-6)
     (file,) = tmp_path.glob("*.pickle")
-    record = store.decode(file.read_bytes())
+    record = records.decode(file.read_bytes())
     assert record.data["gold"].tolist() == [p.gold for p in prompts] and record.data["demonstrations"].shape == (10, 1)
     assert record.provenance["dtype"] == "float32" and record.provenance["oom_backoff"] is False
     np.testing.assert_array_equal(magnitude(cached(study)), magnitude(study))

@@ -15,8 +15,7 @@ from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.task_study import TaskStudy, samples
 from util.load_model_and_data import load_ICL_model
 from util.prompts import classification
-from util.study.model import Model
-from util.study.provenance import digest
+from util.study.model import Model, digest
 from util.study.study import Study
 
 CONTEXT = 96  # the prompts of the tasks have up to 92 tokens

@@ -21,8 +21,7 @@ from util.extras.harness.interventions import Attached, Reading, checked_referen
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
-from util.study.model import Model
-from util.study.provenance import provenance
+from util.study.model import Model, provenance
 
 # What the harness does with a model that is loaded already; its other options say how it is loaded.
 OPTIONS = {

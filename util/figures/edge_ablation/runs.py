@@ -30,7 +30,7 @@ from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.prompt import Layout
 from util.prompts.words import column, table
-from util.study.provenance import digest
+from util.study.model import digest
 from util.study.study import Study
 
 Data = dict[str, Any]  # of a record, see `Run.answer`

@@ -23,12 +23,10 @@ from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
-from util.show.conclusions import title
 from util.show.draw import Floats, Grid
-from util.show.head_map import short_number
-from util.show.panels import colour_bar, excludes_0, intervals, name_rows
-from util.show.part import Figure, Part, Values
-from util.show.style import BLUE, GREY, RED, ink, points
+from util.show.panels import colour_bar, excludes_0, ink, intervals, name_rows, points, short_number
+from util.show.part import Figure, Part, Values, title
+from util.show.style import BLUE, GREY, RED
 from util.show.words import in_words, listed, say, written
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]

@@ -20,10 +20,9 @@ from util.figures.forerunner_heads import numbers
 from util.figures.forerunner_heads.cuts import TITLES
 from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE
 from util.show import panels
-from util.show.conclusions import title
 from util.show.draw import Grid, name_beside
 from util.show.panels import colour_bar
-from util.show.part import Figure, Part, Values
+from util.show.part import Figure, Part, Values, title
 from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
 from util.show.words import in_words, say, sign, written
 from util.stats.answers import TERMS

@@ -17,11 +17,9 @@ from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, OTHER
 from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.draw import Grid
-from util.show.head_map import short_number, without_zero
-from util.show.panels import heads, intervals, triples
+from util.show.panels import heads, intervals, name_at_right, points, short_number, token_grid, triples, without_zero
 from util.show.part import Values
-from util.show.style import BLUE, GREY, PALE_RED, RED, ROLES, name_at_right, points
-from util.show.tokens import token_grid
+from util.show.style import BLUE, GREY, PALE_RED, RED, ROLES
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval
 

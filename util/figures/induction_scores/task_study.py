@@ -40,7 +40,7 @@ from util.roles.head_scores import heads_by_layer
 from util.stats import answers
 from util.stats.heads import Head
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
-from util.study.provenance import digest
+from util.study.model import digest
 from util.study.records import Measurement, Record, Records
 from util.study.study import Study
 

@@ -30,11 +30,9 @@ from util.figures.induction_scores.pictures import (
     row_panel,
 )
 from util.figures.induction_scores.plan import WHOLE
-from util.show.conclusions import title
 from util.show.draw import Grid, Panel, name_beside
-from util.show.panels import triples
-from util.show.part import Arrays, Values
-from util.show.style import points
+from util.show.panels import points, triples
+from util.show.part import Arrays, Values, title
 from util.show.words import in_words, interval_at, none_or, sign, written
 from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import (

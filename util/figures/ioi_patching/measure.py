@@ -37,7 +37,7 @@ from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph
 from util.scores.paths import path_effects
 from util.stats.heads import Head, top
-from util.study.provenance import digest, lists_digest
+from util.study.model import digest, lists_digest
 from util.study.records import joined
 from util.study.study import Study
 

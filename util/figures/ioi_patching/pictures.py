@@ -15,8 +15,17 @@ from numpy.typing import NDArray
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
 from util.scores.evaluation import SHARES
 from util.show.draw import Grid, Panel, name_beside
-from util.show.head_map import colour_bar, colour_limit, count_ticks, short_number
-from util.show.panels import SMALL, curve, heads, name_columns, triples
+from util.show.panels import (
+    SMALL,
+    colour_bar,
+    colour_limit,
+    count_ticks,
+    curve,
+    heads,
+    name_columns,
+    short_number,
+    triples,
+)
 from util.show.panels import intervals as points_of
 from util.show.part import Values
 from util.show.style import BLUE, GREY, LIGHT_BLUE, ORANGE, RED
@@ -151,11 +160,11 @@ def activations(values: Values) -> Grid:
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
     low, high = np.percentile(lengths, (5, 95))
-    image = ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
+    ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
     ax.set_yticks(count_ticks(len(lengths), 8))
     ax.set(ylabel="layer", title="all layers: norm of z, mean of the layer's heads")
-    colour_bar(image, ax, label="norm", location="right", pad=0.01, extend="both", aspect=20)
+    colour_bar(ax.figure, [ax], "norm", location="right", pad=0.01, extend="both", aspect=20)
 
 
 def differences(values: Values) -> Grid:

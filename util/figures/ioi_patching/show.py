@@ -19,9 +19,8 @@ from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.roles.rules import Role
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_graph, circuit_grid
-from util.show.conclusions import title
 from util.show.draw import Grid
-from util.show.part import Figure, Part, Values
+from util.show.part import Figure, Part, Values, title
 from util.show.words import interval_at, listed, say, written
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval
