@@ -121,11 +121,16 @@ def _strongest(population: Values) -> list[Head]:
     return top(chosen, chosen.size)
 
 
+def _certain(population: Values) -> list[Head]:
+    """The heads that carry more than a hundredth for certain, strongest first."""
+    certain = carriers(intervals(population["noised"]))
+    return [head for head in _strongest(population) if certain[head]]
+
+
 def population_says(values: Values) -> Iterator[str]:
     """How many heads carry the effect, the primary endpoint, and which heads these are."""
     population, heads = values["population"], _strongest(values["population"])
-    beyond, first = carriers(intervals(population["noised"])), heads[0]
-    certain = [head for head in heads if beyond[head]]
+    certain, first = _certain(population), heads[0]
     many = "{n:none} of {number} heads {n:carries|carry} more than a hundredth of the effect for certain"
     yield say(many, n=len(certain), number=len(heads))
     yield (
@@ -138,16 +143,20 @@ def population_says(values: Values) -> Iterator[str]:
         yield f"The strongest, on the other half of the pairs: {listed(carry)}."
     if oppose := [f"{head} {share}" for head, share in shares.items() if share.high < -CARRIES]:
         yield f"Against the answer work {listed(oppose)}."
-    whole, direct = population["noised"]["value"], population["direct"]
-    parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in certain[:SPOKEN]}
-    if why := why_no_role(parts, values["request"]):
-        yield " ".join(why)
     if values["untrained"]:
         twin = intervals(values["untrained"]["heads"])
         chance = int(((twin.low > 0) | (twin.high < 0)).sum())
         yield say(
             "with fresh weights {n:none} of {number} heads {n:is|are} beyond chance.", n=chance, number=len(heads)
         )
+
+
+def roles_say(values: Values) -> Iterator[str]:
+    """Why the strongest heads have no role, by the values of the role atlas that are stored."""
+    population = values["population"]
+    whole, direct = population["noised"]["value"], population["direct"]
+    parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in _certain(population)[:SPOKEN]}
+    yield " ".join(why_no_role(parts, values["request"]))
 
 
 def heads_table(values: Values) -> pd.DataFrame:
@@ -319,7 +328,7 @@ def edges_table(values: Values) -> pd.DataFrame:
 
 def conclude(values: Values) -> Iterator[str]:
     """The primary endpoint, which heads carry the effect, which paths, how many are enough, which edges scores see."""
-    says = [population_says, *[paths_say] * ("refused" not in values["paths"]), circuit_says]
+    says = [population_says, roles_say, *[paths_say] * ("refused" not in values["paths"]), circuit_says]
     says += [edges_say] * ("refused" not in values["component graph"])
     yield from (f"{sentence.rstrip('.')}." for part in says for sentence in part(values) if sentence)
 
