@@ -398,7 +398,7 @@ def _place(name: str | Path, hub: dict[str, Any]) -> str:
 
 def _check_float32(numbers: int) -> None:
     """Raises MemoryError where the CPU has no room for so many float32 numbers."""
-    memory.check(memory.Estimate({"cpu": 4 * numbers}, {}, {}, loaded=False))
+    memory.check(memory.Estimate({"cpu": 4 * numbers}, {}, loaded=False))
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:

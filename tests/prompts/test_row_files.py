@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ class Dataset(list):
 
 
 def test_parquet_and_saved_folders_are_read_by_datasets(monkeypatch, tmp_path):
-    on_disk = [{"train": Dataset(ROWS), "test": Dataset(ROWS[:1])}]
+    on_disk: list[Any] = [{"train": Dataset(ROWS), "test": Dataset(ROWS[:1])}]
     package = SimpleNamespace(load_from_disk=lambda folder: on_disk[0], Dataset=Dataset)
     monkeypatch.setitem(sys.modules, "datasets", package)
     (tmp_path / "train.parquet").touch()
@@ -51,7 +52,7 @@ def test_parquet_and_saved_folders_are_read_by_datasets(monkeypatch, tmp_path):
     assert list(row_files.rows_of_split(tmp_path, "test")) == ROWS[:1]
     with pytest.raises(ValueError, match="a DatasetDict that has validation; it has train, test"):
         row_files.rows_of_split(tmp_path, "validation")
-    on_disk[:] = [Dataset(ROWS)]
+    on_disk[0] = Dataset(ROWS)
     with pytest.raises(ValueError, match="a DatasetDict that has train; it has no splits"):
         row_files.rows_of_split(tmp_path, "train")
 
