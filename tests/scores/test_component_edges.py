@@ -156,6 +156,20 @@ def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
     assert (picked(ours, wanted) - theirs).abs().max() < 1e-8
 
 
+def test_integrated_gradients_over_all_edges_out_of_the_input_are_the_whole_effect():
+    model = model_of("llama")
+    whole = SlowEdges(model, *PAIR).metric - SlowEdges(model, SOURCE, BASE, ANSWERS).metric
+    gaps = []
+    for steps in (4, 16, 64):
+        there, back = (
+            edge_scores(model, one, other, ANSWERS, method="EAP-IG inputs", steps=steps)[:, 0].sum(-1)
+            for one, other in ((BASE, SOURCE), (SOURCE, BASE))
+        )  # each leaves out its last point: half of both together is a trapezoid
+        gaps.append(float(((there - back) / 2 - whole).abs().max()))
+    assert gaps[2] < 5e-3 * float(whole.abs().max())
+    assert gaps[2] < gaps[1] < gaps[0]
+
+
 @pytest.mark.parametrize("name", CLASSES)
 @torch.no_grad()
 def test_circuits_equal_one_pass_for_each_reader(name):
