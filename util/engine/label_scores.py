@@ -281,9 +281,11 @@ def text_losses(
         attached = attach(batch)
         with _started(runs, batch, attached):
             logits = all_logits(model, batch, *attached)
+        by_text = []  # copied together
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
-            losses[number] = cross_entropy(at_least_float32(logits[place, : len(ids)]), ids).cpu().numpy()
+            by_text.append(cross_entropy(at_least_float32(logits[place, : len(ids)]), ids))
+        losses[batch.numbers] = torch.stack(by_text).cpu().numpy()
         check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
