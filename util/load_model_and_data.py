@@ -731,6 +731,8 @@ def _reference_texts(name: str, texts: _Texts, needs: str) -> tuple[str, ...]:
             found[text_tasks.column_text(row, column).strip()] = None
         except ValueError as error:
             raise ValueError(f"{split} of {name}, row {number}: {error}; give {needs}") from None
+    if not found:
+        raise ValueError(f"{split} of {name}: there are no rows; give {needs}")
     return tuple(found)
 
 

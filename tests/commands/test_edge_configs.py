@@ -91,19 +91,12 @@ def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch)
 
     def request(words):
         (tmp_path / "words").write_text(words)
-        columns = Columns(x=words.split(), y=words.upper().split())
-        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda path: columns))
+        rows = [{"x": word, "y": word.upper()} for word in words.split()]
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda path: rows))
         return config_of(request={**FEW, "task": str(tmp_path)}).plain(Study("edge_ablation"))
 
     words = "red blue green white black brown pink grey gold silver"
     assert request(words) == request(words) != request(words.replace("red", "rose"))
-
-
-class Columns(dict):
-    """Columns of a data set, as far as they are read."""
-
-    column_names = property(lambda self: [*super().keys()])
-    keys = property(lambda self: (_ for _ in ()).throw(AttributeError()))
 
 
 OF_ABLATION = {"action": "ablation"}
@@ -123,7 +116,7 @@ ACCURACY = {"action": "accuracy"}
         (ACCURACY | {"request": {"two_pass": "maybe"}}, "two_pass = 'maybe': input should be a valid bo"),
         (ACCURACY | {"request": {"prompts": 1}}, "prompts = 1: two or more have intervals"),
         (ACCURACY | {"request": {"model": __file__, "revision": "main"}}, "revision = 'main'"),
-        (ACCURACY | {"request": {"layout": {"sep": ":"}}}, "it has the fields separator"),
+        (ACCURACY | {"request": {"layout": {"sep": ":"}}}, "'sep': input should be 'separator', 'join'"),
         (OF_ABLATION, "give edges to ablate"),
         (ACCURACY | {"removed": ["AGG"]}, "give edges to ablate, and for no other action"),
         (OF_ABLATION | {"removed": ["y->last_seperator"]}, "did you mean 'last_separator'"),
@@ -185,7 +178,7 @@ def test_keep_lists_and_files_of_scores_replace_what_is_measured(model, tmp_path
     keep = found.units_left[1:]
     files = [str(tmp_path / f"scores_{number}.json") for number in range(len(keep))]
     for file, one in zip(files, found.rounds, strict=False):
-        write_scores(Path(file), one.circuit, "head", study.scores(one.circuit, "head"))
+        write_scores(Path(file), one.circuit, "head", study.scored(one.circuit, "head")[1])
     by_list = study.pruned("head", study.first, 0.9, 0.4, keep)
     assert [one.circuit.digest for one in by_list.rounds] == [one.circuit.digest for one in found.rounds]
     monkeypatch.setattr(pruning.token_types, "scores", None)  # nothing is scored

@@ -63,7 +63,7 @@ def test_the_values_file_has_all_parts_and_the_check_their_first_sentences(study
 def test_show_says_and_shows_and_writes(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     assert study.show("phase_change").filename.name == "toy_induction_head_phase_change.png"
-    assert capsys.readouterr().out.startswith("Training a model of two layers")
+    assert capsys.readouterr().out.startswith("Prefix matching of 0.5 after")
     assert study.show("heads") is None and "planted GPT-2" in capsys.readouterr().out
     assert study.show("texts") is None and "After 'abaca'" in capsys.readouterr().out
 

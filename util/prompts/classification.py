@@ -140,6 +140,10 @@ def relabelled(task: Task, labels: Sequence[str]) -> Task:
 
     Raises ValueError for another number of labels, and what `Task` raises.
     """
+    if len(labels) != len(task.labels):
+        raise ValueError(
+            f"labels = {list(labels)}: {task.name} has {len(task.labels)} classes, give each a word of its own"
+        )
     new = dict(zip(task.labels, labels, strict=True))
     rows = tuple((x, new[y]) for x, y in task.rows)
     pool = None if task.pool is None else tuple((x, new[y]) for x, y in task.pool)
