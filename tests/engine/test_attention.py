@@ -6,6 +6,7 @@ Bound everywhere: 1e-5 * max(1, max |reference|) in float32, on real tokens; eve
 
 import copy
 import gc
+import threading
 import warnings
 import weakref
 from collections import namedtuple
@@ -480,7 +481,56 @@ def test_another_thread_is_not_touched():
         assert torch.equal(pool.submit(logits, model, inputs).result(), plain)
 
 
+@pytest.mark.parametrize("pair", [("gpt2", "llama"), ("gemma2", "mistral"), ("llama", "llama")])
+def test_two_threads_equal_serial_runs(pair):
+    inputs, repeats = batch("left").inputs, 10
+
+    def work(side, wait=lambda: None):
+        model = prepared(pair[side])
+        rows, z = CaptureRows(torch.tensor([13 - side])), CaptureHeads(torch.tensor([7 + side]))
+        edits = [[PatchHeads(1, 2, 0.0), rows, z], [z, Knockout(torch.tensor([[12, 11]]), heads=1), rows]][side]
+        results = []
+        for _ in range(repeats):
+            wait()
+            out = logits(model, inputs, *edits)
+            results.append([out, *(rows.weights[layer] for layer in range(LAYERS)), *z.z.values()])
+        return results
+
+    serial = work(0)[0], work(1)[0]
+    barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        threads = list(pool.map(lambda side: work(side, barrier.wait), range(2)))
+    for alone, together in zip(serial, threads, strict=True):
+        for result in together:
+            assert all(torch.equal(a, b) for a, b in zip(alone, result, strict=True))
+
+
 # --------------------------------------------------------------------------- autograd, modes, caches, types, memory
+
+
+def test_gradients_equal_finite_differences():
+    """Through a patched value into logits, a later z and a later attention row (gpt2, float64)."""
+    model, inputs = prepared("gpt2", torch.float64), batch("plain").inputs
+    positions = torch.tensor([4, 9])
+    value = noise(BATCH, 2, 2, 16, dtype=torch.float64).requires_grad_()
+
+    def loss(value):
+        z, rows = CaptureHeads(layers=2), CaptureRows(torch.tensor([9, 13]), layers=2)
+        with instrument(model, PatchHeads(1, (1, 2), value, positions), z, rows):
+            out = model(**inputs).logits
+        return torch.stack(
+            [(t * noise(*t.shape, seed=5, dtype=t.dtype)).sum() for t in (out, z.z[2], rows.weights[2].double())]
+        )
+
+    gradients = [torch.autograd.grad(part, value, retain_graph=True)[0] for part in loss(value)]
+    with torch.no_grad():
+        for gradient in gradients:
+            index = tuple(int(i) for i in torch.unravel_index(gradient.abs().argmax(), gradient.shape))
+            assert gradient[index].abs() > 1e-2
+            step = torch.zeros_like(value)
+            step[index] = 1e-5
+            differences = (loss(value + step) - loss(value - step)) / 2e-5
+            close(torch.stack([g[index] for g in gradients]), differences, 1e-7)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_oss", *ADAPTED])

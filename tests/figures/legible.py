@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +13,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from matplotlib.path import Path
 from matplotlib.text import Annotation, Text
-from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
 SHAPES = [(4, 8), (12, 12), (30, 9), (48, 32)]  # of models: layers and heads
@@ -22,6 +21,32 @@ LONG_NAME = "Mixtral-8x22B-Instruct-v0.1-dequantised"
 SMALLEST = 5.0  # points: smaller letters are not read in print
 DPI = 144
 SLACK = 0.6  # points by which boxes may overlap: they are a little larger than their letters
+
+
+class _Box(NamedTuple):
+    """A rectangle that may be turned: its middle [2], its half sides [2] and its directions [2, 2], in pixels."""
+
+    middle: NDArray[np.float64]
+    half: NDArray[np.float64]
+    axes: NDArray[np.float64]
+
+    @property
+    def corners(self) -> NDArray[np.float64]:
+        """[4, 2]."""
+        signs = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]])
+        return self.middle + (signs * self.half) @ self.axes
+
+    def holds(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of the points [N, 2] lie inside, [N]."""
+        return np.all(np.abs((points - self.middle) @ self.axes.T) < self.half, axis=1)
+
+    def meets(self, other: _Box) -> bool:
+        """Whether the two overlap: no direction of either separates them."""
+        for axis in (*self.axes, *other.axes):
+            mine, others = self.corners @ axis, other.corners @ axis
+            if mine.max() <= others.min() or others.max() <= mine.min():
+                return False
+        return True
 
 
 def faults(figure: Figure, smallest: float = SMALLEST) -> list[str]:
@@ -35,18 +60,22 @@ def faults(figure: Figure, smallest: float = SMALLEST) -> list[str]:
     found = [f"{_name(text)} has {size:.1f} points" for text, size in zip(texts, sizes, strict=True) if size < smallest]
     edge = np.array([figure.bbox.width, figure.bbox.height])
     for text, box in zip(texts, boxes, strict=True):
-        corners = np.asarray(box.vertices)
-        if (corners < -1).any() or (corners > edge + 1).any():
+        if (box.corners < -1).any() or (box.corners > edge + 1).any():
             found.append(f"{_name(text)} is cut off at the figure's edge")
     for (first, one), (second, other) in combinations(zip(texts, boxes, strict=True), 2):
-        if one.intersects_path(other, filled=True):
+        if one.meets(other):
             found.append(f"{_name(first)} lies on {_name(second)}")
-    for ax in filter(Axes.get_visible, figure.findobj(Axes)):
+    for ax in figure.findobj(Axes):
+        if not ax.get_visible():
+            continue
         drawn = _data(ax)
         for text, box in zip(texts, boxes, strict=True):
-            what = next((what for what, points in drawn if box.contains_points(points).any()), None)
-            if what is not None and not _on_purpose(text, ax):
-                found.append(f"{_name(text)} lies on {what}")
+            if _on_purpose(text, ax):
+                continue
+            for what, points in drawn:
+                if box.holds(points).any():
+                    found.append(f"{_name(text)} lies on {what}")
+                    break
     return found
 
 
@@ -77,17 +106,17 @@ def _not_drawn(ax: Axes) -> list[Text]:
     return found
 
 
-def _box(text: Text, canvas: FigureCanvasAgg) -> Path:
-    """The rectangle that a text takes, which may be turned, in pixels."""
+def _box(text: Text, canvas: FigureCanvasAgg) -> _Box:
     renderer, slack = canvas.get_renderer(), SLACK * DPI / 72
-    around, angle = Text.get_window_extent(text, renderer), text.get_rotation()
+    around = Text.get_window_extent(text, renderer)
+    angle = text.get_rotation()
     text.set_rotation(0)
     flat = Text.get_window_extent(text, renderer)
     text.set_rotation(angle)
+    turn = np.radians(angle)
+    axes = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
     half = np.maximum(np.array([flat.width, flat.height]) / 2 - slack, 1)
-    middle = (around.x0 + around.x1) / 2, (around.y0 + around.y1) / 2
-    upright = Path(np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [1, 1]]) * half, closed=True)
-    return upright.transformed(Affine2D().rotate_deg(angle).translate(*middle))
+    return _Box(np.array([(around.x0 + around.x1) / 2, (around.y0 + around.y1) / 2]), half, axes)
 
 
 def _data(ax: Axes) -> list[tuple[str, NDArray[np.float64]]]:
@@ -136,13 +165,13 @@ def _on_purpose(text: Text, ax: Axes) -> bool:
 
 
 def _dense(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Points [M, 2] on the line through points [N, 2], a pixel apart."""
+    """Points [M, 2] on the line through points [N, 2], at most a pixel apart."""
     pixels = pixels[np.isfinite(pixels).all(1)]
-    if len(pixels) < 2:
-        return pixels
-    along = np.concatenate([[0], np.cumsum(np.abs(np.diff(pixels, axis=0)).max(1))])
-    at = np.linspace(0, along[-1], int(min(along[-1], 1e5)) + 2)
-    return np.column_stack([np.interp(at, along, axis) for axis in pixels.T])
+    parts = [pixels[:1]]
+    for start, end in zip(pixels[:-1], pixels[1:], strict=True):
+        steps = int(min(max(1, np.abs(end - start).max()), 5000))
+        parts.append(start + (end - start) * np.linspace(0, 1, steps + 1)[1:, None])
+    return np.concatenate(parts)
 
 
 def _name(text: Text) -> str:
