@@ -266,7 +266,7 @@ def components(model: PreTrainedModel) -> Numbers:
     paths = path_effects(model, base, source, answers, heads)
     found |= {"paths": paths.edges, "direct paths": paths.direct}
     kept = torch.rand(graph.shape, generator=torch.Generator().manual_seed(0)) > 0.5
-    found["circuit"] = circuit_metrics(model, base, source, answers, [kept])
+    found["circuit"] = circuit_metrics(model, base, source, answers, kept[None].numpy())
     return found
 
 
