@@ -126,7 +126,7 @@ def ioi(
     population, example = values["population"], values["example"]
     rows = by_head({
         **{name: intervals(population[name]) for name in ("noised", "denoised")},
-        **{name: population[name] for name in ("direct",)},
+        "direct": population["direct"],
         **{f"example {name}": values[name] for name in ("patched", "permuted")}, "example norm": example["norms"],
     })  # fmt: skip
     pair = {name: values[name] for name in ("scores", "permuted", "patched", "selectivity")}

