@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/embedded_models/README.md", "util/commands/README.md")
+FOLDERS = ("notebooks", "util", "util/commands", "data", "data/embedded_models", "experiment_material", "workflow")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"{folder}/README.md" for folder in FOLDERS))
 FENCE = re.compile(r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -12,13 +12,51 @@ from util.figures.ioi_patching.show import conclude, few_edges, kept_alone, tell
 from util.show.claims import claims_table
 from util.show.words import written
 
-README = (paths.root() / "README.md").read_text(encoding="utf-8")
-TABLE = re.search(r"## What it finds\n(.*?)\n## ", README, flags=re.DOTALL)
-assert TABLE is not None
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split("|")] for line in TABLE[1].splitlines() if "](notebooks/" in line
-]
+README, NOTEBOOKS, BENCHMARKS = (
+    (paths.root() / folder / "README.md").read_text(encoding="utf-8") for folder in ("", "notebooks", "data/benchmarks")
+)
+
+
+def rows(text, link):
+    """The cells of a table's lines that lead to a notebook."""
+    lines = [line for line in text.splitlines() if line.startswith("| ") and re.search(link, line)]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+ROWS = rows(NOTEBOOKS, r"\]\(\d\d_")
 COLUMNS = {"smollm2": 2, "embedded": 3}
+
+
+def test_readme_takes_two_minutes():
+    text = re.sub(r"```.*?```|^    .*?$|^[|!].*?$", "", README, flags=re.DOTALL | re.MULTILINE)
+    assert len(re.sub(r"\]\([^)]*\)", "]", text).split()) <= 900
+
+
+@pytest.mark.parametrize(("row", "stem"), list(zip(rows(README, r"<img"), FIGURES, strict=True)), ids=FIGURES)
+def test_a_finding_of_readme_has_one_interval_which_is_stored(row, stem):
+    assert f"](notebooks/{row[0].split('](notebooks/')[1][:2]}_{stem}.ipynb)" in row[0]
+    assert len(intervals_in(row[1])) == 1 and intervals_in(row[1]) <= rounded(values(stem, "smollm2"))
+
+
+def test_the_counts_of_readme_are_stored():
+    """Each number of a finding without an interval, and every one beside other tools."""
+    _, forerunner, induction, ioi, edges, atlas = (row[1] for row in rows(README, r"<img"))
+    assert f"{values('forerunner_heads', 'smollm2')['specificity']['judged']['confirmed']} of 270 heads" in forerunner
+    accuracy = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
+    assert f"from {accuracy['whole model'][0]:.2f} to {written(accuracy['top 3 ablated'])}" in induction
+    assert "one of 20 random sets" in induction and "one of 20 control sets" in ROWS[2][2]
+    assert " L23H3," in ioi and ROWS[3][2].startswith("L23H3 ")
+    search = values("edge_ablation", "smollm2")["search"]
+    assert f"{len(search['kept'])} of 31 " in edges and f"keeps {max(search['random']):.2f}" in edges
+    assert f"{values('role_atlas', 'smollm2')['heads']} of 270 heads" in atlas
+
+
+def test_the_numbers_beside_other_tools_are_those_of_the_benchmarks():
+    table = README.partition("## Beside other tools")[2].partition("\nAttention is")[0]
+    told = re.findall(r"\d[\d,]*\.\d+|\d[\d,]*\d", " ".join(line.split("|", 2)[2] for line in table.splitlines()[4:]))
+    classes = (paths.root() / "data" / "classes" / "README.md").read_text(encoding="utf-8")
+    measured = set(re.findall(r"[\d,.]*\d", BENCHMARKS + classes))
+    assert len(told) == 12 and set(told) <= measured
 
 
 @pytest.mark.parametrize(("row", "stem"), list(zip(ROWS, FIGURES, strict=True)), ids=FIGURES)
@@ -51,8 +89,7 @@ def test_the_counts_of_the_findings_are_stored():
     forerunners = values("role_atlas", "smollm2")["roles"]["forerunner"]
     assert not forerunners["heads"]
     trec = [check["done"] for check in values("forerunner_heads", "smollm2")["task"] if check["name"] == "trec"]
-    assert trec == [False, False] and "tested on TREC, which this model does not do" in README
-    assert "25 are coloured" in README and values("role_atlas", "smollm2")["heads"] == 25
+    assert trec == [False, False] and "tested on TREC, which this model does not do" in ROWS[5][2]
 
 
 def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
@@ -80,4 +117,4 @@ def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
 
 
 def test_the_claims_of_readme_are_the_stored_verdicts():
-    assert claims_table() in README, "put what util.show.claims.claims_table() gives into README"
+    assert claims_table() in NOTEBOOKS, "put what util.show.claims.claims_table() gives into notebooks/README.md"
