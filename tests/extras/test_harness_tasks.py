@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -14,7 +13,6 @@ from lm_eval.api.task import ConfigurableTask  # noqa: E402
 
 from util.extras.harness import tasks  # noqa: E402
 from util.prompts import classification, text_tasks  # noqa: E402
-from util.prompts.prompt import Layout  # noqa: E402
 
 OFFLINE = (*classification.NAMES, "sst2", "subj", "sst2_sul", "subj_sul")  # StaICC has the texts of these two
 
@@ -45,20 +43,6 @@ def test_prompts_are_those_of_the_suite_byte_by_byte(name):
     gold = [loaded.doc_to_target(doc) for doc in list(loaded.eval_docs)[:6]]
     assert gold == [prompt.gold for prompt in prompts]
     assert len(loaded.eval_docs) == len(task.rows)
-
-
-@pytest.mark.parametrize("name", OFFLINE)
-def test_a_declared_task_is_what_config_makes_of_it(name, monkeypatch):
-    declared = tasks.manager().load([f"icl_{name}"])["tasks"][f"icl_{name}"].config.to_dict(keep_callable=True)
-    given = replace(tasks.known(name), name=name)
-    monkeypatch.setattr(tasks, "NAMES", ())  # so that the suite's own may be given
-    monkeypatch.setattr(tasks, "_TASKS", {})
-    own = ConfigurableTask(config=tasks.config(given)).config.to_dict(keep_callable=True)
-    assert declared.pop("num_fewshot") == (20 if name.endswith("_4way") else 10) == tasks.shots(name)
-    assert declared["dataset_kwargs"] == {"icl_task": name}
-    for entry in (declared, own):
-        entry.pop("metadata")
-    assert declared == own
 
 
 @pytest.mark.parametrize("name", text_tasks.TEXT_TASKS)
@@ -104,42 +88,31 @@ def test_texts_of_a_folder(tmp_path, monkeypatch):
 
 # ------------------------------------------------------------------------------------------------ the leak
 
-ROWS = [{"icl_task": "few", "query": f"w{n}", "text": f"w{n}:", "labels": ["A", "B"], "gold": n % 2} for n in range(6)]
 
-
-def leaking(**more):
+def test_the_harness_alone_shows_queries_their_own_answers():
     """A task that is declared as many are: validation alone, from which the demonstrations come too."""
-    return ConfigurableTask(
-        config={
-            "task": "few",
-            "custom_dataset": lambda **_: {"validation": datasets.Dataset.from_list(ROWS)},
-            "output_type": "multiple_choice",
-            "validation_split": "validation",
-            "fewshot_split": "validation",
-            "doc_to_text": "text",
-            "doc_to_target": "gold",
-            "doc_to_choice": "labels",
-            "target_delimiter": "",
-            **more,
-        }
-    )
-
-
-def shown_twice(task, k):
-    return sum(context.count(context.rsplit("\n\n", 1)[-1]) > 1 for context, _ in contexts(task, k, 42, None))
-
-
-def test_the_harness_alone_shows_queries_their_own_answers_and_our_declaration_does_not():
-    assert shown_twice(leaking(), 5) > 0
-    few = classification.Task(
-        "few", tuple((f"w{n}", "AB"[n % 2]) for n in range(6)), ("A", "B"), Layout(":", "", "\n\n")
-    )
-    ours = ConfigurableTask(config=tasks.config(few))
-    assert shown_twice(ours, 4) == 0
+    rows = [
+        {"icl_task": "few", "query": f"w{n}", "text": f"w{n}:", "labels": ["A", "B"], "gold": n % 2} for n in range(6)
+    ]
+    leaking = {
+        "task": "few",
+        "custom_dataset": lambda **_: {"validation": datasets.Dataset.from_list(rows)},
+        "output_type": "multiple_choice",
+        "validation_split": "validation",
+        "fewshot_split": "validation",
+        "doc_to_text": "text",
+        "doc_to_target": "gold",
+        "doc_to_choice": "labels",
+        "target_delimiter": "",
+    }
+    shown = contexts(ConfigurableTask(config=leaking), 5, 42, None)
+    assert any(context.count(context.rsplit("\n\n", 1)[-1]) > 1 for context, _ in shown)
     with pytest.raises(ValueError, match="declare the split that is evaluated as test_split"):
-        contexts(leaking(fewshot_config={"sampler": tasks.Demonstrations}), 4, 42, None)
+        contexts(ConfigurableTask(config=leaking | {"fewshot_config": {"sampler": tasks.Demonstrations}}), 4, 42, None)
     with pytest.raises(ValueError, match="few-shot seed"):
-        contexts(ours, 4, None, None)
+        contexts(tasks.manager().load(["icl_wordseq1"])["tasks"]["icl_wordseq1"], 4, None, 2)
+    with pytest.raises(ValueError, match="there are repetition"):
+        tasks.known("nonsense")
 
 
 def test_what_is_drawn_depends_on_the_query_not_on_the_order_or_the_limit():
@@ -149,20 +122,9 @@ def test_what_is_drawn_depends_on_the_query_not_on_the_order_or_the_limit():
     assert contexts(loaded, 5, 43, 3) != list(few.values())
 
 
-def test_names_of_tasks_that_there_are_not():
-    with pytest.raises(ValueError, match="there are repetition"):
-        tasks.known("nonsense")
-    with pytest.raises(ValueError, match="choose another name"):
-        tasks.config(classification.task("wordseq1"))
-    tasks.config(classification.Task("twice", (("x", "A"), ("y", "B")), ("A", "B")))
-    with pytest.raises(ValueError, match="choose another name"):
-        tasks.config(classification.Task("twice", (("x", "C"), ("y", "D")), ("C", "D")))
-
-
 @pytest.mark.parametrize(
     "context",
     ["", "apple cat:", "Below are sequences", "{header}apple cat:Foo\n\nfig dog", "{header}apple cat:Qux\n\nfig:"],
 )
-def test_contexts_that_no_layout_explains(context, monkeypatch):
-    monkeypatch.setattr(tasks, "_TASKS", {})  # a task of another test may have a layout without a header
+def test_contexts_that_no_layout_explains(context):
     assert tasks.prompt_of(context.replace("{header}", classification.HEADER)) is None

@@ -34,14 +34,12 @@ def names(vocabulary: int, name_tokens: Sequence[int], **options: Any) -> Plante
     """
     slots = {"marked": 1, "read": CODE, "code": CODE}
     plan = Plan(vocabulary, 3, slots, {"name": name_tokens}, **options)
-    plan.embedding[list(name_tokens), plan.place["code 0"]] = plan.codes[list(name_tokens)]
-    for copy in range(plan.copies):
-        marked, read = f"marked {copy}", f"read {copy}"
-        plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": marked})
-        plan.head("inhibition", 1, prefer={marked: 1}, move={"code 0": read})
-        for role, scale in (("mover", 1.5), ("negative mover", -0.5)):
-            plan.head(role, 2, prefer={"name": 1}, move={"code 0": "out"}, scale=scale)
-            _avoid(plan, role, read, "code 0")
+    plan.embedding[list(name_tokens), plan.place["code"]] = plan.codes[list(name_tokens)]
+    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
+    plan.head("inhibition", 1, prefer={"marked": 1}, move={"code": "read"})
+    for role, scale in (("mover", 1.5), ("negative mover", -0.5)):
+        plan.head(role, 2, prefer={"name": 1}, move={"code": "out"}, scale=scale)
+        _avoid(plan, role, "read", "code")
     return plan.build()
 
 
@@ -54,10 +52,8 @@ def labels(vocabulary: int, label_tokens: Sequence[int], **options: Any) -> Plan
     `planted.Plan`.
     """
     plan = Plan(vocabulary, 2, {"forerunner": CODE}, {"label": label_tokens}, **options)
-    for copy in range(plan.copies):
-        slot = f"forerunner {copy}"
-        plan.head("forerunner", 0, offset=1, only="label", move={"token": slot})
-        plan.head("label reader", 1, match=("token", slot), move={"token": "out"}, scale=3 / MARGIN)
+    plan.head("forerunner", 0, offset=1, only="label", move={"token": "forerunner"})
+    plan.head("label reader", 1, match=("token", "forerunner"), move={"token": "out"}, scale=3 / MARGIN)
     return plan.build()
 
 
