@@ -187,14 +187,13 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
 # ------------------------------------------------------------------------------------------------ models and means
 
 
-def test_a_model_that_the_harness_loads_itself(tmp_path):
+def test_a_model_that_the_harness_loads_itself():
+    options = {"batch_size": 4, "device": "cpu", "dtype": "float32"}
     folder = str(path("generalist"))
-    theirs = InterventionLM(folder, edit=EDITS["zero"], batch_size=4, device="cpu", dtype="float32")
-    ours = InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu")
-    plain = HFLM(folder, batch_size=4, device="cpu", dtype="float32")
-    found = [log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in (theirs, ours, plain)]
-    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=SINGLE)
-    assert np.abs(found[0] - found[2]).max() > 1e-3
-    whole = InterventionLM(folder, batch_size=4, device="cpu", dtype="float32")
-    np.testing.assert_allclose(log_probs(harness_run(whole, "icl_recursion", 5, 4)), found[2], rtol=0, atol=SINGLE)
-    assert str(folder) not in str(theirs.get_model_info()["intervention"])
+    models = [InterventionLM(folder, edit=edit, **options) for edit in (EDITS["zero"], WHOLE)]
+    models += [InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu"), HFLM(folder, **options)]
+    theirs, whole, ours, plain = (log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in models)
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=SINGLE)
+    np.testing.assert_allclose(whole, plain, rtol=0, atol=SINGLE)
+    assert np.abs(theirs - plain).max() > 1e-3
+    assert folder not in str(models[0].get_model_info()["intervention"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 
 import pytest
 
@@ -11,6 +11,7 @@ pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-ha
 import datasets  # noqa: E402
 from lm_eval.api.task import ConfigurableTask  # noqa: E402
 
+from tests.text_rows import written  # noqa: E402
 from util.extras.harness import tasks  # noqa: E402
 from util.prompts import classification, text_tasks  # noqa: E402
 
@@ -71,18 +72,14 @@ def test_the_groups_are_the_synthetic_tasks_and_the_nlp_tasks():
 def test_texts_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "_TASKS", {})
     monkeypatch.setattr(tasks, "_FOLDERS", {})
-    rows = [{"premise": f"p{n}", "hypothesis": f"h{n}", "label": n % 2} for n in range(8)]
-    (tmp_path / "rte").mkdir()
-    for split in ("train", "validation"):
-        lines = (json.dumps({**row, "premise": f"{split} {row['premise']}"}) for row in rows)
-        (tmp_path / "rte" / f"{split}.jsonl").write_text("\n".join(lines))
+    written("rte", tmp_path / "rte")
     from lm_eval.tasks import TaskManager
 
     manager = TaskManager(include_path=str(tasks.FOLDER), include_defaults=False, metadata={"icl_data": str(tmp_path)})
     for name, label in (("icl_rte", " Yes"), ("icl_rte_sul", " Foo")):
         context, choices = contexts(manager.load([name])["tasks"][name], 2, 42, 1)[0]
-        assert context.count("Premise: train") == 2 and context.count("Premise: validation") == 1
-        assert choices[0] == label
+        assert re.search(r"There are 1\d\d boats", context.rpartition("Premise")[2])  # of the evaluation split
+        assert context.count("Premise: There are") == 3 and choices[0] == label
     assert tasks.study_arguments("rte_sul") == {"task": "rte", "labels": ("Foo", "Bar"), "data": tmp_path / "rte"}
 
 

@@ -281,9 +281,7 @@ def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
     material = tmp_path / "material"
     study = studies[0].replace(folder=material)
     scores = study.scores()
-    from_request_alone = study.replace(model=requests[0]["model"], folder=tmp_path / "other")
-    assert from_request_alone.request == requests[0]
-    assert (scores.scores["prefix_matching"] == from_request_alone.scores().scores["prefix_matching"]).all()
+    assert study.replace(model=requests[0]["model"], folder=tmp_path / "other").request == requests[0]
     written = b"".join(path.read_bytes() + path.name.encode() for path in material.rglob("*") if path.is_file())
     assert b"tiny" in written and b"secret-place" not in written
     assert "secret-place" not in json.dumps([study.request, study.origins], default=str)

@@ -210,63 +210,42 @@ def test_a_token_behind_every_text_does_not_matter():
 # ------------------------------------------------------------------------------------------------ prompts
 
 
-def grouped(frame):
-    """The frame as a regular expression with its fields as groups."""
-    return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[A-Za-z]+)", re.escape(frame))
-
-
-@pytest.mark.parametrize("kind", toys.KINDS)
-def test_structure_of_base_prompts(kind):
-    pairs = made(kind)
-    assert {pair.frame for pair in pairs} == {*FRAMES}
-    assert [pair.order for pair in pairs] == ["ABBA", "BABA"] * 60
-    assert [pair.index for pair in pairs] == [*range(120)]
-    for pair in pairs:
-        found = re.fullmatch(grouped(pair.frame), pair.base.text)
-        assert found
-        io, s = pair.base.labels
-        assert io != s and {io, s} <= {*NAMES}
-        assert (found["X"], found["Y"], found["S"]) == ((io, s, s) if pair.order == "ABBA" else (s, io, s))
-        fields = dict(zip(("IO", "S1") if pair.order == "ABBA" else ("S1", "IO"), "XY", strict=True)) | {"S2": "S"}
-        fields |= {part.lower(): part for part in ("PLACE", "OBJECT") if part in found.groupdict()}
-        end = len(pair.base.text)
-        assert pair.base.spans == {role: (found.span(field),) for role, field in fields.items()} | {
-            "END": ((end - 2, end),)
-        }
-        assert at(pair.base, "END") == "to" and pair.base.with_label() == f"{pair.base.text} {io}"
-        assert pair.base.with_label(1) == f"{pair.base.text} {s}"
-        for part, word in found.groupdict().items():
-            assert len(part) == 1 or word in LISTS[f"{part.lower()}s"]
+def roles_of(pair, prompt):
+    """The words of a prompt by role, read off its text by the frame; its spans are theirs."""
+    frame = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[A-Za-z]+)", re.escape(pair.frame))
+    found = re.fullmatch(frame, prompt.text)
+    fields = dict(zip(("IO", "S1") if pair.order == "ABBA" else ("S1", "IO"), "XY", strict=True)) | {"S2": "S"}
+    fields |= {part.lower(): part for part in ("PLACE", "OBJECT") if part in found.groupdict()}
+    spans, end = {role: (found.span(field),) for role, field in fields.items()}, len(prompt.text)
+    assert prompt.spans == spans | {"END": ((end - 2, end),)} and prompt.text.endswith(" to")
+    return {role: found[field] for role, field in fields.items()}
 
 
 @pytest.mark.parametrize("kind", toys.KINDS)
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 def test_corruptions_change_the_names_they_say(kind, corruption):
-    tokenizer = toy(kind)
-    for pair in made(kind, corruption=corruption):
-        base, source = pair.base, pair.source
-        assert pair.corruption == corruption and source.labels == base.labels and source.gold == base.gold == 0
-        assert base.spans.keys() == source.spans.keys() and source.label_join == " "
-        words, others = (re.findall(r"\w+|\W+", prompt.text) for prompt in (base, source))
-        assert len(words) == len(others)
-        changed = {i for i, (a, b) in enumerate(zip(words, others, strict=True)) if a != b}
-        places = {role: len(re.findall(r"\w+|\W+", base.text[: span[0]])) for role, (span,) in base.spans.items()}
-        there = {role: len(re.findall(r"\w+|\W+", source.text[: span[0]])) for role, (span,) in source.spans.items()}
-        assert places == there and {places[role] for role in CHANGED[corruption]} == changed
-        assert all(at(source, role) == others[place] for role, place in places.items())
-        (io, s), now = base.labels, {role: at(source, role) for role in ("IO", "S1", "S2")}
-        assert {*now.values()} <= {*NAMES}
+    pairs = made(kind, corruption=corruption)
+    assert {pair.frame for pair in pairs} == {*FRAMES} and {pair.corruption for pair in pairs} == {corruption}
+    assert [(pair.order, pair.index) for pair in pairs] == [(["ABBA", "BABA"][i % 2], i) for i in range(120)]
+    for pair in pairs:
+        (io, s), prompts = pair.base.labels, (pair.base, pair.source)
+        base, source = (roles_of(pair, prompt) for prompt in prompts)
+        assert pair.source.labels == pair.base.labels and pair.source.gold == pair.base.gold == 0
+        assert [base.pop(role) for role in ("IO", "S1", "S2")] == [io, s, s] and io != s
+        now = {role: source.pop(role) for role in ("IO", "S1", "S2")}
+        assert {io, s, *now.values()} <= {*NAMES} and base == source
+        assert all(word in LISTS[f"{part}s"] for part, word in base.items())
         if corruption == "s2_swap":
             assert now == {"IO": io, "S1": s, "S2": io}
         elif corruption == "s2_rand":
-            assert now["S2"] not in (io, s)
+            assert now["S2"] not in (io, s) and (now["IO"], now["S1"]) == (io, s)
         elif corruption == "names_swap":
             assert now == {"IO": s, "S1": io, "S2": s}
         else:
             assert not {*now.values()} & {io, s}
             assert len({*now.values()}) == (3 if corruption == "abc" else 2)
             assert (now["S1"] == now["S2"]) == (corruption == "random_name")
-        assert len(ids(tokenizer, base.text)) == len(ids(tokenizer, source.text))
+        assert len({len(ids(toy(kind), prompt.text)) for prompt in prompts}) == 1
 
 
 def test_base_depends_on_seed_and_number_alone():

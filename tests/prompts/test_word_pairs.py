@@ -129,21 +129,9 @@ def test_prompts_hold_what_the_lists_say(name, kind):
             assert item.clean.marks == (marks if name.startswith("ambiguous") else ())
             assert query != item.clean.label() and marks.count("*") == (7 if name.startswith("ambiguous") else 0)
         typed = type_tokens(item.clean, tokenizer(kind))
-        assert len(typed.ids) == len(typed.types) == len(typed.slots) == sum(item.sizes) and typed.types[0] == "bos"
-        assert typed.sizes == item.sizes and len(item.sizes) == 1 + 10 * 4 + 2
+        assert typed.sizes == item.sizes and len(item.sizes) == 1 + 10 * 4 + 2 and sum(item.sizes) == len(typed.ids)
         types = {"bos", "x", "t", "y", "n", "query", "last_separator"}
         assert {kind.removesuffix("*") for kind in typed.types} == types
-        whole = tokenizer(kind)(item.clean.with_label())["input_ids"]
-        assert whole[: len(typed.ids) - 1] == list(typed.ids[1:]) or whole[: len(typed.ids)] == list(typed.ids)
-
-
-def test_clean_prompts_do_not_depend_on_the_corruptions_asked_for_where_every_pair_has_donors():
-    drawn = {c: made_of_words("country_capital", corruptions=c) for c in ((0,), (3,), ALL, ALL[::-1], ())}
-    assert not any(found.rejected or found.resampled for found in drawn.values())
-    for asked, found in drawn.items():
-        assert [item.clean for item in found.items] == [item.clean for item in drawn[ALL].items]
-        for item, other in zip(found.items, drawn[ALL].items, strict=True):
-            assert item.donors == {c: other.donors[c] for c in asked}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -205,8 +193,6 @@ def test_queries_whose_answer_begins_as_a_copy_would_are_not_asked():
     assert drawn.rejected["query: its answer begins as the query said again"] == len(regular)
     shown = {x for item in drawn.items for x, _ in parse(item.clean.text)[0]}
     assert shown & {*verbs}  # among the demonstrations nothing is left out
-    one_token = word_pair_prompts.prompts(task, tokenizer("bpe"), 4, k=3, corruptions=(1,))
-    assert one_token.askable >= drawn.askable
 
 
 # ------------------------------------------------------------------------------------------------ donors
@@ -248,11 +234,10 @@ def check_donor(c, name, clean, donor, marks):
             assert (pairs.get(y) == y) == (mark == "*")
 
 
-@pytest.mark.parametrize("kind", [*toys.KINDS, "words of several tokens"])
+@pytest.mark.parametrize("several", [False, True], ids=["words of one token", "of several"])
 @pytest.mark.parametrize("name", TASKS)
-def test_each_corruption_keeps_and_changes_what_it_says(name, kind):
-    several = kind not in toys.KINDS
-    words = toys.tokenizer("bpe") if several else tokenizer(kind)
+def test_each_corruption_keeps_and_changes_what_it_says(name, several):
+    words = toys.tokenizer("bpe") if several else tokenizer("bpe")
     drawn = word_pair_prompts.prompts(name, words, 10, k=3 if several else 4, corruptions=ALL)
     assert len(drawn.items) >= (2 if several else 9) and len(drawn.items) + sum(drawn.dropped.values()) == 10
     assert not several or drawn.rejected

@@ -190,6 +190,7 @@ class Plan:
         match: tuple[str, str] | None = None,
         other: bool = False,
         prefer: Mapping[str, float] | None = None,
+        avoid: tuple[str, str] | None = None,
         only: str | None = None,
         unless: str | None = None,
         sink: float = 0.0,
@@ -202,7 +203,8 @@ class Plan:
         - offset: the token that many places before;
         - match: (query feature, key feature); tokens whose key feature equals the query's query feature. other: only
           those two or more places before;
-        - prefer: tokens with these features, by weight;
+        - prefer: tokens with these features, by weight; avoid: but not those whose key feature equals the query's query
+          feature;
         - otherwise BOS. So it is too if the query lacks the feature `only` or has the feature `unless`. sink: the
           attention score of BOS, in nats; match and prefer set it.
 
@@ -230,6 +232,8 @@ class Plan:
             if unless is not None:
                 terms.append((-4 * MARGIN * weight * self.read(unless), self.read(name)))
         terms.append((sink * constant, self.read("bos")))
+        if avoid is not None:
+            terms.append((-2 * MARGIN / self.gap * self.read(avoid[0]), self.read(avoid[1])))
         query, key = self._positions(kernel, distance, but_bos=other or only is not None)
         at = 0
         for of_query, of_key in terms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from util.models.planted import CODE, CONTENT, MARGIN, Plan, Planted
+from util.models.planted import CODE, MARGIN, Plan, Planted
 
 # What the heads of planted circuits are called by the rule of `roles.rules`. An induction head is a label reader, too:
 # labels of demonstrations follow their forerunners, which are one token mostly. So what it reads from the query's
@@ -38,8 +38,7 @@ def names(vocabulary: int, name_tokens: Sequence[int], **options: Any) -> Plante
     plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
     plan.head("inhibition", 1, prefer={"marked": 1}, move={"code": "read"})
     for role, scale in (("mover", 1.5), ("negative mover", -0.5)):
-        plan.head(role, 2, prefer={"name": 1}, move={"code": "out"}, scale=scale)
-        _avoid(plan, role, "read", "code")
+        plan.head(role, 2, prefer={"name": 1}, avoid=("read", "code"), move={"code": "out"}, scale=scale)
     return plan.build()
 
 
@@ -55,15 +54,3 @@ def labels(vocabulary: int, label_tokens: Sequence[int], **options: Any) -> Plan
     plan.head("forerunner", 0, offset=1, only="label", move={"token": "forerunner"})
     plan.head("label reader", 1, match=("token", "forerunner"), move={"token": "out"}, scale=3 / MARGIN)
     return plan.build()
-
-
-def _avoid(plan: Plan, role: str, query: str, key: str) -> None:
-    """Lets the newest head of a role turn away from tokens whose key feature equals the query's query feature."""
-    place = plan.roles[role][-1]
-    query_map, key_map, value, out = plan.weights[place]
-    free = [dim for dim in CONTENT if not query_map[:, dim].any() and not key_map[:, dim].any()]
-    wanted, offered = plan.read(query), plan.read(key)
-    dims = free[: wanted.shape[1]]
-    query_map[:, dims] = -2 * MARGIN / plan.gap * wanted
-    key_map[:, dims] = offered
-    plan.weights[place] = (query_map, key_map, value, out)
