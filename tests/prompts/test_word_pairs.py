@@ -350,7 +350,7 @@ def test_a_donor_of_other_sizes_is_refused():
         for x in ("call", "unimaginably")
     )
     check_aligned(clean, clean)
-    with pytest.raises(Misaligned, match=r"^unequal sizes: slots of \(1, 1, 1, 1"):
+    with pytest.raises(Misaligned, match="^unequal sizes: slots of "):
         check_aligned(clean, wide)
 
 
