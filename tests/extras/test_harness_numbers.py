@@ -66,7 +66,8 @@ def test_the_harness_gives_what_the_suite_gives_under_every_edit(request, dtype,
 def test_texts_that_people_wrote(embedded, name, labels):
     edits = {"mean": EDITS["mean"], "induction": EDITS["induction"], "exact": EDITS["exact tokens"]}
     study = TaskStudy(embedded, name.removesuffix("_sul"), 2, 3, 42, labels=labels)
-    lengths = {len(ids) for row in scoring(*embedded.pair, study.drawn).labels for ids in row}
+    model, tokenizer = embedded.pair
+    lengths = {len(ids) for row in scoring(model, tokenizer, study.drawn).labels for ids in row}
     assert (lengths == {1}) == (name == "sst2_sul")  # else labels of several tokens
     ours = study.answers(edits)
     for key, edit in edits.items():

@@ -214,6 +214,7 @@ def roles_of(pair, prompt):
     """The words of a prompt by role, read off its text by the frame; its spans are theirs."""
     frame = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[A-Za-z]+)", re.escape(pair.frame))
     found = re.fullmatch(frame, prompt.text)
+    assert found
     fields = dict(zip(("IO", "S1") if pair.order == "ABBA" else ("S1", "IO"), "XY", strict=True)) | {"S2": "S"}
     fields |= {part.lower(): part for part in ("PLACE", "OBJECT") if part in found.groupdict()}
     spans, end = {role: (found.span(field),) for role, field in fields.items()}, len(prompt.text)

@@ -410,9 +410,10 @@ def test_a_task_is_one_object_registered_or_not(monkeypatch):
     assert word_pair_prompts.prompts("antonyms", words, 5, k=3, corruptions=ALL).items == drawn.items
     with pytest.raises(ValueError, match="already; give yours another name"):
         word_pairs.register(replace(ANTONYMS, name="copying"))
-    some = replace(ANTONYMS, other_rule={"hot": "warm", "big": "large", "up": "over", "wet": "damp", "old": "aged"})
+    rule = {"hot": "warm", "big": "large", "up": "over", "wet": "damp", "old": "aged"}
+    some = replace(ANTONYMS, other_rule=rule)
     for item in word_pair_prompts.prompts(some, words, 5, k=2, corruptions=(5,)).items:
-        assert {*parse(item.donors[5].text, ARROW)[0]} <= {*some.other_rule.items()}  # a rule need not be of all inputs
+        assert {*parse(item.donors[5].text, ARROW)[0]} <= {*rule.items()}  # a rule need not be of all inputs
 
 
 GOOD = {
@@ -458,7 +459,8 @@ def test_a_saved_data_set_is_a_task_by_the_name_of_its_folder(tmp_path, monkeypa
     folder = tmp_path / "colours"
     folder.mkdir()
     (folder / "dataset_info.json").write_text("{}")
-    package = SimpleNamespace(load_from_disk=lambda _: package.rows)
+    package = SimpleNamespace()
+    package.load_from_disk = lambda _: package.rows
     monkeypatch.setitem(sys.modules, "datasets", package)
     for columns in (("x", "y"), ("input", "output")):  # another content is another task
         package.rows = [dict(zip((*columns, "more"), (x, x.upper(), 1), strict=True)) for x in columns]

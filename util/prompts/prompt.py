@@ -204,7 +204,7 @@ def written(parts: Iterable[tuple[str, str]], roles: Iterable[str] = ()) -> tupl
 
     roles: those that have an entry even where no part has them.
     """
-    text, spans = "", dict[str, tuple[Span, ...]].fromkeys(roles, ())
+    text, spans = "", {role: () for role in roles}  # type: str, dict[str, tuple[Span, ...]]
     for role, part in parts:
         if role:
             spans[role] = (*spans.get(role, ()), (len(text), len(text) + len(part)))

@@ -226,7 +226,9 @@ class _Stock:
         if c != SHUFFLED:
             return self._replaced(c, shown, query, rng)
         outputs = _permuted(shown, rng, self.task.balanced)
-        return outputs and ([(word.x, y) for word, y in zip(shown, outputs, strict=True)], query.x)
+        if outputs is None:
+            return None
+        return [(word.x, y) for word, y in zip(shown, outputs, strict=True)], query.x
 
     def _replaced(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None) -> _Parts | None:
         """The parts of a donor whose words are others; None where there are too few.
