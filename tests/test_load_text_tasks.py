@@ -9,7 +9,7 @@ import pytest
 
 from tests.text_rows import EVALUATION, splits, written
 from util import load_model_and_data as door
-from util.load_model_and_data import load_text_task, reference_texts, text_task_version
+from util.load_model_and_data import load_text_task, reference_texts
 from util.prompts import classification, text_tasks
 from util.prompts.text_tasks import TEXT_TASKS, labelled_rows
 
@@ -38,9 +38,9 @@ def expected(name):
 
 @pytest.mark.parametrize("name", OFFLINE)
 def test_texts_of_staicc_are_those_of_its_own_prompts(name):
-    task = load_text_task(name)
-    assert OFFLINE == ["sst2", "subj"] and load_text_task(name) is task
-    assert text_task_version(name) == f"StaICC {door.staicc_version()}"
+    task, version = load_text_task(name)
+    assert OFFLINE == ["sst2", "subj"] and load_text_task(name)[0] is task
+    assert version == f"StaICC {door.staicc_version()}"
     assert len(task.rows) == 512 and 4090 < len(task.pool) <= 4096
     first = {"sst2": "positive", "subj": "true"}[name]
     queries = dict(task.rows)
@@ -74,9 +74,9 @@ def as_csv(rows, file):
 def test_every_task_is_read_from_files_of_every_format(write, name, tmp_path):
     for split, rows in splits(name).items():
         write(rows, tmp_path / split)
-    task = load_text_task(name, tmp_path)
+    task = load_text_task(name, tmp_path)[0]
     assert (task.rows, task.pool) == expected(name) and task.name == name
-    assert load_text_task(name, str(tmp_path)) is task
+    assert load_text_task(name, str(tmp_path))[0] is task
     assert classification.prompts(task, 4, limit=2)[0].labels == task.labels
 
 
@@ -89,23 +89,22 @@ def test_every_task_is_read_from_what_datasets_wrote(name, tmp_path):
     for split, rows in data.items():
         rows.to_parquet(str(tmp_path / "parquet" / f"{split}.parquet"))
     for folder in ("saved", "parquet"):
-        task = load_text_task(name, tmp_path / folder)
+        task = load_text_task(name, tmp_path / folder)[0]
         assert (task.rows, task.pool) == expected(name)
 
 
 def test_a_folder_is_read_again_when_its_content_changes(tmp_path):
     folder = written("rte", tmp_path / "my rte")
-    before, version = load_text_task("rte", folder), text_task_version("rte", folder)
+    before, version = load_text_task("rte", folder)
     assert version.startswith("my rte content:") and str(tmp_path) not in version
     file = folder / "validation.jsonl"
     file.write_text(file.read_text().replace("boats", "ships"))
-    after = load_text_task("rte", folder)
-    assert "ships" in after.rows[0][0] and "boats" in before.rows[0][0]
-    assert text_task_version("rte", folder) != version
+    after, other = load_text_task("rte", folder)
+    assert "ships" in after.rows[0][0] and "boats" in before.rows[0][0] and other != version
 
 
 def test_offline_tasks_are_read_from_folders_too(tmp_path):
-    assert load_text_task("sst2", written("sst2", tmp_path)).rows == expected("sst2")[0]
+    assert load_text_task("sst2", written("sst2", tmp_path))[0].rows == expected("sst2")[0]
 
 
 NEEDS = (
@@ -118,18 +117,17 @@ def test_missing_folders_and_files_say_what_is_needed(tmp_path):
     for folder in (tmp_path / "nowhere", ""):
         with pytest.raises(ValueError, match=f"there is no folder '.*'; {NEEDS}"):
             load_text_task("rte", folder)
-    with pytest.raises(ValueError, match=f"of train.jsonl, .* there is none; {NEEDS}"):
+    with pytest.raises(ValueError, match=f"one file train is needed, .*; {NEEDS}"):
         load_text_task("rte", tmp_path)
     (written("rte", tmp_path) / "validation.jsonl").rename(tmp_path / "test.jsonl")
-    with pytest.raises(ValueError, match=f"of validation.jsonl, .* there is none; {NEEDS}"):
+    with pytest.raises(ValueError, match=f"one file validation is needed, .*; {NEEDS}"):
         load_text_task("rte", tmp_path)
     with pytest.raises(ValueError, match="with train.jsonl and test.jsonl"):
         load_text_task("subj", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="with train.jsonl \\(or"):
         load_text_task("ethos", tmp_path / "nowhere")
-    for ask in (load_text_task, text_task_version):
-        with pytest.raises(ValueError, match="no text task 'cola'; there are boolq"):
-            ask("cola", tmp_path)
+    with pytest.raises(ValueError, match="no text task 'cola'; there are boolq"):
+        load_text_task("cola", tmp_path)
 
 
 def test_rows_of_another_task_name_row_and_column(tmp_path):
@@ -169,17 +167,17 @@ def hub_of(monkeypatch, answer):
 @pytest.mark.parametrize("name", TEXT_TASKS)
 def test_the_hub_is_asked_for_both_splits_once(name, monkeypatch):
     asked = hub_of(monkeypatch, lambda split: Rows(splits(name)[split]))
-    task = load_text_task(name, "hub")
-    assert (task.rows, task.pool) == expected(name) and load_text_task(name, "hub") is task
+    task, version = load_text_task(name, "hub")
+    assert (task.rows, task.pool) == expected(name) and load_text_task(name, "hub")[0] is task
     if name == "ethos":
         options = {"data_files": {"train": "binary/train/*.parquet"}, "revision": "refs/convert/parquet"}
         assert asked == [("iamollas/ethos", "train", options)]
     else:
         id, configuration = ASKED[name]
         assert asked == [(id, split, {"name": configuration}) for split in splits(name)]
-    assert text_task_version(name, "hub") == f"{text_tasks.find(name).hub.id} {COMMIT}"
+    assert version == f"{text_tasks.find(name).hub.id} {COMMIT}"
     if name not in OFFLINE:
-        assert load_text_task(name) is task
+        assert load_text_task(name)[0] is task
 
 
 def test_the_commit_is_read_off_cached_files_where_addresses_lack_it(monkeypatch):
@@ -188,10 +186,10 @@ def test_the_commit_is_read_off_cached_files_where_addresses_lack_it(monkeypatch
         cache_files = ({"filename": f"/cache/aps___super_glue/rte/0.0.0/{COMMIT}/super_glue-train.arrow"},)
 
     hub_of(monkeypatch, lambda split: Cached(splits("rte")[split]))
-    assert text_task_version("rte") == f"aps/super_glue {COMMIT}"
+    assert load_text_task("rte")[1] == f"aps/super_glue {COMMIT}"
     door._text_task.cache_clear()
     Cached.cache_files = ({"filename": f"/cache/{COMMIT}{COMMIT[:24]}.arrow"},)  # a digest, no commit
-    assert text_task_version("rte") == "aps/super_glue of an unknown commit"
+    assert load_text_task("rte")[1] == "aps/super_glue of an unknown commit"
 
 
 def test_without_hub_or_package_the_message_says_what_is_needed(monkeypatch):
@@ -216,19 +214,17 @@ def test_without_hub_or_package_the_message_says_what_is_needed(monkeypatch):
 def test_premises_are_read_once_each_in_their_order(monkeypatch, tmp_path):
     rows = [{"premise": text, "hypothesis": "h", "label": 0} for text in ("b .", "a", "b . ", "c")]
     as_jsonl(rows, tmp_path / "train")
-    assert reference_texts("mnli", tmp_path) == ("b .", "a", "c")
+    assert reference_texts(tmp_path) == ("b .", "a", "c")
     asked = hub_of(monkeypatch, lambda split: Rows(rows))
     assert reference_texts() == ("b .", "a", "c") and asked == [("nyu-mll/glue", "train", {"name": "mnli"})]
     assert reference_texts() is reference_texts() and len(asked) == 1
     as_jsonl(rows[1:], tmp_path / "train")
-    assert reference_texts("mnli", tmp_path) == ("a", "b .", "c")
+    assert reference_texts(tmp_path) == ("a", "b .", "c")
 
 
 def test_wrong_reference_texts_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="no reference texts 'wikipedia'; there are mnli"):
-        reference_texts("wikipedia")
     with pytest.raises(ValueError, match="there is no folder .* give a folder with train.jsonl"):
-        reference_texts("mnli", tmp_path / "nowhere")
+        reference_texts(tmp_path / "nowhere")
     as_jsonl([{"premise": "a"}, {"text": "b"}], tmp_path / "train")
     with pytest.raises(ValueError, match="train of mnli, row 1: there is no column 'premise'"):
-        reference_texts("mnli", tmp_path)
+        reference_texts(tmp_path)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from util.models import embedded, packaged
 from util.models.files import sha256
 from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
-from util.prompts.prompt import Prompt, Span
+from util.prompts.prompt import Prompt, written
 from util.prompts.staicc import DATASETS, dataset_index
 from util.prompts.text_tasks import Hub, TextTask
 
@@ -215,17 +215,16 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     """One line on a loaded model: class, layers and heads, size, dtype, devices."""
     config = model.config.get_text_config(decoder=True)
     size = model.num_parameters()
-    unit, scale = ("B", 1e9) if size >= 1e9 else ("M", 1e6)
+    amount = f"{size / 1e9:.1f} B" if size >= 1e9 else f"{size / 1e6:.1f} M"
     bits = ", 4-bit NF4" if getattr(model, "is_loaded_in_4bit", False) else ""
-    device_map = getattr(model, "hf_device_map", None) or {}
-    devices = sorted({memory.device_name(place) for place in device_map.values()})
-    where = ", ".join(devices) if len(devices) > 1 else str(input_device(model))
-    entry = packaged.PACKAGED.get(str(name))
-    shown = type(model).__name__ if name is None else shown_name(name)
+    places = {memory.device_name(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    where = ", ".join(sorted(places)) if len(places) > 1 else str(input_device(model))
+    title = type(model).__name__ if name is None else shown_name(name)
+    if str(name) in packaged.PACKAGED:
+        title = packaged.PACKAGED[str(name)].full_title
     return (
-        f"{entry.full_title if entry else shown}: {type(model).__name__}, {config.num_hidden_layers} layers x "
-        f"{config.num_attention_heads} heads, {size / scale:.1f} {unit} parameters, "
-        f"{str(model.dtype).removeprefix('torch.')}{bits} on {where}"
+        f"{title}: {type(model).__name__}, {config.num_hidden_layers} layers x {config.num_attention_heads} heads, "
+        f"{amount} parameters, {str(model.dtype).removeprefix('torch.')}{bits} on {where}"
     )
 
 
@@ -393,12 +392,7 @@ def _place(name: str | Path, hub: dict[str, Any]) -> str:
         if _is_local(name) or not inside:
             raise FileNotFoundError(f"there is no file {file.name}")
         file = Path(hf_hub_download(f"{organisation}/{repository}", inside, **hub))
-    return str(packaged.converted(file, _check_float32))
-
-
-def _check_float32(numbers: int) -> None:
-    """Raises MemoryError where the CPU has no room for so many float32 numbers."""
-    memory.check(memory.Estimate({"cpu": 4 * numbers}, {}, loaded=False))
+    return str(packaged.converted(file, lambda size: memory.check(memory.Estimate({"cpu": size}, {}, loaded=False))))
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
@@ -406,18 +400,14 @@ def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
 
     Tied parameters do not count as missing.
     """
-
-    def first(keys: list[str]) -> str:
-        return ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-
     lacking = sorted(report["missing_keys"]) + sorted(str(entry[0]) for entry in report["mismatched_keys"])
     if lacking:
         raise IncompleteCheckpoint(
-            f"the checkpoint of {name} lacks {first(lacking)}, which would get random values. Are all its files there, "
-            "and are they those of this config?"
+            f"the checkpoint of {name} lacks {textwrap.shorten(', '.join(lacking), 240)}, which would get random "
+            "values. Are all its files there, and are they those of this config?"
         )
     if report["unexpected_keys"]:
-        unused = first(sorted(report["unexpected_keys"]))
+        unused = textwrap.shorten(", ".join(sorted(report["unexpected_keys"])), 240)
         warnings.warn(
             f"{name}: no layer of the model takes {unused} of its checkpoint; is its config right?", stacklevel=3
         )
@@ -498,7 +488,10 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
             ) from error
         raise
     except (OSError, SafetensorError) as error:
-        if any(_denied(cause) for cause in _causes(error)):
+        causes: list[BaseException | None] = [error]
+        while causes[-1] is not None:
+            causes.append(causes[-1].__cause__ or causes[-1].__context__)
+        if any(_denied(cause) for cause in causes):
             raise PermissionError(
                 f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, "
                 "then pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
@@ -524,14 +517,7 @@ def _offered() -> str:
     return ", ".join([*packaged.PACKAGED, *("embedded/" + name for name in embedded.names())])
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and all errors that led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _denied(error: BaseException) -> bool:
+def _denied(error: BaseException | None) -> bool:
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status in (401, 403) or "gated repo" in str(error)
 
@@ -607,42 +593,26 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
     space, words = tuple(former["label_space"]), demonstrations.get_label_space()
     strings = experimentor.prompt_set()
     prefix, affix = former["input_text_prefixes"][0], former["input_text_affixes"][0]
-    before_label = former["label_prefix"]
-    visible = before_label.rstrip()
+    visible = former["label_prefix"].rstrip()
+    before, join = affix + visible, former["label_prefix"][len(visible) :]
+
+    def input_parts(text: str) -> list[tuple[str, str]]:
+        return [("", prefix), ("x", text), ("", before[:-1]), ("s", before[-1:])]
 
     prompts = []
     for number in range(len(queries)):
-        text: str = former["instruction"]
-        spans: dict[str, list[Span]] = {"x": [], "s": [], "y": []}
         chosen = [demonstrations[j] for j in experimentor.demonstration_sampler[number]]
         labels = [words.index(word) for _, word in chosen]
-        inputs = [x for (x, *_), _ in chosen] + [queries[number][0][0]]
-        for i, x in enumerate(inputs):
-            if i == len(chosen):
-                text += former["query_prefix"]
-            text += prefix
-            spans["x"].append((len(text), len(text) + len(x)))
-            text += x + affix + visible
-            spans["s"].append((len(text) - 1, len(text)))
-            if i < len(chosen):
-                text += before_label[len(visible) :]
-                spans["y"].append((len(text), len(text) + len(space[labels[i]])))
-                text += space[labels[i]] + former["label_affix"]
-        if text + before_label[len(visible) :] != strings[number]:
+        parts = [("", former["instruction"])]
+        for ((x, *_), _), label in zip(chosen, labels, strict=True):
+            parts += [*input_parts(x), ("", join), ("y", space[label]), ("", former["label_affix"])]
+        text, spans = written([*parts, ("", former["query_prefix"]), *input_parts(queries[number][0][0])], "xsy")
+        if text + join != strings[number]:
             raise ValueError(
                 "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong "
                 "labels or a template without visible label prefix), for which token roles are not defined"
             )
-        prompts.append(
-            Prompt(
-                text=text,
-                spans={role: tuple(role_spans) for role, role_spans in spans.items()},
-                labels=space,
-                gold=words.index(queries[number][1]),
-                demonstrations=tuple(labels),
-                label_join=before_label[len(visible) :],
-            )
-        )
+        prompts.append(Prompt(text, spans, space, words.index(queries[number][1]), tuple(labels), join))
     return prompts
 
 
@@ -655,35 +625,26 @@ def load_data_from_StaICC_experimentor(
     "last_sentence_token" ends with the query's input. Raises ValueError for another cut.
     """
     prompts = prompts_from_experimentor(experimentor)
-    offset = 0 if target_label_correction else 1
-    cuts: dict[str, Callable[[Prompt], str]] = {
-        "none": lambda prompt: prompt.text,
-        "label_words": lambda prompt: prompt.with_label(offset),
-        "last_sentence_token": lambda prompt: prompt.text[: prompt.spans["x"][-1][1]],
+    strings = {
+        "none": [prompt.text for prompt in prompts],
+        "label_words": [prompt.with_label(0 if target_label_correction else 1) for prompt in prompts],
+        "last_sentence_token": [prompt.text[: prompt.spans["x"][-1][1]] for prompt in prompts],
     }
-    if prompt_cut not in cuts:
-        raise ValueError(f"unknown prompt cut {prompt_cut!r}; choose one of {', '.join(cuts)}")
-    queries = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
-    return [cuts[prompt_cut](prompt) for prompt in prompts], queries
+    if prompt_cut not in strings:
+        raise ValueError(f"unknown prompt cut {prompt_cut!r}; choose one of {', '.join(strings)}")
+    return strings[prompt_cut], [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
 
 
 # ------------------------------------------------------------------------------------------------ texts
 
-HUB = "hub"  # the source that is the hub, also for tasks whose texts come with StaICC
+STAICC, HUB = "StaICC", "hub"  # where texts come from, beside folders
 
 
-class _Texts(NamedTuple):
-    """Where texts come from. kind: "StaICC", "hub" or "folder"; a folder also has its place and a digest of it."""
+def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, str]:
+    """A task with texts that people wrote, one of `text_tasks.TEXT_TASKS`, and which texts it has, for requests.
 
-    kind: str
-    folder: Path = Path()
-    content: str = ""
-
-
-def load_text_task(name: str, source: str | Path | None = None) -> Task:
-    """A task with texts that people wrote, one of `text_tasks.TEXT_TASKS`, read once in a process.
-
-    Its rows are the evaluation split, its pool the demonstration split.
+    Its rows are the evaluation split, its pool the demonstration split. Which texts: "StaICC" and its version, the
+    hub's id and commit, or the name of a folder and a digest, never its path. They are read once in a process.
 
     source: None for StaICC's texts (sst2, subj: no network), else the hub; "hub" for the hub; or a folder with a file
     for each split, or as written by the `save_to_disk` of `datasets`. The hub needs the package `datasets`, and the
@@ -693,85 +654,67 @@ def load_text_task(name: str, source: str | Path | None = None) -> Task:
     folder must hold), where the hub cannot be read, and where `datasets` is needed and missing.
     """
     definition = text_tasks.find(name)
-    return _text_task(name, _texts(source, definition.staicc, definition.needs))[0]
-
-
-def text_task_version(name: str, source: str | Path | None = None) -> str:
-    """Which texts `load_text_task` reads, for requests; it reads them.
-
-    "StaICC" and its version, the hub's id and commit, or the name of a folder and a digest, never its path. Raises what
-    `load_text_task` raises.
-    """
-    definition = text_tasks.find(name)
-    return _text_task(name, _texts(source, definition.staicc, definition.needs))[1]
-
-
-def reference_texts(name: str = "mnli", source: str | Path | None = None) -> tuple[str, ...]:
-    """Plain texts that means of heads are taken over, one of `text_tasks.REFERENCES`; each once, in their order.
-
-    They are read once in a process; a folder is read again when its content has changed.
-
-    "mnli": the premises of its training split (Crosbie & Shutova 2024, section 4.3). source: None for the hub, or a
-    folder, as in `load_text_task`. Raises ValueError for an unknown name, and what `load_text_task` raises.
-    """
-    if name not in text_tasks.REFERENCES:
-        raise ValueError(f"no reference texts {name!r}; there are {', '.join(text_tasks.REFERENCES)}")
-    _, split, column = text_tasks.REFERENCES[name]
-    needs = f"a folder with {split}.jsonl (or .json, .csv, .parquet), with the column {column}"
-    return _reference_texts(name, _texts(source, None, needs), needs)
+    return _text_task(name, *_place_of_texts(source, STAICC if definition.staicc else HUB, definition.needs))
 
 
 @cache
-def _reference_texts(name: str, texts: _Texts, needs: str) -> tuple[str, ...]:
-    """Reference texts, each once, in their order. needs: what a folder must hold, for messages."""
-    hub, split, column = text_tasks.REFERENCES[name]
-    found: dict[str, None] = {}  # an ordered set
-    for number, row in enumerate(_rows(texts, hub, split, needs)[0]):
-        try:
-            found[text_tasks.column_text(row, column).strip()] = None
-        except ValueError as error:
-            raise ValueError(f"{split} of {name}, row {number}: {error}; give {needs}") from None
-    if not found:
-        raise ValueError(f"{split} of {name}: there are no rows; give {needs}")
-    return tuple(found)
-
-
-def _texts(source: str | Path | None, staicc: str | None, needs: str) -> _Texts:
-    """Where the texts of a source are. Raises ValueError for a folder that there is not."""
-    if source is None:
-        return _Texts("StaICC" if staicc else HUB)
-    if str(source) == HUB:
-        return _Texts(HUB)
-    folder = _path(source).resolve()
-    if not str(source) or not folder.is_dir():
-        raise ValueError(f"there is no folder {str(source)!r}; give {needs}")
-    return _Texts("folder", folder, str(resolved_revision(folder)))
-
-
-@cache
-def _text_task(name: str, texts: _Texts) -> tuple[Task, str]:
-    """A text task, and which texts it has."""
+def _text_task(name: str, place: str, content: str) -> tuple[Task, str]:
     definition = text_tasks.find(name)
     splits = [split for split in (definition.demonstrations, definition.evaluation) if split]
-    if texts.kind == "StaICC":
+    if place == STAICC:
         rows, version = _staicc_rows(definition), f"StaICC {staicc_version()}"
     else:
-        read = [_rows(texts, definition.hub, split, definition.needs) for split in splits]
+        read = [_rows(place, content, definition.hub, split, definition.needs) for split in splits]
         rows, version = [split_rows for split_rows, _ in read], read[0][1]
     labelled = [
         text_tasks.labelled_rows(definition, split_rows, f"{split} of {name}")
         for split, split_rows in zip(splits, rows, strict=True)
     ]
     pool, queries = text_tasks.held_out(labelled[0], name) if definition.evaluation is None else labelled
-    return text_tasks.task(definition, pool, queries), version
+    return Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool), version
 
 
-def _rows(texts: _Texts, hub: Hub, split: str, needs: str) -> tuple[Iterable[Any], str]:
+def reference_texts(source: str | Path | None = None) -> tuple[str, ...]:
+    """The premises of MNLI's training split, each once, in their order, that means of heads are taken over.
+
+    They are read once in a process. Source: Crosbie & Shutova 2024, section 4.3. source: None for the hub, or a folder,
+    as in `load_text_task`. Raises ValueError as `load_text_task` does.
+    """
+    return _reference_texts(*_place_of_texts(source, HUB, PREMISES_NEED))
+
+
+PREMISES_NEED = f"a folder with {text_tasks.PREMISES}.jsonl (or .json, .csv, .parquet), with the column premise"
+
+
+@cache
+def _reference_texts(place: str, content: str) -> tuple[str, ...]:
+    found: dict[str, None] = {}  # an ordered set
+    for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.PREMISES, PREMISES_NEED)[0]):
+        try:
+            found[text_tasks.column_text(row, "premise").strip()] = None
+        except ValueError as error:
+            raise ValueError(f"train of mnli, row {number}: {error}; give {PREMISES_NEED}") from None
+    if not found:
+        raise ValueError(f"train of mnli: there are no rows; give {PREMISES_NEED}")
+    return tuple(found)
+
+
+def _place_of_texts(source: str | Path | None, default: str, needs: str) -> tuple[str, str]:
+    """Where texts are: STAICC, HUB, or a folder with a digest of it. Raises ValueError for a folder there is not."""
+    if source is None or str(source) == HUB:
+        return default if source is None else HUB, ""
+    folder = _path(source).resolve()
+    if not str(source) or not folder.is_dir():
+        raise ValueError(f"there is no folder {str(source)!r}; give {needs}")
+    return str(folder), str(resolved_revision(folder))
+
+
+def _rows(place: str, content: str, hub: Hub, split: str, needs: str) -> tuple[Iterable[Any], str]:
     """The rows of a split on the hub or in a folder, and which they are. Raises ValueError where there are none."""
     try:
-        if texts.kind == HUB:
+        if place == HUB:
             return _hub_rows(hub, split)
-        return row_files.rows_of_split(texts.folder, split), f"{texts.folder.name} {texts.content}"
+        return row_files.rows_of_split(Path(place), split), f"{Path(place).name} {content}"
     except ValueError as error:
         raise ValueError(f"{error}; give {needs}") from error
 
@@ -805,5 +748,5 @@ def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:
 def _hub_commit(rows: Any) -> str:
     """The commit of a data set of the hub, as far as the addresses or cached files of its rows say it."""
     places = [*(rows.info.download_checksums or {}), *(entry["filename"] for entry in rows.cache_files)]
-    commits = [found[0] for place in places if (found := re.search(r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])", place))]
+    commits = re.findall(r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])", " ".join(places))
     return commits[0] if commits else "of an unknown commit"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,17 +14,14 @@ from lm_eval.models.huggingface import HFLM  # noqa: E402
 
 from tests import eager_runs  # noqa: E402
 from tests.extras.conftest import harness_run, log_probs  # noqa: E402
-from util.engine.label_scores import knockouts, label_log_probs, replacements, scoring  # noqa: E402
-from util.extras.harness import tasks  # noqa: E402
+from util.engine.label_scores import scoring  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit  # noqa: E402
 from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
 from util.models.embedded import path  # noqa: E402
 from util.prompts import classification, induction_pattern  # noqa: E402
-from util.prompts.prompt import Layout  # noqa: E402
 from util.stats.answers import label_mass, which_label  # noqa: E402
 from util.study.model import (
-    Model,  # noqa: E402
     tokenizer_digest,
     weights_digest,
 )
@@ -66,59 +62,18 @@ def test_the_harness_gives_what_the_suite_gives_under_every_edit(request, dtype,
     assert min(effect for name, effect in effects.items() if name != "whole") > 100 * SINGLE, effects
 
 
-@pytest.mark.slow
-def test_the_harness_gives_what_the_suite_gives_on_a_real_model():
-    model = Model("smollm2", device="cpu", verbose=False)
-    heads = ((10, 1), (14, 5), (20, 0))
-    edits = {"whole": WHOLE, **{mode: Edit.ablate(heads, mode) for mode in ("mean", "mean_pos", "input_mean", "zero")}}
-    edits |= {pattern: Edit.knock_out(heads, pattern) for pattern in ("induction", "exact tokens")}
-    # its float32 is as far from its own float64
-    effects = both_ways(model, edits, "wordseq1", 2, 3, 2, 5e-5, reference_prompts=48)
-    assert min(effect for name, effect in effects.items() if name != "whole") > 1e-3, effects
-
-
 @pytest.mark.parametrize("name, labels", [("sst2", None), ("sst2_sul", ("Foo", "Bar")), ("subj", None)])
 def test_texts_that_people_wrote(embedded, name, labels):
     edits = {"mean": EDITS["mean"], "induction": EDITS["induction"], "exact": EDITS["exact tokens"]}
     study = TaskStudy(embedded, name.removesuffix("_sul"), 2, 3, 42, labels=labels)
+    model, tokenizer = embedded.pair
+    lengths = {len(ids) for row in scoring(model, tokenizer, study.drawn).labels for ids in row}
+    assert (lengths == {1}) == (name == "sst2_sul")  # else labels of several tokens
     ours = study.answers(edits)
     for key, edit in edits.items():
         lm = InterventionLM(embedded, edit=edit, reference={"k": 2, "prompts": 3}, batch_size=4)
         found = log_probs(harness_run(lm, f"icl_{name}", 2, 3))
         np.testing.assert_allclose(found, ours[key].log_prob, rtol=0, atol=5 * SINGLE, err_msg=key)
-
-
-# ------------------------------------------------------------------------------------------------ labels
-
-
-LABELS = ("Strawberry jam", "Yes")  # of several tokens and of one, in one batch
-
-
-def several_tokens():
-    task = classification.relabelled(classification.task("wordseq2"), LABELS)
-    return replace(task, name="wordseq2_jam", layout=Layout(":", " ", "\n\n", "Name the class.\n\n"))
-
-
-@pytest.mark.parametrize("cache", [True, False])
-def test_labels_of_several_tokens_in_one_batch(wide, cache, wide_softmax):
-    model, tokenizer = wide.pair
-    task, k, n = several_tokens(), 3, 6
-    prompts = classification.prompts(task, k, 42, n)
-    plan = scoring(model, tokenizer, prompts)
-    lengths = {len(label) for row in plan.labels for label in row}
-    assert len(lengths) > 1 and len({len(ids) for ids in plan.ids}) > 1
-    by_layer = {2: [1, 2], 3: [0]}
-    cells = [induction_pattern.cells(prompt, tokenizer) for prompt in prompts]
-    attached = {
-        "whole": (WHOLE, {}),
-        "zero": (EDITS["zero"], {"attach": replacements(by_layer, dict.fromkeys(by_layer, 0.0))}),
-        "induction": (EDITS["induction"], {"attach": knockouts(cells, by_layer)}),
-    }
-    for name, (edit, attach) in attached.items():
-        ours = label_log_probs(model, plan, **attach)["log_prob"]
-        lm = InterventionLM(wide, edit=edit, batch_size=5, logits_cache=cache)
-        found = log_probs(harness_run(lm, tasks.config(task), k, n))
-        np.testing.assert_allclose(found, ours, rtol=0, atol=DOUBLE, err_msg=name)
 
 
 # ------------------------------------------------------------------------------------------------ plain references
@@ -168,8 +123,10 @@ def test_zeroed_heads_are_heads_without_an_output_projection(wide, without_heads
     ]
     np.testing.assert_allclose(rolled[0], rolled[1], rtol=0, atol=1e-7)
     asked = [_Request(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
+    before = weights_digest(wide.pair[0]), tokenizer_digest(tokenizer), tokenizer.padding_side
     written = [lm.generate_until(asked, disable_tqdm=True) for lm in (ablated, plain, whole)]
     assert written[0] == written[1] != written[2]
+    assert before == (weights_digest(wide.pair[0]), tokenizer_digest(tokenizer), tokenizer.padding_side)
 
 
 def test_a_mean_ablation_acts_on_what_is_written_too(wide, tokenizer):
@@ -231,23 +188,13 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
 # ------------------------------------------------------------------------------------------------ models and means
 
 
-def test_a_model_that_the_harness_loads_itself(tmp_path):
+def test_a_model_that_the_harness_loads_itself():
+    options = {"batch_size": 4, "device": "cpu", "dtype": "float32"}
     folder = str(path("generalist"))
-    theirs = InterventionLM(folder, edit=EDITS["zero"], batch_size=4, device="cpu", dtype="float32")
-    ours = InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu")
-    plain = HFLM(folder, batch_size=4, device="cpu", dtype="float32")
-    found = [log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in (theirs, ours, plain)]
-    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=SINGLE)
-    assert np.abs(found[0] - found[2]).max() > 1e-3
-    whole = InterventionLM(folder, batch_size=4, device="cpu", dtype="float32")
-    np.testing.assert_allclose(log_probs(harness_run(whole, "icl_recursion", 5, 4)), found[2], rtol=0, atol=SINGLE)
-    assert str(folder) not in str(theirs.get_model_info()["intervention"])
-
-
-def test_the_harness_leaves_model_and_tokenizer_as_they_are(embedded, tokenizer):
-    model = embedded.pair[0]
-    before = weights_digest(model), tokenizer_digest(tokenizer), tokenizer.padding_side
-    lm = InterventionLM(model, tokenizer=tokenizer, edit=EDITS["zero"], batch_size=2)
-    lm.generate_until([_Request("apple", {"max_gen_toks": 2}), _Request("a dog", {"max_gen_toks": 2})])
-    assert before == (weights_digest(model), tokenizer_digest(tokenizer), tokenizer.padding_side)
-    assert lm.tokenizer is not tokenizer  # the harness has a copy, which it may pad as it likes
+    models = [InterventionLM(folder, edit=edit, **options) for edit in (EDITS["zero"], WHOLE)]
+    models += [InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu"), HFLM(folder, **options)]
+    theirs, whole, ours, plain = (log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in models)
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=SINGLE)
+    np.testing.assert_allclose(whole, plain, rtol=0, atol=SINGLE)
+    assert np.abs(theirs - plain).max() > 1e-3
+    assert folder not in str(models[0].get_model_info()["intervention"])

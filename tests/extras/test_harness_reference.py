@@ -21,10 +21,3 @@ def test_premises_are_those_of_the_suites_own_study(tmp_path):
     request = checked_reference(**reference)
     assert request["reference_version"] == wanted.own_request["reference_version"]
     assert str(tmp_path) not in str(request)
-
-
-def test_premises_that_are_missing_are_refused_when_the_reference_is_checked():
-    with pytest.raises(ValueError, match="reference_data = '/nowhere': there is no"):
-        checked_reference(reference="mnli", reference_data="/nowhere")
-    with pytest.raises(ValueError, match="leave it out with reference 'task'"):
-        checked_reference(reference_data="/nowhere")

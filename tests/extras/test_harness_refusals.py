@@ -42,35 +42,65 @@ def test_edits_that_cannot_be_attached(embedded, edit, said):
         InterventionLM(embedded, edit=edit)
 
 
-def test_batch_sizes_that_are_tried_with_rows_of_ones(embedded):
-    for edit in (INDUCTION, EXACT, Edit.ablate(HEADS, "mean_pos"), Edit.ablate(HEADS, "input_mean")):
-        for batch_size in ("auto", "auto:4"):
-            with pytest.raises(ValueError, match="give a number"):
-                InterventionLM(embedded, edit=edit, batch_size=batch_size)
-    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "zero"), batch_size="auto", max_batch_size=2)
-    one = InterventionLM(embedded, edit=Edit.ablate(HEADS, "zero"), batch_size=1)
-    asked = [Request(prompt_text(), label) for label in ("Foo", "Bar", "Mur", "Res")]
-    found, expected = (np.array(each.loglikelihood(asked, disable_tqdm=True)) for each in (lm, one))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-
-
-def test_prompts_whose_cells_cannot_be_placed(embedded, counted):
-    def refused(said, edit, *requests, **options):
-        lm = InterventionLM(embedded, edit=edit, **options)
-        with pytest.raises(ValueError, match=said):
-            lm.loglikelihood([Request(*request) for request in requests], disable_tqdm=True)
-
-    text = prompt_text()
-    refused("no layout of the suite's tasks explains", INDUCTION, (text, "Foo"), ("The capital of France is", " Paris"))
-    refused("give fewer demonstrations", INDUCTION, (text, "Foo"), max_length=40)
-    refused("give fewer demonstrations", EXACT, (text, "Foo"), max_length=40)
-    refused("leave out add_bos_token", INDUCTION, (text, "Foo"), add_bos_token=False)
-    refused("cannot be told apart", EXACT, ("one two three", " four"), ("one two", " three five"))
+@pytest.mark.parametrize(
+    "edit", [INDUCTION, EXACT, Edit.ablate(HEADS, "mean_pos"), Edit.ablate(HEADS, "input_mean")], ids=str
+)
+def test_edits_that_must_know_the_rows(embedded, counted, edit):
+    """The harness tries batch sizes with rows of ones, and what a model writes has no cells and no positions."""
+    with pytest.raises(ValueError, match="give a number"):
+        InterventionLM(embedded, edit=edit, batch_size="auto:4")
+    with pytest.raises(ValueError, match="generate_until: .* is not for texts that the model writes"):
+        InterventionLM(embedded, edit=edit).generate_until([Request("a", {"max_gen_toks": 2})])
     assert not counted
-    lm = InterventionLM(embedded, edit=EXACT)  # without BOS, and any text: this pattern goes by tokens
-    lm.loglikelihood([Request("The capital of France is", " Paris")], disable_tqdm=True)
-    InterventionLM(embedded, edit=EXACT, add_bos_token=False).loglikelihood([Request(text, "Foo")], disable_tqdm=True)
+
+
+TEXT = prompt_text()
+REFUSED = [  # message, edit, requests, options
+    ("no layout of the suite's tasks explains", INDUCTION, [(TEXT, "Foo"), ("The capital of France is", " Paris")], {}),
+    ("give fewer demonstrations", EXACT, [(TEXT, "Foo")], {"max_length": 40}),
+    ("leave out add_bos_token", INDUCTION, [(TEXT, "Foo")], {"add_bos_token": False}),
+    ("cannot be told apart", EXACT, [("one two three", " four"), ("one two", " three five")], {}),
+    (
+        "the longest prompt of wordseq1 has",
+        Edit.ablate(HEADS, "mean_pos"),
+        [(prompt_text(k=12), "Foo")],
+        {"reference": {"k": 1, "prompts": 4}},
+    ),
+]
+
+
+@pytest.mark.parametrize("message, edit, requests, options", REFUSED)
+def test_what_cannot_be_placed_is_refused(embedded, counted, message, edit, requests, options):
+    lm = InterventionLM(embedded, edit=edit, **options)
+    with pytest.raises(ValueError, match=message):
+        lm.loglikelihood([Request(*request) for request in requests], disable_tqdm=True)
+    assert not counted
+
+
+def test_what_the_suite_has_not(embedded, counted):
+    """Means of another task are refused; "exact tokens" goes by tokens, so that it needs no BOS and takes any text."""
+    asked = [Request(TEXT, "Foo"), Request("a", " b", task="hellaswag")]
+    with pytest.raises(ValueError, match="hellaswag is no task of the suite"):
+        InterventionLM(embedded, edit=Edit.ablate(HEADS)).loglikelihood(asked, disable_tqdm=True)
+    assert not counted
+    InterventionLM(embedded, edit=EXACT, add_bos_token=False).loglikelihood(asked, disable_tqdm=True)
     assert counted
+
+
+def test_the_harnesss_own_caches(embedded, tmp_path):
+    from lm_eval.api.model import CachingLM
+
+    with pytest.raises(ValueError, match="use_cache: .* leave it out"):
+        CachingLM(InterventionLM(embedded, edit=INDUCTION), str(tmp_path / "answers.db"))
+    for name in ("use_cache", "cache_requests"):
+        with pytest.raises(ValueError, match=f"{name}: .* leave it out"):
+            evaluate.evaluate(embedded, ["icl_wordseq1"], INDUCTION, **{name: "somewhere"})
+    CachingLM(InterventionLM(embedded), str(tmp_path / "answers.db"))
+
+
+def test_edits_as_they_stand_in_json():
+    for edit in (WHOLE, INDUCTION, EXACT, Edit.ablate([(1, 2), (0, 3)], "zero"), Edit.knock_out(HEADS, seed=7)):
+        assert edit_of(edit.plain()) == edit
 
 
 def test_rows_are_found_by_their_tokens_with_zeros_at_the_end(embedded):
@@ -83,24 +113,7 @@ def test_rows_are_found_by_their_tokens_with_zeros_at_the_end(embedded):
     np.testing.assert_allclose([p for p, _ in together], [p for p, _ in alone], rtol=0, atol=1e-5)
 
 
-def test_texts_longer_than_the_reference_of_their_positions(embedded, counted):
-    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "mean_pos"), reference={"k": 1, "prompts": 4})
-    with pytest.raises(ValueError, match="the longest prompt of wordseq1 has"):
-        lm.loglikelihood([Request(prompt_text(k=12), "Foo")], disable_tqdm=True)
-    assert not counted
-
-
-def test_means_of_a_task_that_the_suite_has_not(embedded, counted):
-    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS))
-    with pytest.raises(ValueError, match="hellaswag is no task of the suite"):
-        lm.loglikelihood([Request(prompt_text(), "Foo"), Request("a", " b", task="hellaswag")], disable_tqdm=True)
-    assert not counted
-
-
-def test_texts_that_the_model_writes_have_no_cells_and_no_positions(embedded, counted):
-    for edit in (INDUCTION, EXACT, Edit.ablate(HEADS, "mean_pos"), Edit.ablate(HEADS, "input_mean")):
-        with pytest.raises(ValueError, match="generate_until: .* is not for texts that the model writes"):
-            InterventionLM(embedded, edit=edit).generate_until([Request("a", {"max_gen_toks": 2})])
+def test_texts_that_cannot_be_written_or_cut(embedded, counted):
     with pytest.raises(ValueError, match="has no end-of-text token"):
         InterventionLM(embedded).generate_until([Request("a", {"max_gen_toks": 2})])
     with pytest.raises(ValueError, match="no layout of the suite's tasks explains"):
@@ -108,34 +121,8 @@ def test_texts_that_the_model_writes_have_no_cells_and_no_positions(embedded, co
     assert not counted
 
 
-def test_the_harnesss_own_caches(embedded, tmp_path):
-    from lm_eval.api.model import CachingLM
-
-    for edit in (INDUCTION, Edit.ablate(HEADS, "zero")):
-        with pytest.raises(ValueError, match="use_cache: .* leave it out"):
-            CachingLM(InterventionLM(embedded, edit=edit), str(tmp_path / "answers.db"))
-        for name in ("use_cache", "cache_requests"):
-            with pytest.raises(ValueError, match=f"{name}: .* leave it out"):
-                evaluate.evaluate(embedded, ["icl_wordseq1"], edit, **{name: "somewhere"})
-    CachingLM(InterventionLM(embedded), str(tmp_path / "answers.db"))
-
-
 def test_models_that_the_suite_does_not_load(embedded):
     with pytest.raises(TypeError, match="comes with its tokenizer"):
         InterventionLM(embedded.pair[0])
     with pytest.raises(ValueError, match="parallelize, peft: embedded is loaded by the suite"):
         InterventionLM("embedded", peft="x", parallelize=True)
-
-
-def test_edits_as_they_stand_in_json():
-    for edit in (WHOLE, INDUCTION, EXACT, Edit.ablate([(1, 2), (0, 3)], "zero"), Edit.knock_out(HEADS, seed=7)):
-        assert edit_of(edit.plain()) == edit
-    for wrong in ({"ablate": [[0, 1]]}, {"ablate": [[0, 1]], "mode": "none"}, {"ablated": [[0, 1]]}):
-        with pytest.raises(ValueError):
-            edit_of(wrong)
-
-
-def test_a_harness_that_is_too_old(monkeypatch):
-    monkeypatch.setattr(evaluate.importlib.metadata, "version", lambda name: "0.4.9.2")
-    with pytest.raises(ValueError, match=r"is 0\.4\.9\.2, and 0\.4\.10 or later is needed: pip install"):
-        evaluate.check_installed()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+import re
 
 import pytest
 
@@ -12,9 +11,9 @@ pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-ha
 import datasets  # noqa: E402
 from lm_eval.api.task import ConfigurableTask  # noqa: E402
 
+from tests.text_rows import written  # noqa: E402
 from util.extras.harness import tasks  # noqa: E402
 from util.prompts import classification, text_tasks  # noqa: E402
-from util.prompts.prompt import Layout  # noqa: E402
 
 OFFLINE = (*classification.NAMES, "sst2", "subj", "sst2_sul", "subj_sul")  # StaICC has the texts of these two
 
@@ -47,20 +46,6 @@ def test_prompts_are_those_of_the_suite_byte_by_byte(name):
     assert len(loaded.eval_docs) == len(task.rows)
 
 
-@pytest.mark.parametrize("name", OFFLINE)
-def test_a_declared_task_is_what_config_makes_of_it(name, monkeypatch):
-    declared = tasks.manager().load([f"icl_{name}"])["tasks"][f"icl_{name}"].config.to_dict(keep_callable=True)
-    given = replace(tasks.known(name), name=name)
-    monkeypatch.setattr(tasks, "NAMES", ())  # so that the suite's own may be given
-    monkeypatch.setattr(tasks, "_TASKS", {})
-    own = ConfigurableTask(config=tasks.config(given)).config.to_dict(keep_callable=True)
-    assert declared.pop("num_fewshot") == (20 if name.endswith("_4way") else 10) == tasks.shots(name)
-    assert declared["dataset_kwargs"] == {"icl_task": name}
-    for entry in (declared, own):
-        entry.pop("metadata")
-    assert declared == own
-
-
 @pytest.mark.parametrize("name", text_tasks.TEXT_TASKS)
 def test_declared_texts_have_the_layout_of_the_suite(name):
     """Also those whose rows only the hub has."""
@@ -87,59 +72,44 @@ def test_the_groups_are_the_synthetic_tasks_and_the_nlp_tasks():
 def test_texts_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "_TASKS", {})
     monkeypatch.setattr(tasks, "_FOLDERS", {})
-    rows = [{"premise": f"p{n}", "hypothesis": f"h{n}", "label": n % 2} for n in range(8)]
-    (tmp_path / "rte").mkdir()
-    for split in ("train", "validation"):
-        lines = (json.dumps({**row, "premise": f"{split} {row['premise']}"}) for row in rows)
-        (tmp_path / "rte" / f"{split}.jsonl").write_text("\n".join(lines))
+    written("rte", tmp_path / "rte")
     from lm_eval.tasks import TaskManager
 
     manager = TaskManager(include_path=str(tasks.FOLDER), include_defaults=False, metadata={"icl_data": str(tmp_path)})
     for name, label in (("icl_rte", " Yes"), ("icl_rte_sul", " Foo")):
         context, choices = contexts(manager.load([name])["tasks"][name], 2, 42, 1)[0]
-        assert context.count("Premise: train") == 2 and context.count("Premise: validation") == 1
-        assert choices[0] == label
+        assert re.search(r"There are 1\d\d boats", context.rpartition("Premise")[2])  # of the evaluation split
+        assert context.count("Premise: There are") == 3 and choices[0] == label
     assert tasks.study_arguments("rte_sul") == {"task": "rte", "labels": ("Foo", "Bar"), "data": tmp_path / "rte"}
 
 
 # ------------------------------------------------------------------------------------------------ the leak
 
-ROWS = [{"icl_task": "few", "query": f"w{n}", "text": f"w{n}:", "labels": ["A", "B"], "gold": n % 2} for n in range(6)]
 
-
-def leaking(**more):
+def test_the_harness_alone_shows_queries_their_own_answers():
     """A task that is declared as many are: validation alone, from which the demonstrations come too."""
-    return ConfigurableTask(
-        config={
-            "task": "few",
-            "custom_dataset": lambda **_: {"validation": datasets.Dataset.from_list(ROWS)},
-            "output_type": "multiple_choice",
-            "validation_split": "validation",
-            "fewshot_split": "validation",
-            "doc_to_text": "text",
-            "doc_to_target": "gold",
-            "doc_to_choice": "labels",
-            "target_delimiter": "",
-            **more,
-        }
-    )
-
-
-def shown_twice(task, k):
-    return sum(context.count(context.rsplit("\n\n", 1)[-1]) > 1 for context, _ in contexts(task, k, 42, None))
-
-
-def test_the_harness_alone_shows_queries_their_own_answers_and_our_declaration_does_not():
-    assert shown_twice(leaking(), 5) > 0
-    few = classification.Task(
-        "few", tuple((f"w{n}", "AB"[n % 2]) for n in range(6)), ("A", "B"), Layout(":", "", "\n\n")
-    )
-    ours = ConfigurableTask(config=tasks.config(few))
-    assert shown_twice(ours, 4) == 0
+    rows = [
+        {"icl_task": "few", "query": f"w{n}", "text": f"w{n}:", "labels": ["A", "B"], "gold": n % 2} for n in range(6)
+    ]
+    leaking = {
+        "task": "few",
+        "custom_dataset": lambda **_: {"validation": datasets.Dataset.from_list(rows)},
+        "output_type": "multiple_choice",
+        "validation_split": "validation",
+        "fewshot_split": "validation",
+        "doc_to_text": "text",
+        "doc_to_target": "gold",
+        "doc_to_choice": "labels",
+        "target_delimiter": "",
+    }
+    shown = contexts(ConfigurableTask(config=leaking), 5, 42, None)
+    assert any(context.count(context.rsplit("\n\n", 1)[-1]) > 1 for context, _ in shown)
     with pytest.raises(ValueError, match="declare the split that is evaluated as test_split"):
-        contexts(leaking(fewshot_config={"sampler": tasks.Demonstrations}), 4, 42, None)
+        contexts(ConfigurableTask(config=leaking | {"fewshot_config": {"sampler": tasks.Demonstrations}}), 4, 42, None)
     with pytest.raises(ValueError, match="few-shot seed"):
-        contexts(ours, 4, None, None)
+        contexts(tasks.manager().load(["icl_wordseq1"])["tasks"]["icl_wordseq1"], 4, None, 2)
+    with pytest.raises(ValueError, match="there are repetition"):
+        tasks.known("nonsense")
 
 
 def test_what_is_drawn_depends_on_the_query_not_on_the_order_or_the_limit():
@@ -149,20 +119,9 @@ def test_what_is_drawn_depends_on_the_query_not_on_the_order_or_the_limit():
     assert contexts(loaded, 5, 43, 3) != list(few.values())
 
 
-def test_names_of_tasks_that_there_are_not():
-    with pytest.raises(ValueError, match="there are repetition"):
-        tasks.known("nonsense")
-    with pytest.raises(ValueError, match="choose another name"):
-        tasks.config(classification.task("wordseq1"))
-    tasks.config(classification.Task("twice", (("x", "A"), ("y", "B")), ("A", "B")))
-    with pytest.raises(ValueError, match="choose another name"):
-        tasks.config(classification.Task("twice", (("x", "C"), ("y", "D")), ("C", "D")))
-
-
 @pytest.mark.parametrize(
     "context",
     ["", "apple cat:", "Below are sequences", "{header}apple cat:Foo\n\nfig dog", "{header}apple cat:Qux\n\nfig:"],
 )
-def test_contexts_that_no_layout_explains(context, monkeypatch):
-    monkeypatch.setattr(tasks, "_TASKS", {})  # a task of another test may have a layout without a header
+def test_contexts_that_no_layout_explains(context):
     assert tasks.prompt_of(context.replace("{header}", classification.HEADER)) is None

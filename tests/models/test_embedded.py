@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
+from data.embedded_models.recipe.words import LABEL_WORDS, LETTERS, TOY_LABELS, promised
 from util.models import embedded
-from util.models import embedded_words as words
-from util.models.embedded_words import LABEL_WORDS, LETTERS, TOY_LABELS, promised
 
 
 @pytest.fixture(scope="module")
@@ -43,32 +42,6 @@ def test_encoding_is_lossless_with_exact_offsets(tokenizer, text):
     for token, (start, end) in zip(encoded.input_ids[1:], encoded.offset_mapping[1:], strict=True):
         decoded = tokenizer.decode([token])
         assert decoded == text[start:end] or "\ufffd" in decoded
-
-
-def test_tokenizer_settings(tokenizer):
-    assert len(tokenizer) == 5120
-    assert tokenizer.pad_token_id == 1
-    assert tokenizer.model_max_length == 2048
-    assert tokenizer.padding_side == "right"
-
-
-def test_held_out_words_are_a_fixed_choice():
-    assert len(words.HELD_OUT_NAMES) == 15 and len(words.HELD_OUT_FRAMES) == 3 and len(words.HELD_OUT_LABELS) == 10
-    inputs = words.held_out_inputs()
-    for task in ("copying", "present_past", "country_capital"):
-        own = {x for x, _ in words.PAIR_TASKS[task]}
-        assert len(inputs & own) >= len(own) // 10
-    assert words.held_out(["b", "a", "c"], 2) == words.held_out(["c", "b", "a", "a"], 2)
-
-
-def test_folder_loads_offline_and_is_small():
-    folder = embedded.path()
-    assert "generalist" in embedded.names()
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 5e6
-    config = AutoModelForCausalLM.from_pretrained(folder).config
-    assert (config.bos_token_id, config.pad_token_id) == (0, 1)
-    assert config.tie_word_embeddings
-    assert config.num_hidden_layers == 4
 
 
 def test_missing_model_names_the_cure(monkeypatch):

@@ -5,19 +5,16 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 import time
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from accelerate import cpu_offload
 from huggingface_hub.errors import GatedRepoError
 from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, OpenAIGPTLMHeadModel
 
-from tests import architectures, toys
+from tests import toys
 from util import load_model_and_data as loading
 from util.engine import attention, call
 from util.engine.handshake import prepare
@@ -37,11 +34,6 @@ def test_a_folder_and_a_built_model_are_ready_for_instruments(folder, capsys):
     built = toys.model("gpt2").train()
     again, _ = loading.load_ICL_model((built, toys.tokenizer()), verbose=False)
     assert again is built and attention.support(built).layers == (0, 1, 2)
-
-
-def test_loading_in_the_reference_order_of_arguments(folder):
-    model, _ = loading.load_ICL_model(str(folder), "cpu", None, False, False, None)
-    assert model.device.type == "cpu"
 
 
 def test_dtypes(folder, tmp_path, monkeypatch):
@@ -64,12 +56,9 @@ def test_quantized_is_nf4_with_bfloat16_compute(tmp_path):
     toys.save(tmp_path, toys.wide())
     model, tokenizer = loading.load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
     config = model.config.quantization_config
-    assert (
-        config.load_in_4bit and config.bnb_4bit_quant_type == "nf4" and config.bnb_4bit_compute_dtype == torch.bfloat16
-    )
-    assert "4-bit NF4" in loading.describe(model)
-    exact, _ = loading.load_ICL_model(tmp_path, device="cpu", verbose=False)
-    assert loading.describe(exact).split("parameters")[0] == loading.describe(model).split("parameters")[0]
+    assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
+    exact, _ = loading.load_ICL_model(tmp_path, "cpu", None, False, False, None, verbose=False)  # as in the reference
+    assert loading.describe(model).replace(", 4-bit NF4", "").replace("bfloat16", "float32") == loading.describe(exact)
     prompts = loading.staicc_prompts(2, 1)[:3]
     four, full = (
         magnitudes.copy_magnitudes(m, magnitudes.label_run(m, tokenizer, prompts))["magnitude"] for m in (model, exact)
@@ -78,35 +67,10 @@ def test_quantized_is_nf4_with_bfloat16_compute(tmp_path):
     assert not getattr(loading.untrained_twin(model), "is_quantized", False)
 
 
-def test_the_embedded_model_passes_the_handshake_in_4_bit():
-    model, _ = loading.load_ICL_model("embedded", device="cpu", quantized=True, verbose=False)
-    assert attention.support(model).layers == (0, 1, 2, 3)
-
-
-def test_offloaded_embeddings_get_their_ids_where_they_run(folder):
-    plain, tokenizer = loading.load_ICL_model(folder, verbose=False)
-    model = cpu_offload(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), torch.device("cpu"))
-    offloaded, _ = loading.load_ICL_model((model, tokenizer), verbose=False)
-    prompts = loading.staicc_prompts(2, 1)[:3]
-    results = [
-        magnitudes.copy_magnitudes(m, magnitudes.label_run(m, tokenizer, prompts))["magnitude"]
-        for m in (plain, offloaded)
-    ]
-    np.testing.assert_array_equal(*results)
-
-
 def test_a_bidirectional_class_is_refused():
-    torch.manual_seed(0)
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
-    model = AutoModelForCausalLM.from_config(BertConfig(vocab_size=99, **shape)).eval()
     with pytest.raises(call.UnsupportedModel, match="no causal distributions"):
-        prepare(model)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_layers_without_attention_rule_out_shared_rows(dtype):
-    model = architectures.build("qwen3_next", dtype, spread=0.02)
-    assert prepare(model).branches is False
+        prepare(AutoModelForCausalLM.from_config(BertConfig(vocab_size=99, **shape)).eval())
 
 
 @pytest.mark.parametrize("name", ["embedded", "embedded/generalist", "smollm2", "a folder", "a missing folder"])
@@ -241,18 +205,6 @@ def test_code_that_a_model_brings_is_refused_and_nothing_is_asked(kind, folder, 
     assert not ran.exists()
 
 
-@pytest.mark.parametrize("name", architectures.ADAPTED)
-def test_an_adapted_class_is_loaded_prepared_and_twinned(name, tmp_path):
-    built = architectures.build(name, vocab_size=1000, max_position_embeddings=256, max_seq_len=256)
-    model, tokenizer = loading.load_ICL_model(toys.save(tmp_path, built), dtype="bfloat16", verbose=False)
-    assert attention.support(model).layers == (0, 1, 2) and model.dtype == torch.bfloat16
-    twin = loading.untrained_twin(model)
-    assert attention.support(twin).switches == attention.support(model).switches
-    prompts = loading.staicc_prompts(2, 1)[:2]
-    found = magnitudes.copy_magnitudes(twin, magnitudes.label_run(twin, tokenizer, prompts))
-    assert np.isfinite(found["magnitude"]).all()
-
-
 @pytest.mark.parametrize("name", ["merges.txt", "modeling_own.py", "code/config.json"])
 def test_revision_follows_every_file_that_may_decide_what_the_model_does(name, folder, tmp_path):
     copied = shutil.copytree(folder, tmp_path / "model")
@@ -312,16 +264,3 @@ def test_untrained_twin_has_the_shape_and_other_weights(folder):
     assert torch.equal(state, torch.random.get_rng_state())
     for (name, p), q, r in zip(model.named_parameters(), one.parameters(), two.parameters(), strict=True):
         assert p.shape == q.shape and torch.equal(q, r) and ("norm" in name or not torch.equal(p, q))
-
-
-def test_only_the_requested_data_set_is_built():
-    code = (
-        "import StaICC.util.hgf_dataset_loader as h, util.load_model_and_data as l\n"
-        "built = []\n"
-        "original = h.basic_datasets_loader.__init__\n"
-        "h.basic_datasets_loader.__init__ = lambda self: (built.append(type(self).__name__), original(self))[1]\n"
-        "l.staicc_prompts(2, 4)\n"
-        "print(built)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
-    assert done.stdout.strip() == "['financial_phrasebank']", done.stdout + done.stderr

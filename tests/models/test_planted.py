@@ -1,7 +1,5 @@
 """The planted circuits do what their truth says: behaviour, attention as eager attention gives it, what they need."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ import torch
 from tests import toys
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
+from util.engine.instruments import Knockout, PatchHeads
 from util.figures.forerunner_heads import measure, numbers
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
@@ -21,8 +19,7 @@ from util.prompts.token_types import type_tokens
 from util.prompts.words import column
 from util.study.study import Study
 
-VERSIONS = [(family, copies) for family in planted.FAMILIES for copies in (1, 2)]
-versions = pytest.mark.parametrize(("family", "copies"), VERSIONS)
+families = pytest.mark.parametrize("family", planted.FAMILIES)
 
 
 def forward(model, ids, *instruments):
@@ -47,23 +44,20 @@ def removal(heads):
     return [PatchHeads(layer, head, 0.0) for layer, head in heads]
 
 
-def check_expected(plant, score, found):
-    """`found` [L, H] agrees with what the truth expects of a score."""
-    assert plant.expected[score]
-    for head, (value, tolerance) in plant.expected[score].items():
-        assert abs(found[head] - value) <= tolerance, (score, head, found[head])
+def check_expected(plant, found, **expected):
+    """`found` [L, H] is what is expected of a role's heads."""
+    for role, value in expected.items():
+        for head in {**plant.heads, **plant.passive}[role.replace("_", " ")]:
+            assert abs(found[head] - value) <= 1e-3, (role, head, found[head])
 
 
 def check_parts(plant, behaviour):
-    """behaviour(*instruments) is 1 with the circuit whole, and hangs on every role but on no decoy and no one copy."""
+    """behaviour(*instruments) is 1 with the circuit whole, and hangs on every role but on no other head."""
     assert behaviour() == 1
     for role, heads in plant.heads.items():
         assert behaviour(*removal(heads)) <= 0.25, role
-        if len(heads) > 1:
-            for head in heads:
-                assert behaviour(*removal([head])) == 1, (role, head)
     others = [head for heads in plant.passive.values() for head in heads] + list(plant.decoys)
-    for head in others:
+    for head in others[::3]:
         assert behaviour(*removal([head])) == 1, head
     assert behaviour(*removal(others)) == 1
 
@@ -92,13 +86,6 @@ def prefix_matching(attention, length, copies):
     return (total / ((copies - 1) * length)).mean(0)
 
 
-@cache
-def induction(family, copies, noise=0.0, seed=0):
-    tokenizer = toys.tokenizer("bpe")
-    plant = planted.induction(len(tokenizer), family=family, copies=copies, noise=noise, seed=seed)
-    return load_ICL_model((plant.model, tokenizer), verbose=False), plant
-
-
 def continues(plant, ids, length):
     """Share of the tokens after the first copy that the model predicts."""
     return lambda *instruments: float(
@@ -106,15 +93,17 @@ def continues(plant, ids, length):
     )
 
 
-@versions
-def test_induction(family, copies):
-    (model, tokenizer), plant = induction(family, copies)
+@families
+def test_induction(family):
+    tokenizer = toys.tokenizer("bpe")
+    plant = planted.induction(len(tokenizer), family=family)
+    model, _ = load_ICL_model((plant.model, tokenizer), verbose=False)
     sequences = repeated_sequences(tokenizer, length=25, copies=3, seeds=range(2))
     attention = eager(model, sequences.ids)
     positions = np.arange(1, sequences.ids.shape[1])
     scores = prefix_matching(attention, 25, 3)
-    check_expected(plant, "prefix_matching", scores)
-    check_expected(plant, "previous_token", attention[..., positions, positions - 1].mean((0, -1)))
+    check_expected(plant, scores, previous_token=0, induction=1)
+    check_expected(plant, attention[..., positions, positions - 1].mean((0, -1)), previous_token=1)
     uniform = prefix_matching((1 / (1 + np.arange(76)))[None, :, None] * np.tri(76)[None], 25, 3)
     for head in plant.decoys:
         assert scores[head] == pytest.approx(float(uniform), rel=0.3)
@@ -127,12 +116,12 @@ def test_induction(family, copies):
 # ------------------------------------------------------------------------------------------------ forerunner heads
 
 
-@versions
-def test_forerunner(family, copies):
+@families
+def test_forerunner(family):
     tokenizer = load_ICL_model("embedded", verbose=False)[1]
     prompts = staicc_prompts("financial_phrasebank", 4)[:6]
     labels = [tokenizer.encode(f" {label}", add_special_tokens=False)[0] for label in prompts[0].labels]
-    plant = planted.forerunner(len(tokenizer), labels, family=family, copies=copies)
+    plant = planted.forerunner(len(tokenizer), labels, family=family)
     load_ICL_model((plant.model, tokenizer), verbose=False)
     rows = [np.array([tokenizer(prompt.with_label())["input_ids"]]) for prompt in prompts]
     at_label, elsewhere = [], []
@@ -142,10 +131,8 @@ def test_forerunner(family, copies):
         before = attention[..., queries, queries - 1]
         at_label.append(before[..., -1])
         elsewhere.append(before[..., ~np.isin(ids[0, queries], labels)].mean(-1))
-    check_expected(plant, "copy_magnitude", np.mean(at_label, 0))
-    check_expected(plant, "previous_token", np.mean(elsewhere, 0))
-    for head in plant.heads["labels only"]:
-        assert np.mean(elsewhere, 0)[head] < 1e-3
+    check_expected(plant, np.mean(at_label, 0), labels_only=1, any_token=1, never=0)
+    check_expected(plant, np.mean(elsewhere, 0), labels_only=0, any_token=1, never=0)
 
     def names_the_forerunner(*instruments):
         return np.mean([forward(plant.model, ids, *instruments)[0, -1].argmax() == ids[0, -2] for ids in rows])
@@ -154,10 +141,9 @@ def test_forerunner(family, copies):
     check_decoys(plant, rows[0])
 
 
-@pytest.mark.parametrize("options", [{"family": "llama"}, {"copies": 2}, {"noise": 0.1}], ids=str)
-def test_the_forerunner_figure_gives_the_three_verdicts(options, tmp_path):
+def test_the_forerunner_figure_gives_the_three_verdicts(tmp_path):
     study = Study("forerunner_heads", prompts=24, untrained_control=False, folder=tmp_path)
-    found = measure.planted(study, **options)
+    found = measure.planted(study, family="llama")
     verdicts = numbers.verdicts(found)
     assert {role: str(verdicts[layer, head]) for layer, head, role in found["roles"]} == {
         "labels only": numbers.FORERUNNER, "any token": numbers.PREVIOUS_TOKEN, "never": numbers.NEITHER,
@@ -167,26 +153,6 @@ def test_the_forerunner_figure_gives_the_three_verdicts(options, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ look-up
-
-
-@cache
-def look_up(family, copies, noise=0.0, seed=0):
-    tokenizer = toys.tokenizer("bpe", on_tasks=True)
-    plant = planted.lookup(len(tokenizer), family=family, copies=copies, noise=noise, seed=seed)
-    whole = [word for word in column("categories", "word") if _one_token(tokenizer, word)]
-    assert len(whole) > 60
-    prompts = associative_map_prompts(whole[:40], whole[40:60], keys=6, k=6, count=12, layout=Layout())
-    return load_ICL_model((plant.model, tokenizer), verbose=False), plant, prompts
-
-
-def _one_token(tokenizer, word):
-    typed = type_tokens(Layout().prompt([(word, word)], word, word), tokenizer)
-    return set(typed.sizes) == {1}
-
-
-def answers(plant, rows, typed, prompts, tokenizer):
-    gold = [tokenizer.encode(prompt.label(), add_special_tokens=False)[0] for prompt in prompts]
-    return lambda *instruments: float((forward(plant.model, rows, *instruments)[:, -1].argmax(-1) == gold).mean())
 
 
 def edges(typed):
@@ -200,16 +166,28 @@ def edges(typed):
     return found
 
 
-@versions
-def test_look_up(family, copies):
-    (model, tokenizer), plant, prompts = look_up(family, copies)
+@families
+def test_look_up(family):
+    tokenizer = toys.tokenizer("bpe", on_tasks=True)
+    plant = planted.lookup(len(tokenizer), family=family)
+    whole = [
+        word
+        for word in column("categories", "word")
+        if {*type_tokens(Layout().prompt([(word, word)], word, word), tokenizer).sizes} == {1}
+    ]
+    prompts = associative_map_prompts(whole[:40], whole[40:60], keys=6, count=12)
+    model, _ = load_ICL_model((plant.model, tokenizer), verbose=False)
     typed = [type_tokens(prompt, tokenizer) for prompt in prompts]
     rows = np.array([t.ids for t in typed])
-    behaviour = answers(plant, rows, typed, prompts, tokenizer)
+    gold = [tokenizer.encode(prompt.label(), add_special_tokens=False)[0] for prompt in prompts]
+
+    def behaviour(*instruments):
+        return float((forward(plant.model, rows, *instruments)[:, -1].argmax(-1) == gold).mean())
+
     attention = eager(model, rows)
     read = [prompt.demonstrations.index(prompt.gold) for prompt in prompts]  # labels are distinct: one y holds it
     places = [[i for i, kind in enumerate(t.types) if kind == "y"][at] for t, at in zip(typed, read, strict=True)]
-    check_expected(plant, "answer_attention", np.mean([attention[n, ..., -1, at] for n, at in enumerate(places)], 0))
+    check_expected(plant, np.mean([attention[n, ..., -1, at] for n, at in enumerate(places)], 0), **{"look-up": 1})
     check_parts(plant, behaviour)
     check_decoys(plant, rows)
 
@@ -237,57 +215,37 @@ class IOI:
         tokens = [ioi_tokens(pair, self.tokenizer) for pair in found.pairs]
         self.names = [self.tokenizer.encode(f" {name}", add_special_tokens=False)[-1] for name in found.words.names]
         self.ends = np.array([len(t.base) - 1 for t in tokens])
-        self.base, self.source = np.zeros((2, len(tokens), self.ends.max() + 1), int)
+        self.base = np.zeros((len(tokens), self.ends.max() + 1), int)
         for row, t in enumerate(tokens):
-            self.base[row, : len(t.base)], self.source[row, : len(t.source)] = t.base, t.source
+            self.base[row, : len(t.base)] = t.base
         self.answers = np.array([t.answers for t in tokens])
         self.plant = planted.ioi(len(self.tokenizer), self.names, **options)
         load_ICL_model((self.plant.model, self.tokenizer), verbose=False)
 
-    def at_the_end(self, ids, *instruments):
-        return forward(self.plant.model, ids, *instruments)[np.arange(len(ids)), self.ends]
+    def at_the_end(self, *instruments):
+        return forward(self.plant.model, self.base, *instruments)[np.arange(len(self.base)), self.ends]
 
     def names_io(self, *instruments):
         """Share of the prompts on which IO is the likeliest of all names, and not by a hair."""
-        logits = self.at_the_end(self.base, *instruments)[:, self.names]
+        logits = self.at_the_end(*instruments)[:, self.names]
         io = np.array(self.names) == self.answers[:, [0]]
         return float((logits[io] > np.where(io, -np.inf, logits).max(-1) + 1).mean())
 
-    def difference(self, ids, *instruments):
-        logits = self.at_the_end(ids, *instruments)
-        io, s = (np.take_along_axis(logits, self.answers[:, [side]], 1) for side in (0, 1))
-        return float((io - s).mean())
 
-    def effects(self):
-        """[L, H]: normalised effect of patching one head at all positions from the source run."""
-        captured = CaptureHeads()
-        forward(self.plant.model, self.source, captured)
-        base, source = self.difference(self.base), self.difference(self.source)
-        assert source == pytest.approx(-base, rel=5e-2)  # the swap exchanges the names
-        found = np.empty((self.plant.model.config.num_hidden_layers, planted.HEADS))
-        for layer, head in np.ndindex(found.shape):
-            patch = PatchHeads(layer, head, captured.z[layer][:, :, [head]])
-            found[layer, head] = (self.difference(self.base, patch) - base) / (source - base)
-        return found
-
-
-@versions
-def test_ioi(family, copies):
-    ioi = IOI(family=family, copies=copies)
-    assert (ioi.at_the_end(ioi.base).argmax(-1) == ioi.answers[:, 0]).all()  # of all tokens
+@families
+def test_ioi(family):
+    ioi = IOI(family=family)
+    assert (ioi.at_the_end().argmax(-1) == ioi.answers[:, 0]).all()  # of all tokens
     check_parts(ioi.plant, ioi.names_io)
     check_decoys(ioi.plant, ioi.base)
-    effects = ioi.effects()
-    check_expected(ioi.plant, "s2_swap_effect", effects)
-    assert effects.sum() == pytest.approx(1, abs=5e-3)
 
 
-@pytest.mark.parametrize("family", planted.FAMILIES)
+@families
 def test_a_name_is_marked_however_far_back_it_occurred(family):
     plant = planted.ioi(500, range(100, 110), family=family, bos=7)
     prepare(plant.model)
     (layer, head), filler = plant.heads["duplicate token"][0], np.random.default_rng(0).integers(200, 500, 900)
-    for distance in (2, 3, 5, 20, 49, 50, 51, 81, 131, 132, 500):
+    for distance in (2, 3, 20, 50, 131, 500):
         ids = np.array([[7, *filler[:3], 100, *filler[3 : 2 + distance], 100]])
         weights = eager(plant.model, ids)[0, layer, head]
         assert weights[4 + distance, 4] > 0.999, distance
@@ -295,29 +253,16 @@ def test_a_name_is_marked_however_far_back_it_occurred(family):
     assert plant.model.config.bos_token_id == 7
 
 
-@pytest.mark.parametrize("family", planted.FAMILIES)
+@families
 def test_a_backup_head_takes_over_from_the_mover(family):
     ioi = IOI(family=family, backup=True)
     mover, backup = ioi.plant.heads["mover"]
     assert mover[0] < backup[0]
-    check_expected(ioi.plant, "s2_swap_effect", ioi.effects())  # patched, the mover is there, and the backup silent
-    whole = ioi.difference(ioi.base)
-    for head in (mover, backup):
-        assert ioi.difference(ioi.base, *removal([head])) == pytest.approx(whole, rel=2e-2)  # self-repair
-    assert abs(ioi.difference(ioi.base, *removal([mover, backup]))) < 0.02 * whole
+    assert ioi.names_io(*removal([mover])) == ioi.names_io(*removal([backup])) == 1  # self-repair
     check_parts(ioi.plant, ioi.names_io)
 
 
 # ------------------------------------------------------------------------------------------------ all of them
-
-
-def test_noise_weakens_the_circuits():
-    (model, tokenizer), plant = induction("gpt2", 1, noise=0.1)
-    ids = repeated_sequences(tokenizer, length=25, copies=3, seeds=range(2)).ids
-    scores = prefix_matching(eager(model, ids), 25, 3)
-    assert scores[plant.heads["induction"][0]] > 0.9 and continues(plant, ids, 25)() > 0.9 and not plant.expected
-    broken = induction("gpt2", 1, noise=4.0)[1]
-    assert continues(broken, ids, 25)() < 0.5
 
 
 def test_the_seed_decides_which_head_is_which():
@@ -330,9 +275,5 @@ def test_the_seed_decides_which_head_is_which():
 def test_bad_plans_are_refused():
     with pytest.raises(ValueError, match="family"):
         planted.induction(300, family="falcon")
-    with pytest.raises(ValueError, match="copies"):
-        planted.induction(300, copies=3)
     with pytest.raises(ValueError, match="outside"):
         planted.forerunner(300, [3, 300])
-    with pytest.raises(ValueError, match="backup"):
-        planted.ioi(300, [3, 4, 5], backup=True, copies=2)

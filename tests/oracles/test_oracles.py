@@ -70,7 +70,8 @@ def test_edge_attribution_is_that_of_transformer_lens(model):
 
 REAL = "smollm2"
 real = pytest.mark.skipif(
-    not packaged.is_there(REAL), reason=f"{REAL} was not fetched yet: `make test-real`, or ICL_MODELS names where it is"
+    not packaged.is_converted(packaged.place(REAL)),
+    reason=f"{REAL} was not fetched yet: `make test-real`, or ICL_MODELS names where it is",
 )
 
 

@@ -6,27 +6,19 @@ import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, product
+from itertools import product
 
 import pytest
 from transformers import AutoTokenizer
 
+from data.embedded_models.recipe.words import CATEGORIES
 from tests import toys
 from util.models import embedded
-from util.models.embedded_words import CATEGORIES
 from util.prompts import classification as tasks
 from util.prompts.classification import Task, associative_map_prompts, prompts, shares_word
 from util.prompts.prompt import Layout, Misaligned
 from util.prompts.token_types import type_tokens
 
-LETTER_TASKS = {  # regular expressions of the Foo and of the plain Bar rows
-    "repetition": (r"(\w) (?!\1)(\w) \1 \2", r"(\w) (?!\1)(\w) (?!\1|\2)(\w) (?!\1|\2|\3)\w"),
-    "recursion": (r"(\w) (?!\1)(\w) \2 \2", r"(\w) (?!\1)(\w) (?!\1|\2)(\w) (?!\1|\2|\3)\w"),
-    "centre_embedding": (
-        r"(\w) (?!\1)(\w) (?!\1|\2)\w \2 \1",
-        r"(\w) (?!\1)(\w) (?!\1|\2)(\w) (?!\1|\2|\3)(\w) (?!\1|\2|\3|\4)\w",
-    ),
-}
 WORD_TASKS = {
     "wordseq1": {"Foo": ("fruit", "animal"), "Bar": ("furniture", "profession")},
     "wordseq2": {"Foo": ("vegetable", "vehicle"), "Bar": ("body part", "instrument")},
@@ -39,21 +31,20 @@ WORD_TASKS["wordseq2_4way"] = WORD_TASKS["wordseq2"] | {
     "Mur": ("vegetable", "instrument"),
     "Res": ("body part", "vehicle"),
 }
-ALL = [(name, False) for name in (*LETTER_TASKS, *WORD_TASKS)] + [(name, True) for name in LETTER_TASKS]
-
-
-@cache
-def task(name, hard=False):
-    return tasks.task(name, hard)
-
-
-@cache
-def made(name, hard, k, seed=42):
-    return prompts(task(name, hard), k, seed)
 
 
 def of(task_, label):
     return [text for text, own in task_.rows if own == label]
+
+
+@cache
+def task(name):
+    return tasks.task(name)
+
+
+@cache
+def made(name, k, seed=42):
+    return prompts(task(name), k, seed)
 
 
 def parts(prompt, header=tasks.HEADER):
@@ -62,10 +53,6 @@ def parts(prompt, header=tasks.HEADER):
     *shown, query = prompt.text.removeprefix(header).split("\n\n")
     assert query.endswith(":")
     return [tuple(pair.split(":")) for pair in shown], query[:-1]
-
-
-def repeats(text):
-    return len(set(text.split())) < len(text.split())
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -77,38 +64,25 @@ def test_categories_are_as_the_embedded_model_was_trained():
     assert digest[:16] == "dd8f413b236bb149"
 
 
-@pytest.mark.parametrize("hard", [False, True])
-@pytest.mark.parametrize("name", LETTER_TASKS)
-def test_letter_rows(name, hard):
-    foo, bar = LETTER_TASKS[name]
-    made = task(name, hard)
-    assert made.labels == ("Foo", "Bar") and made.name == (f"{name}_hard" if hard else name)
-    assert len({text for text, _ in made.rows}) == len(made.rows) == 500
-    assert len(of(made, "Foo")) == len(of(made, "Bar")) == 250
-    assert all(re.fullmatch(r"[A-Z]( [A-Z])+", text) for text, _ in made.rows)
-    assert all(re.fullmatch(foo, text) for text in of(made, "Foo"))
-    assert not any(re.fullmatch(foo, text) for text in of(made, "Bar"))
-    plain = [text for text in of(made, "Bar") if re.fullmatch(bar, text)]
-    negatives = [text for text in of(made, "Bar") if text not in plain]
-    assert len(negatives) == (125 if hard else 0) and all(map(repeats, negatives))
-    assert made == tasks.task(name, hard)
-
-
-@pytest.mark.parametrize("name", LETTER_TASKS)
-def test_any_repeated_letter_is_a_shortcut_that_hard_negatives_close(name):
-    """So are two equal places, of which some decide the plain rows and none the hard ones."""
-
-    def accuracy(rule, hard):
-        return sum(rule(text.split()) == (label == "Foo") for text, label in task(name, hard).rows) / 500
-
-    def any_repeat(letters):
-        return len(set(letters)) < len(letters)
-
-    assert accuracy(any_repeat, False) == 1
-    assert accuracy(any_repeat, True) == 0.75
-    pairs = [lambda letters, i=i, j=j: letters[i] == letters[j] for i, j in combinations(range(4), 2)]
-    assert max(accuracy(rule, False) for rule in pairs) == 1
-    assert max(accuracy(rule, True) for rule in pairs) < 0.95
+@pytest.mark.parametrize(
+    "name, patterns",
+    [  # regular expressions of the Foo and of the Bar rows
+        ("repetition", (r"(\w) (?!\1)(\w) \1 \2", r"(\w) (?!\1)(\w) (?!\1|\2)(\w) (?!\1|\2|\3)\w")),
+        ("recursion", (r"(\w) (?!\1)(\w) \2 \2", r"(\w) (?!\1)(\w) (?!\1|\2)(\w) (?!\1|\2|\3)\w")),
+        (
+            "centre_embedding",
+            (
+                r"(\w) (?!\1)(\w) (?!\1|\2)\w \2 \1",
+                r"(\w) (?!\1)(\w) (?!\1|\2)(\w) (?!\1|\2|\3)(\w) (?!\1|\2|\3|\4)\w",
+            ),
+        ),
+    ],
+)
+def test_letter_rows(name, patterns):
+    assert task(name).labels == ("Foo", "Bar") and len(dict(task(name).rows)) == 500
+    for label, pattern in zip(("Foo", "Bar"), patterns, strict=True):
+        rows = of(task(name), label)
+        assert len(rows) == 250 and all(re.fullmatch(pattern, text) for text in rows)
 
 
 @pytest.mark.parametrize("name", WORD_TASKS)
@@ -125,24 +99,15 @@ def test_word_rows_are_all_pairs_of_their_categories(name):
         assert {len(labels) for labels in told.values()} == {len(classes) // 2}  # in 4-way no single word decides
 
 
-def test_unknown_tasks_and_impossible_negatives_are_refused():
-    with pytest.raises(ValueError, match="there are repetition, recursion"):
-        tasks.task("palindrome")
-    for name in WORD_TASKS:
-        with pytest.raises(ValueError, match=rf"take {name[:8]}_4way$"):
-            tasks.task(name, hard_negatives=True)
-    assert set(tasks.NAMES) == {*LETTER_TASKS, *WORD_TASKS}
-
-
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [5, 10, 20])
-@pytest.mark.parametrize("name, hard", ALL)
-def test_every_query_has_balanced_demonstrations_without_itself(name, hard, k):
-    rows, labels, words = dict(task(name, hard).rows), task(name, hard).labels, name in WORD_TASKS
+@pytest.mark.parametrize("name", tasks.NAMES)
+def test_every_query_has_balanced_demonstrations_without_itself(name, k):
+    rows, labels, words = dict(task(name).rows), task(name).labels, name in WORD_TASKS
     queries = []
-    for prompt in made(name, hard, k):
+    for prompt in made(name, k):
         shown, query = parts(prompt)
         queries.append(query)
         counts = Counter(label for _, label in shown)
@@ -157,51 +122,49 @@ def test_every_query_has_balanced_demonstrations_without_itself(name, hard, k):
     assert sorted(queries) == sorted(rows)
 
 
-@pytest.mark.parametrize("name, hard, k", [("repetition", False, 5), ("wordseq1_4way", False, 10)])
-def test_the_remainder_and_the_order_of_demonstrations_tell_nothing(name, hard, k):
+@pytest.mark.parametrize("name, k", [("repetition", 5), ("wordseq1_4way", 10)])
+def test_the_remainder_and_the_order_of_demonstrations_tell_nothing(name, k):
     """Which classes have one more, and which class comes last, is even and independent of the answer."""
-    labels = task(name).labels
-    more: Counter[str] = Counter()
-    last: Counter[str] = Counter()
-    agree = 0
-    for prompt in made(name, hard, k):
-        shown = [label for _, label in parts(prompt)[0]]
-        extra = {label for label in labels if shown.count(label) > k // len(labels)}
-        more.update(extra)
-        last[shown[-1]] += 1
-        agree += prompt.label() in extra
-    n = len(made(name, hard, k))
+    labels, n = task(name).labels, len(made(name, k))
+    shown = [[label for _, label in parts(prompt)[0]] for prompt in made(name, k)]
+    extra = [{label for label in labels if words.count(label) > k // len(labels)} for words in shown]
+    agree = sum(prompt.label() in more for prompt, more in zip(made(name, k), extra, strict=True))
     share = (k % len(labels)) / len(labels)
-    assert all(
-        abs(more[label] / n - share) < 0.06 and abs(last[label] / n - 1 / len(labels)) < 0.06 for label in labels
-    )
+    for label in labels:
+        assert abs(sum(label in more for more in extra) / n - share) < 0.06
+        assert abs(sum(words[-1] == label for words in shown) / n - 1 / len(labels)) < 0.06
     assert abs(agree / n - share) < 0.06
 
 
 @pytest.mark.parametrize("name", ["recursion", "wordseq1_4way"])
-def test_neither_limit_nor_the_order_of_rows_matters(name):
-    whole = made(name, False, 10)
-    for limit in (1, 7, 100, 10_000):
-        assert prompts(task(name), 10, limit=limit) == whole[:limit]
+def test_neither_limit_nor_the_order_of_rows_matters_and_classes_take_turns(name):
+    whole = made(name, 10)
+    assert prompts(task(name), 10, limit=7) == whole[:7]
     assert prompts(replace(task(name), rows=task(name).rows[::-1]), 10) == whole
+    counts = Counter(prompt.label() for prompt in whole[:11])
+    assert max(counts.values()) - min(counts[label] for label in task(name).labels) <= 1
+    assert [parts(prompt)[1] for prompt in made(name, 5, 43)] == [parts(prompt)[1] for prompt in whole]
+    assert all(a.text != b.text for a, b in zip(made(name, 10, 43), whole, strict=True))
 
 
-@pytest.mark.parametrize("name", ["recursion", "wordseq1_4way"])
-def test_every_limit_is_balanced_in_an_order_that_is_no_pattern_of_the_rows(name):
-    labels = [prompt.label() for prompt in made(name, False, 5)]
-    counts: Counter[str] = Counter()
-    for label in labels:
-        counts[label] += 1
-        assert max(counts.values()) - min(counts[other] for other in task(name).labels) <= 1
-    queries = [parts(prompt)[1] for prompt in made(name, False, 5)]
-    assert [query for query, own in zip(queries, labels, strict=True) if own == "Foo"] != of(task(name), "Foo")
-    assert queries == [parts(prompt)[1] for prompt in made(name, False, 10, 43)]
+DIGESTS = {  # of prompts as they always were
+    "repetition": "223a993b198bd03b",
+    "recursion": "6b8ed1ce7a762570",
+    "centre_embedding": "5817bcc9feffb259",
+    "wordseq1": "521c5037a7886f10",
+    "wordseq2": "5ab7b2dfcca9261c",
+    "wordseq1_4way": "253d90f5e86d0a2a",
+    "wordseq2_4way": "e4f782ad76487b9f",
+}
 
 
-def test_seeds_differ_in_the_demonstrations_of_every_query():
-    for trio in zip(*(made("centre_embedding", False, 10, seed) for seed in (42, 43, 44)), strict=True):
-        assert len({parts(prompt)[1] for prompt in trio}) == 1
-        assert len({frozenset(parts(prompt)[0]) for prompt in trio}) == 3
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_prompts_of_every_task_are_what_they_were(name):
+    """If this fails, all records of these tasks are lost."""
+    drawn = []
+    for k, seed, limit in ((0, 42, 20), (5, 42, None), (10, 43, 40), (21, 44, 40)):
+        drawn += [[p.text, p.gold, p.demonstrations] for p in prompts(task(name), k, seed, limit)]
+    assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16] == DIGESTS[name]
 
 
 # --- tasks of one's own ----------------------------------------------------------------------------------------------
@@ -232,6 +195,8 @@ def test_a_rule_adds_to_the_ban_on_the_query():
     ],
 )
 def test_rows_that_cannot_be_told_apart_are_refused(rows, labels, match):
+    with pytest.raises(ValueError, match="there are repetition, recursion"):
+        tasks.task("palindrome")
     with pytest.raises(ValueError, match=match):
         Task("own", rows, labels)
 
@@ -274,115 +239,36 @@ def test_what_a_text_may_contain_is_decided_by_the_separator():
     rows = (("first\n\nsecond", "up"), ("first:", "down"))
     own = Task("own", rows, ("up", "down"), layout, pool=tuple((f"{text} 2", label) for text, label in rows))
     prompt = prompts(own, 2)[0]
-    assert [prompt.text[slice(*span)] for span in prompt.spans["x"]][:2] == [
-        text for text, _ in tasks.demonstrations(own, 2, 42, prompt.text[slice(*prompt.spans["x"][-1])])
-    ]
+    assert {prompt.text[slice(*span)] for span in prompt.spans["x"][:2]} == {f"{text} 2" for text, _ in rows}
     for text in ("a\n\nAnswer:", ""):
-        with pytest.raises(ValueError, match="^rows of own: .* are empty or contain"):
-            replace(own, rows=(*rows, (text, "up")))
-        with pytest.raises(ValueError, match="^pool of own: .* are empty or contain"):
-            replace(own, pool=(*rows, (text, "up")))
+        for part in ("rows", "pool"):
+            with pytest.raises(ValueError, match=f"^{part} of own: .* are empty or contain"):
+                replace(own, **{part: (*rows, (text, "up"))})
     with pytest.raises(ValueError, match="labels of own.*separators"):
         tasks.relabelled(own, ["a\n\nb", "c"])
 
 
-DIGESTS = {  # of prompts as they were before there were pools
-    "repetition": "223a993b198bd03b",
-    "recursion": "6b8ed1ce7a762570",
-    "centre_embedding": "5817bcc9feffb259",
-    "wordseq1": "521c5037a7886f10",
-    "wordseq2": "5ab7b2dfcca9261c",
-    "wordseq1_4way": "253d90f5e86d0a2a",
-    "wordseq2_4way": "e4f782ad76487b9f",
-    "repetition_hard": "66c42a6a066038ec",
-    "recursion_hard": "4e3cd86a5c0a720f",
-    "centre_embedding_hard": "530f923bc52b9a38",
-}
-
-
-@pytest.mark.parametrize("name, hard", ALL)
-def test_the_prompts_of_every_task_are_what_they_were(name, hard):
-    """If this fails, all records of these tasks are lost."""
-    drawn = []
-    for k, seed, limit in ((0, 42, 20), (5, 42, None), (10, 43, 40), (21, 44, 40)):
-        drawn += [[p.text, p.gold, p.demonstrations] for p in prompts(task(name, hard), k, seed, limit)]
-    assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16] == DIGESTS[task(name, hard).name]
-
-
-# --- associative maps ------------------------------------------------------------------------------------------------
-
-WORDS = CATEGORIES["fruit"]
-
-
-@pytest.mark.parametrize("labels, keys, k", [("Foo Bar", 5, 9), ("Foo Bar Mur", 7, 7), ("Foo Bar Mur Res A B", 4, 12)])
-def test_the_answer_of_a_map_stands_in_the_prompt(labels, keys, k):
-    labels = tuple(labels.split())
-    found = associative_map_prompts(WORDS, labels, keys, k, 60)
+def test_the_answer_of_a_map_stands_in_the_prompt():
+    labels = ("A", "B", "C", "D", "E", "F")
+    found = associative_map_prompts(CATEGORIES["fruit"], labels, 5, 60)
     for prompt in found:
         *lines, query = prompt.text.split("\n")
-        shown = [(word, label) for word, _, label in (line.partition(": ") for line in lines)]
-        truth = dict(shown)
-        assert len(shown) == k and len(set(shown)) == len(truth) == keys  # every key, always with the same label
-        assert set(truth) <= set(WORDS) and query[-1] == ":" and prompt.label() == truth[query[:-1]]
-        counts = Counter(truth.values())
-        assert max(counts.values()) - min(counts[label] for label in labels) <= 1
-        assert prompt.labels == labels and prompt.with_label() == f"{prompt.text} {truth[query[:-1]]}"
-    assert len({prompt.text for prompt in found}) == 60
-    assert {prompt.label() for prompt in found} == set(labels)
+        shown = dict(line.split("\t") for line in lines)
+        assert len(lines) == len(shown) == len({*shown.values()}) == 5 and prompt.label() == shown[query[:-1]]
+    assert len({prompt.text for prompt in found}) == 60 and {prompt.label() for prompt in found} == {*labels}
+    assert associative_map_prompts(CATEGORIES["fruit"], labels, 5, 3) == found[:3]
 
 
-def test_places_in_a_map_tell_nothing():
-    """Which line has which label, which line has the answer's key, and where keys recur."""
-    found = associative_map_prompts(WORDS, ("Foo", "Bar"), 4, 8, 200)
-    words = [[line.partition(":")[0] for line in prompt.text.split("\n")] for prompt in found]
-    for place in range(8):
-        assert 70 < sum(prompt.demonstrations[place] for prompt in found) < 130
-        assert 20 < sum(shown[place] == shown[-1] for shown in words) < 80  # the query is last
-    assert sum(len(set(shown[:4])) < 4 for shown in words) > 50
-    maps = {line for prompt in found for line in prompt.text.split("\n")[:-1]}
-    assert maps == {f"{word}: {label}" for word in WORDS for label in ("Foo", "Bar")}
-
-
-def test_a_map_depends_on_its_number_alone():
-    ten = associative_map_prompts(WORDS, ("Foo", "Bar"), 4, 8, 10)
-    assert associative_map_prompts(WORDS, ("Foo", "Bar"), 4, 8, 3) == ten[:3]
-    tabs = associative_map_prompts(WORDS, ("Foo", "Bar"), 4, 8, 10, layout=Layout())
-    assert [p.text.replace("\t", ": ").removesuffix(" ") for p in tabs] == [p.text for p in ten]
-
-
-@pytest.mark.parametrize(
-    "words, labels, keys, match",
-    [
-        ("a b c", "x y", 4, "k = 3"),
-        ("a b b", "x y", 3, r"\['b'\] occur more than once"),
-        ("a b c", "b x", 3, r"\['b'\] occur more than once"),
-        ("a b:c d", "x y", 3, "separators"),
-    ],
-)
-def test_impossible_maps_are_refused(words, labels, keys, match):
-    with pytest.raises(ValueError, match=match):
-        associative_map_prompts(words.split(), labels.split(), keys, 3, 1)
-
-
-# --- on tokenizers ---------------------------------------------------------------------------------------------------
-
-
-def a_tokenizer(kind):
-    if kind == "embedded":
-        return AutoTokenizer.from_pretrained(embedded.path())
-    return toys.tokenizer(kind, on_tasks=True)
-
-
-@pytest.mark.parametrize("name", ["repetition", "wordseq1_4way"])
-@pytest.mark.parametrize("kind", [*toys.KINDS, "embedded"])
-def test_token_types_want_an_end_of_one_token(kind, name):
+@pytest.mark.parametrize("kind", ["bpe", "embedded"])
+def test_token_types_want_an_end_of_one_token(kind):
     """A blank line is two tokens for these tokenizers, as for GPT-2's; with single line ends all parts are found."""
-    tokenizer = a_tokenizer(kind)
+    tokenizer = (
+        AutoTokenizer.from_pretrained(embedded.path()) if kind == "embedded" else toys.tokenizer(kind, on_tasks=True)
+    )
     with pytest.raises(Misaligned, match=r"split: the separator '\\n\\n' is 2 tokens"):
-        type_tokens(prompts(task(name), 5, limit=1)[0], tokenizer)
-    lines = replace(task(name), layout=replace(tasks.LAYOUT, end="\n"))
-    for prompt in prompts(lines, 5, limit=8):
-        typed = type_tokens(prompt, tokenizer, target=True)
-        assert typed.types[0] == "bos" and typed.types[-1] == "target" and typed.types.count("header") > 3
-        assert (typed.types.count("t"), typed.types.count("n"), typed.types.count("last_separator")) == (5, 5, 1)
-        assert len(typed.sizes) == 1 + 1 + 4 * 5 + 3  # BOS, header, four parts a demonstration, query, colon, target
+        type_tokens(prompts(task("wordseq1"), 5, limit=1)[0], tokenizer)
+    lines = replace(task("wordseq1"), layout=replace(tasks.LAYOUT, end="\n"))
+    typed = type_tokens(prompts(lines, 5, limit=1)[0], tokenizer, target=True)
+    assert typed.types[0] == "bos" and typed.types[-1] == "target" and typed.types.count("header") > 3
+    assert (typed.types.count("t"), typed.types.count("n"), typed.types.count("last_separator")) == (5, 5, 1)
+    assert len(typed.sizes) == 1 + 1 + 4 * 5 + 3  # BOS, header, four parts a demonstration, query, colon, target

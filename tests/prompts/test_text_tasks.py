@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.text_rows import EVALUATION, ROWS, splits
+from tests.text_rows import ROWS, splits
 from util.prompts import classification, text_tasks
-from util.prompts.text_tasks import TEXT_TASKS, held_out, labelled_rows, semantically_unrelated
+from util.prompts.text_tasks import TEXT_TASKS, held_out, labelled_rows
 
 # Row 3, whose label is 1, and row 2 as the query: written by hand after the configurations of Crosbie & Shutova's code.
 WRITTEN = {
@@ -48,24 +48,11 @@ FOO = {
 }  # fmt: skip
 
 
-def made(name):
-    definition = text_tasks.find(name)
-    rows = splits(name)
-    pool = labelled_rows(definition, rows["train"], "train")
-    queries = labelled_rows(definition, rows[EVALUATION.get(name, "validation")], "validation")
-    return text_tasks.task(definition, pool, queries)
-
-
-def test_every_task_is_tried():
-    assert set(WRITTEN) == set(FOO) == set(ROWS) == set(TEXT_TASKS)
-    assert not set(TEXT_TASKS) & set(classification.NAMES)
-
-
 @pytest.mark.parametrize("name", TEXT_TASKS)
 def test_prompts_are_written_as_in_the_paper(name):
     definition = text_tasks.find(name)
     shown, asked = labelled_rows(definition, [ROWS[name](n) | {"label": n % 2} for n in (3, 2)], "rows")
-    prompt = made(name).layout.prompt([shown], *asked, made(name).labels)
+    prompt = definition.layout.prompt([shown], *asked, tuple(definition.labels.values()))
     assert prompt.with_label() == WRITTEN[name]
     at = {role: [prompt.text[slice(*span)] for span in spans] for role, spans in prompt.spans.items()}
     assert at["s"] == [f"\n\n{definition.answer}:"] * 2 and at["n"] == ["\n\n"] and at["y"] == [shown[1]]
@@ -73,41 +60,20 @@ def test_prompts_are_written_as_in_the_paper(name):
 
 
 @pytest.mark.parametrize("name", TEXT_TASKS)
-def test_classes_become_labels_and_unrelated_words(name):
-    definition, task = text_tasks.find(name), made(name)
+def test_classes_become_labels(name):
+    definition = text_tasks.find(name)
     foo, number = FOO[name]
-    assert definition.classes[number] == foo
-    unrelated = semantically_unrelated(task)
-    assert unrelated.labels == ("Foo", "Bar") and unrelated.name == name
-    assert task.labels == text_tasks.label_space(name) == (definition.labels[foo], task.labels[1])
-    for plain, other, rows in ((task.rows, unrelated.rows, 100), (task.pool, unrelated.pool, 0)):
-        for n, ((text, label), (same, word)) in enumerate(zip(plain, other, strict=True), rows):
-            assert text == same and (word == "Foo") is (n % 2 == number) is (label == definition.labels[foo])
+    assert definition.classes[number] == foo and text_tasks.label_space(name)[0] == definition.labels[foo]
+    other = definition.classes[1 - number]
+    for value, label in ((number, foo), (f" {number}", foo), (foo.title(), foo), (1 - number, other)):
+        ((_, found),) = labelled_rows(definition, [ROWS[name](0) | {"label": value}], "rows")
+        assert found == definition.labels[label]
 
 
-def test_classes_may_be_numbers_names_or_truth_values():
-    for name, values in {
-        "boolq": (True, "true", "True", " 1", 1, "1"),
-        "rte": (1, "1", "not_entailment"),
-        "subj": (1, "Subjective"),
-    }.items():
-        definition = text_tasks.find(name)
-        for value in values:
-            ((_, label),) = labelled_rows(definition, [ROWS[name](0) | {"label": value}], "rows")
-            assert label == definition.labels[definition.classes[1]]
-
-
-@pytest.mark.parametrize("question", ["is it high", "Is it high?", " is it high ?"])
-def test_questions_have_a_capital_and_one_question_mark(question):
-    row = {"passage": "A tower.", "question": question, "label": 1}
-    ((text, _),) = labelled_rows(text_tasks.find("boolq"), [row], "rows")
-    assert text == "Input: A tower.\n\nIs it high?"
-
-
-def test_of_rows_with_the_same_text_the_first_is_kept():
-    definition = text_tasks.find("sst2")
-    rows = [{"sentence": text, "label": label} for text, label in (("a", 1), ("b", 0), ("a ", 0), ("b", 0))]
-    assert labelled_rows(definition, rows, "rows") == (("Review: a", "Positive"), ("Review: b", "Negative"))
+def test_questions_have_a_capital_and_one_mark_and_of_the_same_text_the_first_is_kept():
+    questions = ["is it high", "Is it high?", " is it high ?"]
+    rows = [{"passage": "A tower.", "question": question, "label": n % 2} for n, question in enumerate(questions)]
+    assert labelled_rows(text_tasks.find("boolq"), rows, "rows") == (("Input: A tower.\n\nIs it high?", "No"),)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +82,7 @@ def test_of_rows_with_the_same_text_the_first_is_kept():
         ("rte", {"premise": None}, "validation, row 1: premise is 'None', and no text"),
         ("rte", {"premise": " "}, "row 1: premise is ' ', and no text"),
         ("rte", {"premise": ["a"]}, "row 1: premise is .* and no text"),
-        ("rte", {"label": -1}, "row 1: label is '-1'; give 0 or 'entailment', 1 or 'not_entailment'.* hide it"),
+        ("rte", {"label": -1}, "row 1: label is '-1'; give 0 or 'entailment', 1 or 'not_entailment'"),
         ("rte", {"label": True}, "row 1: label is 'true'; give 0 or 'entailment'"),
         ("rte", {"label": 2}, "row 1: label is '2'"),
         ("rte", {"label": 0.0}, "row 1: label is '0.0', and no text"),
@@ -129,20 +95,13 @@ def test_rows_that_lack_something_say_what(name, change, message):
     rows[1] |= change
     with pytest.raises(ValueError, match=message):
         labelled_rows(text_tasks.find(name), rows, "validation")
-
-
-@pytest.mark.parametrize("name", TEXT_TASKS)
-def test_missing_columns_are_named(name):
-    definition = text_tasks.find(name)
-    for column in (*definition.columns, "label"):
-        rows = splits(name)["train"]
-        del rows[5][column]
-        with pytest.raises(ValueError, match=f"^train, row 5: there is no column '{column}'; it has "):
-            labelled_rows(definition, rows, "train")
-    with pytest.raises(ValueError, match="^train, row 0: there is no column .* no columns"):
-        labelled_rows(definition, ["text"], "train")
-    with pytest.raises(ValueError, match="^train: there are no rows"):
-        labelled_rows(definition, [], "train")
+    for rows, fault in (
+        ([{"label": 0}], "row 0: there is no column '.*'; it has label"),
+        (["text"], "row 0: there is no column .* no columns"),
+        ([], "there are no rows"),
+    ):
+        with pytest.raises(ValueError, match=f"^train.*{fault}"):
+            labelled_rows(text_tasks.find(name), rows, "train")
 
 
 def test_a_text_with_the_name_of_the_answer_is_refused():
@@ -152,17 +111,15 @@ def test_a_text_with_the_name_of_the_answer_is_refused():
     pools = [labelled_rows(definition, rows, "rows") for rows in (broken, fine)]
     for place, pool, queries in (("pool", *pools), ("rows", *pools[::-1])):
         with pytest.raises(ValueError, match=rf"^{place} of ethos: .*separators \['\\n\\nOutput:'\]"):
-            text_tasks.task(definition, pool, queries)
+            classification.Task("ethos", queries, ("Yes", "No"), definition.layout, pool=pool)
 
 
 def test_a_fifth_is_held_out_without_looking_at_labels():
     rows = tuple((f"text {n}", "Yes" if n % 3 else "No") for n in range(998))
     pool, queries = held_out(rows, "ethos")
     assert (len(pool), len(queries)) == (798, 200) and {*pool, *queries} == {*rows}
-    assert all(list(part) == [row for row in rows if row in {*part}] for part in (pool, queries))
     flipped = tuple((text, "No" if label == "Yes" else "Yes") for text, label in rows)
     assert [text for text, _ in held_out(flipped, "ethos")[1]] == [text for text, _ in queries]
-    assert 40 < sum(int(text.split()[1]) < 250 for text, _ in queries) < 60  # from everywhere
     assert [text for text, _ in queries[:3]] == ["text 5", "text 15", "text 16"]  # the draw is fixed
 
 

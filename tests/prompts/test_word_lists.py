@@ -6,8 +6,8 @@ from hashlib import sha256
 
 import pytest
 
+from data.embedded_models.recipe.words import PAIR_TASKS, held_out_inputs, promised
 from util import paths
-from util.models.embedded_words import CATEGORIES, LABEL_WORDS, PAIR_TASKS, held_out_inputs, promised
 from util.prompts.word_pairs import TRAINED
 from util.prompts.words import column, table
 
@@ -113,33 +113,11 @@ def test_no_input_and_no_capital_is_there_twice(name: str, title: str) -> None:
     assert [cell for cell, count in counts.items() if count > 1] == []
 
 
-def test_the_lists_are_long_enough() -> None:
-    verbs = [row["present"] == row["past"] for row in table("present_past")]
-    assert verbs.count(False) >= 500 and verbs.count(True) >= 20  # half of the clear ones are queries of the test split
-    assert {name: len(table(name)) >= least for name, least in LEAST.items()} == dict.fromkeys(LEAST, True)
-
-
-@pytest.mark.parametrize("name", ["country_capital", "person_sport"])
-def test_no_row_holds_a_word_twice(name: str) -> None:
-    for row in table(name):
-        assert len({cell.casefold() for cell in row.values()}) == len(row), row
-
-
 def test_countries_agree_with_those_written_here() -> None:
     found = {row["country"]: (row["capital"], row["currency"]) for row in table("country_capital")}
     sample = {country: (capital, currency) for country, capital, currency in map(str.split, COUNTRIES.split(","))}
     assert len(sample) == 40
     assert {country: found.get(country) for country in sample} == sample
-
-
-def test_no_capital_is_a_country() -> None:
-    assert {*column("country_capital", "capital")} & {*column("country_capital", "country")} == set()
-
-
-def test_each_sport_has_enough_persons() -> None:
-    counts = Counter(column("person_sport", "sport"))
-    assert {*counts} == {*PERSONS}
-    assert min(counts.values()) >= 16
 
 
 def test_persons_agree_with_those_written_here() -> None:
@@ -167,11 +145,6 @@ def test_no_word_stands_in_two_lists() -> None:
     names = [*COLUMNS]
     for number, name in enumerate(names):
         assert words_of([name]) & words_of(names[number + 1 :]) == set()
-
-
-def test_words_are_neither_labels_nor_of_a_category() -> None:
-    taken = {*LABEL_WORDS, *CATEGORIES, *(word for words in CATEGORIES.values() for word in words)}
-    assert {*column("words", "word")} & taken == set()
 
 
 def test_the_readme_counts_the_rows() -> None:

@@ -11,12 +11,11 @@ import torch
 from transformers import AutoTokenizer
 
 from data.embedded_models.recipe import corpus as corpora
-from data.embedded_models.recipe import evaluate, texts, train
+from data.embedded_models.recipe import evaluate, texts, train, words
+from data.embedded_models.recipe.words import LABEL_WORDS
 from util.load_model_and_data import load_ICL_model
 from util.models import embedded
-from util.models import embedded_words as words
-from util.models.embedded_words import LABEL_WORDS
-from util.prompts.ioi import word_lists
+from util.prompts.ioi import HELD_OUT_FRAMES, HELD_OUT_NAMES, word_lists
 
 pytestmark = pytest.mark.slow
 
@@ -113,8 +112,8 @@ def test_ioi_answers_are_right_and_held_out_names_never_meet(corpus, tokenizer, 
             assert {x, y} == {s, answer} and x != y
             assert row[end - 2] in names and weight[end - 2] > 10 * weight[end - 3] > 0
             met.add(frozenset((x, y)))
-    assert len(met) > 50 and not any(pair <= words.HELD_OUT_NAMES for pair in met)
-    openings = [frame.split("{X}")[0].split("{PLACE}")[0] for frame in words.HELD_OUT_FRAMES]
+    assert len(met) > 50 and not any(pair <= HELD_OUT_NAMES for pair in met)
+    openings = [frame.split("{X}")[0].split("{PLACE}")[0] for frame in HELD_OUT_FRAMES]
     assert not any(opening in text for text in tokenizer.batch_decode(tokens) for opening in openings)
 
 

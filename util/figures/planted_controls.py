@@ -8,8 +8,8 @@ from typing import Any
 
 from util.load_model_and_data import load_ICL_model
 from util.models import planted
-from util.models.embedded_words import HELD_OUT_NAMES
 from util.models.planted import Planted
+from util.prompts.ioi import HELD_OUT_NAMES
 from util.study.model import Model, digest, tokenizer_digest
 
 
@@ -33,7 +33,7 @@ def planted_control(
 ) -> tuple[Model, Planted]:
     """A `Model` with a planted circuit, and the circuit itself.
 
-    build: a function of `models.planted`. options: its keyword arguments (family, copies, noise, seed). tokens: a
+    build: a function of `models.planted`. options: its keyword arguments (family, seed). tokens: a
     function that takes the tokenizer and returns the token ids that the circuit is about. The model is built when it is
     first needed. Its weights are not known before, so the request has a digest of what decides them: the code of the
     circuits and of `build`, the tokenizer and those tokens.

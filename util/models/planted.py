@@ -8,7 +8,7 @@ shares within 3 %.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +29,6 @@ MARGIN = 20.0  # nats by which a circuit's attention, and its prediction, wins
 FAST = 12  # rotary pairs that encode positions; the others turn by at most 0.021 within CONTEXT and carry content
 THETA = 1e20
 FREQUENCIES = THETA ** -(2 * np.arange(FAST) / WIDTH)
-TOLERANCE = 1e-3
 CONTENT = [*range(FAST, WIDTH // 2), *range(WIDTH // 2 + FAST, WIDTH)]
 _DECOY_QK, _DECOY_OV = 0.1, 0.3  # decoys attend nearly uniformly and write about as much as circuit heads
 
@@ -38,10 +37,9 @@ _DECOY_QK, _DECOY_OV = 0.1, 0.3  # decoys attend nearly uniformly and write abou
 class Planted:
     """A model and the facts that are known about it. The model is built when `model` is first read.
 
-    heads: for each role, the heads that play it, one per copy of the circuit. Removing all heads of one role destroys
-    the behaviour; removing decoys does not. passive: the same for heads with a known attention pattern that the
-    behaviour does not need. edges: the only routes between token types, (source, destination, relation). expected: for
-    each score, by name, the (value, tolerance) of the heads it is known for; empty if noise was added.
+    heads: for each role, the heads that play it. Removing all heads of one role destroys the behaviour; removing decoys
+    does not. passive: the same for heads with a known attention pattern that the behaviour does not need. edges: the
+    only routes between token types, (source, destination, relation).
     """
 
     build: Callable[[], PreTrainedModel]
@@ -49,7 +47,6 @@ class Planted:
     passive: Mapping[str, tuple[Head, ...]]
     decoys: tuple[Head, ...]
     edges: tuple[tuple[str, str, str], ...] = ()
-    expected: Mapping[str, Mapping[Head, tuple[float, float]]] = field(default_factory=dict)
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -76,14 +73,9 @@ def induction(vocabulary: int, **options: Any) -> Planted:
     tokens that followed it; at a new token it attends to BOS. options: see `Plan`, as for all circuits.
     """
     plan = Plan(vocabulary, 2, {"previous": CODE}, **options)
-    for copy in range(plan.copies):
-        previous = f"previous {copy}"
-        plan.head("previous token", 0, offset=1, move={"token": previous})
-        plan.head("induction", 1, match=("token", previous), move={"token": "out"})
-    return plan.build(
-        previous_token=plan.score("previous token", 1.0),
-        prefix_matching=plan.score("previous token", 0.0) | plan.score("induction", 1.0),
-    )
+    plan.head("previous token", 0, offset=1, move={"token": "previous"})
+    plan.head("induction", 1, match=("token", "previous"), move={"token": "out"})
+    return plan.build()
 
 
 def forerunner(vocabulary: int, labels: Sequence[int], **options: Any) -> Planted:
@@ -94,12 +86,10 @@ def forerunner(vocabulary: int, labels: Sequence[int], **options: Any) -> Plante
     attends to itself.
     """
     plan = Plan(vocabulary, 1, {"spare": CODE}, {"label": labels}, **options)
-    for _ in range(plan.copies):
-        plan.head("labels only", 0, offset=1, only="label", move={"token": "out"})
-    plan.head("any token", 0, offset=1, move={"token": "spare 0"}, passive=True)
-    plan.head("never", 0, sink=MARGIN, move={"token": "spare 0"}, passive=True)
-    everywhere = plan.score("any token", 1.0) | plan.score("never", 0.0)
-    return plan.build(copy_magnitude=plan.score("labels only", 1.0) | everywhere, previous_token=everywhere)
+    plan.head("labels only", 0, offset=1, only="label", move={"token": "out"})
+    plan.head("any token", 0, offset=1, move={"token": "spare"}, passive=True)
+    plan.head("never", 0, sink=MARGIN, move={"token": "spare"}, passive=True)
+    return plan.build()
 
 
 def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: Any) -> Planted:
@@ -108,23 +98,17 @@ def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: 
     names: token ids. Layer 0 marks a name that occurred two or more tokens before (S2). In layer 1 one head copies the
     names without this mark (IO and S1), and the mover subtracts the marked name, so that IO is left. Patching the mover
     alone, from the run in which S2 was replaced by IO, has the whole effect; patching any other head has none. backup:
-    add a head in layer 2 that does the mover's work if the mover did not. Raises ValueError for two copies together
-    with a backup.
+    add a head in layer 2 that does the mover's work if the mover did not.
     """
-    if backup and options.get("copies", 1) != 1:
-        raise ValueError("a circuit with a backup head has one copy; choose backup or copies")
     plan = Plan(vocabulary, 2 + backup, {"marked": 1, "done": 1, "code": CODE}, {"name": names}, **options)
     # other tokens have no code in this slot, so that nothing is moved from them
-    plan.embedding[list(names), plan.place["code 0"]] = plan.codes[list(names)]
-    for copy in range(plan.copies):
-        marked, done = f"marked {copy}", f"done {copy}"
-        plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": marked})
-        plan.head("copier", 1, prefer={"name": 1, marked: -1}, move={"code 0": "out"}, scale=2)
-        plan.head("mover", 1, prefer={marked: 1}, move={"code 0": "out", marked: done}, scale=-1)
-    movers = plan.score("mover", 1.0 / plan.copies)
+    plan.embedding[list(names), plan.place["code"]] = plan.codes[list(names)]
+    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
+    plan.head("copier", 1, prefer={"name": 1, "marked": -1}, move={"code": "out"}, scale=2)
+    plan.head("mover", 1, prefer={"marked": 1}, move={"code": "out", "marked": "done"}, scale=-1)
     if backup:
-        plan.head("mover", 2, prefer={"marked 0": 1}, unless="done 0", move={"code 0": "out"}, scale=-1)
-    return plan.build(s2_swap_effect=dict.fromkeys(plan.everyone(), (0.0, TOLERANCE)) | movers)
+        plan.head("mover", 2, prefer={"marked": 1}, unless="done", move={"code": "out"}, scale=-1)
+    return plan.build()
 
 
 def lookup(vocabulary: int, **options: Any) -> Planted:
@@ -135,12 +119,10 @@ def lookup(vocabulary: int, **options: Any) -> Planted:
     query). In layer 1, the last separator attends to the y whose x is the query.
     """
     plan = Plan(vocabulary, 2, {"input": CODE, "query": CODE}, **options)
-    for copy in range(plan.copies):
-        plan.head("input reader", 0, offset=2, move={"token": f"input {copy}"})
-        plan.head("query reader", 0, offset=1, move={"token": f"query {copy}"})
-        plan.head("look-up", 1, match=(f"query {copy}", f"input {copy}"), move={"token": "out"})
-    edges = (("x", "y", "same"), ("query", "last_separator", "same"), ("y", "last_separator", "any"))
-    return plan.build(edges, answer_attention=plan.score("look-up", 1.0))
+    plan.head("input reader", 0, offset=2, move={"token": "input"})
+    plan.head("query reader", 0, offset=1, move={"token": "query"})
+    plan.head("look-up", 1, match=("query", "input"), move={"token": "out"})
+    return plan.build((("x", "y", "same"), ("query", "last_separator", "same"), ("y", "last_separator", "any")))
 
 
 # ------------------------------------------------------------------------------------------------ their weights
@@ -151,11 +133,9 @@ class Plan:
 
     `head` adds a head to the plan; `build` makes a model of it. vocabulary: the number of tokens. layers: the number of
     layers. slots: the width of each slot that heads write to, by name. flags: by name, the tokens that have a feature
-    of width 1. family: "gpt2" (embedded positions) or "llama" (rotary positions). bos: the id of BOS. copies: 1, or 2
-    for a redundant circuit, whose copies use separate slots and each give half of the output. noise: the norm of the
-    Gaussian noise on every weight matrix of every head, as a share of the matrix's norm. seed: decides the codes, the
-    noise, the decoys, and which head plays which role. Raises ValueError for an unknown family, another number of
-    copies or a token outside of the vocabulary.
+    of width 1. family: "gpt2" (embedded positions) or "llama" (rotary positions). bos: the id of BOS. seed: decides the
+    codes, the decoys, and which head plays which role. Raises ValueError for an unknown family or a token outside of
+    the vocabulary.
     """
 
     def __init__(
@@ -167,26 +147,20 @@ class Plan:
         *,
         family: str = "gpt2",
         bos: int = 0,
-        copies: int = 1,
-        noise: float = 0.0,
         seed: int = 0,
     ) -> None:
         marked = {"bos": [bos], **(flags or {})}
         outside = sorted(t for ids in marked.values() for t in ids if not 0 <= t < vocabulary)
-        if family not in FAMILIES or copies not in (1, 2) or outside:
-            raise ValueError(
-                f"family {family!r} of {FAMILIES}, copies {copies} of (1, 2), tokens {outside} outside of {vocabulary}"
-            )
-        self.family, self.copies, self.noise, self.layers, self.bos = family, copies, noise, layers, bos
+        if family not in FAMILIES or outside:
+            raise ValueError(f"family {family!r} of {FAMILIES}, tokens {outside} outside of {vocabulary}")
+        self.family, self.layers, self.bos = family, layers, bos
         self.rng = np.random.default_rng(seed)
-        widths = {"constant": 1, **dict.fromkeys(marked, 1), "position": 2 * FAST, "token": CODE, "out": CODE}
-        widths |= {f"{name} {copy}": width for name, width in slots.items() for copy in range(copies)}
-        ends = np.cumsum(list(widths.values()))
-        self.place = {
-            name: slice(int(end) - width, int(end)) for (name, width), end in zip(widths.items(), ends, strict=True)
-        }
+        features = {"constant": 1, **dict.fromkeys(marked, 1), "position": 2 * FAST, "token": CODE, "out": CODE}
+        self.place, end = {}, 0
+        for name, width in (features | dict(slots)).items():
+            self.place[name], end = slice(end, end + width), end + width
         self.size = HEADS * WIDTH - 1  # one dimension less than the model, because layer norms remove the mean
-        self.place["junk"] = slice(int(ends[-1]), self.size)
+        self.place["junk"] = slice(end, self.size)
         self.codes, self.gap = _codes(vocabulary, self.rng)
         self.embedding = np.zeros((vocabulary, self.size))
         self.embedding[:, self.place["constant"]] = CONSTANT
@@ -216,6 +190,7 @@ class Plan:
         match: tuple[str, str] | None = None,
         other: bool = False,
         prefer: Mapping[str, float] | None = None,
+        avoid: tuple[str, str] | None = None,
         only: str | None = None,
         unless: str | None = None,
         sink: float = 0.0,
@@ -228,12 +203,13 @@ class Plan:
         - offset: the token that many places before;
         - match: (query feature, key feature); tokens whose key feature equals the query's query feature. other: only
           those two or more places before;
-        - prefer: tokens with these features, by weight;
+        - prefer: tokens with these features, by weight; avoid: but not those whose key feature equals the query's query
+          feature;
         - otherwise BOS. So it is too if the query lacks the feature `only` or has the feature `unless`. sink: the
           attention score of BOS, in nats; match and prefer set it.
 
         What the head writes: move maps each feature that it reads to the feature that it writes; scale multiplies what
-        goes to the output, and copies share this. passive: the behaviour does not need this head.
+        goes to the output. passive: the behaviour does not need this head.
         """
         terms: list[tuple[Floats, Floats]] = []  # (query [size, n], key [size, n])
         constant, kernel, distance = self.read("constant"), np.zeros(FAST), 0
@@ -256,6 +232,8 @@ class Plan:
             if unless is not None:
                 terms.append((-4 * MARGIN * weight * self.read(unless), self.read(name)))
         terms.append((sink * constant, self.read("bos")))
+        if avoid is not None:
+            terms.append((-2 * MARGIN / self.gap * self.read(avoid[0]), self.read(avoid[1])))
         query, key = self._positions(kernel, distance, but_bos=other or only is not None)
         at = 0
         for of_query, of_key in terms:
@@ -266,7 +244,7 @@ class Plan:
         for source, target in move.items():
             width = self.place[source].stop - self.place[source].start
             value[:, at : at + width] = self.read(source)
-            share = scale / self.copies if target == "out" else 1.0
+            share = scale if target == "out" else 1.0
             out[at : at + width] = share * np.eye(self.size)[self.place[target]]
             at += width
         place = (layer, int(self.free[layer].pop()))
@@ -295,19 +273,9 @@ class Plan:
         key[waves, j] = key[waves + 1, WIDTH // 2 + j] = scale
         return query, key
 
-    def everyone(self) -> list[Head]:
-        """All heads, as (layer, head)."""
-        return [(layer, head) for layer in range(self.layers) for head in range(HEADS)]
-
-    def score(self, role: str, value: float) -> dict[Head, tuple[float, float]]:
-        """(value, tolerance) for each head that has the role so far."""
-        return {head: (value, TOLERANCE) for head in self.roles[role]}
-
-    def build(
-        self, edges: Sequence[tuple[str, str, str]] = (), **expected: Mapping[Head, tuple[float, float]]
-    ) -> Planted:
-        """The planned circuit with its model; every head without a role becomes a decoy. expected: see `Planted`."""
-        decoys = [head for head in self.everyone() if head not in self.weights]
+    def build(self, edges: Sequence[tuple[str, str, str]] = ()) -> Planted:
+        """The planned circuit with its model; every head without a role becomes a decoy. edges: see `Planted`."""
+        decoys = [head for head in np.ndindex(self.layers, HEADS) if head not in self.weights]
         readable = np.ones((self.size, 1))
         readable[self.place["constant"]] = 0
         for head in decoys:
@@ -322,7 +290,6 @@ class Plan:
             {role: tuple(heads) for role, heads in self.roles.items() if role in self.passive},
             tuple(decoys),
             tuple(edges),
-            expected if not self.noise else {},
         )
 
     def _model(self) -> PreTrainedModel:
@@ -348,7 +315,7 @@ class Plan:
             if self.family == "gpt2":
                 _fill(model.transformer.wpe.weight, positions @ basis)
             for (layer, head), maps in self.weights.items():
-                query, key, value, out = (m + self._noise(m) for m in maps)
+                query, key, value, out = maps
                 reading = [read * basis.T @ m for m in (np.sqrt(WIDTH) * query, key, value)]
                 place = slice(head * WIDTH, (head + 1) * WIDTH)
                 if self.family == "gpt2":
@@ -363,12 +330,6 @@ class Plan:
                         _fill(getattr(attention, f"{part}_proj").weight[place], matrix.T)
                     _fill(attention.o_proj.weight[:, place], (out @ basis).T)
         return model.eval()
-
-    def _noise(self, matrix: Floats) -> Floats:
-        noise = self.rng.normal(size=matrix.shape)
-        if matrix.shape[0] == self.size:
-            noise[self.place["constant"]] = 0  # so large that noise on it would act as a bias
-        return self.noise * np.linalg.norm(matrix) / np.linalg.norm(noise) * noise
 
 
 def _fill(parameter: Tensor, values: Floats) -> None:

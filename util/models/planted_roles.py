@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from util.models.planted import CODE, CONTENT, MARGIN, Plan, Planted
+from util.models.planted import CODE, MARGIN, Plan, Planted
 
 # What the heads of planted circuits are called by the rule of `roles.rules`. An induction head is a label reader, too:
 # labels of demonstrations follow their forerunners, which are one token mostly. So what it reads from the query's
@@ -34,14 +34,11 @@ def names(vocabulary: int, name_tokens: Sequence[int], **options: Any) -> Plante
     """
     slots = {"marked": 1, "read": CODE, "code": CODE}
     plan = Plan(vocabulary, 3, slots, {"name": name_tokens}, **options)
-    plan.embedding[list(name_tokens), plan.place["code 0"]] = plan.codes[list(name_tokens)]
-    for copy in range(plan.copies):
-        marked, read = f"marked {copy}", f"read {copy}"
-        plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": marked})
-        plan.head("inhibition", 1, prefer={marked: 1}, move={"code 0": read})
-        for role, scale in (("mover", 1.5), ("negative mover", -0.5)):
-            plan.head(role, 2, prefer={"name": 1}, move={"code 0": "out"}, scale=scale)
-            _avoid(plan, role, read, "code 0")
+    plan.embedding[list(name_tokens), plan.place["code"]] = plan.codes[list(name_tokens)]
+    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
+    plan.head("inhibition", 1, prefer={"marked": 1}, move={"code": "read"})
+    for role, scale in (("mover", 1.5), ("negative mover", -0.5)):
+        plan.head(role, 2, prefer={"name": 1}, avoid=("read", "code"), move={"code": "out"}, scale=scale)
     return plan.build()
 
 
@@ -54,20 +51,6 @@ def labels(vocabulary: int, label_tokens: Sequence[int], **options: Any) -> Plan
     `planted.Plan`.
     """
     plan = Plan(vocabulary, 2, {"forerunner": CODE}, {"label": label_tokens}, **options)
-    for copy in range(plan.copies):
-        slot = f"forerunner {copy}"
-        plan.head("forerunner", 0, offset=1, only="label", move={"token": slot})
-        plan.head("label reader", 1, match=("token", slot), move={"token": "out"}, scale=3 / MARGIN)
+    plan.head("forerunner", 0, offset=1, only="label", move={"token": "forerunner"})
+    plan.head("label reader", 1, match=("token", "forerunner"), move={"token": "out"}, scale=3 / MARGIN)
     return plan.build()
-
-
-def _avoid(plan: Plan, role: str, query: str, key: str) -> None:
-    """Lets the newest head of a role turn away from tokens whose key feature equals the query's query feature."""
-    place = plan.roles[role][-1]
-    query_map, key_map, value, out = plan.weights[place]
-    free = [dim for dim in CONTENT if not query_map[:, dim].any() and not key_map[:, dim].any()]
-    wanted, offered = plan.read(query), plan.read(key)
-    dims = free[: wanted.shape[1]]
-    query_map[:, dims] = -2 * MARGIN / plan.gap * wanted
-    key_map[:, dims] = offered
-    plan.weights[place] = (query_map, key_map, value, out)

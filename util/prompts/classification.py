@@ -4,8 +4,8 @@ The tasks here are synthetic; those with texts that people wrote are in `text_ta
 
 Source: Crosbie & Shutova 2024, section 5 and Table 1. Three tasks are about patterns of letters. Two are about pairs of
 words, and each of these has a 4-way version. Our rows differ from their files on purpose: their files have degenerate
-letter patterns, duplicates (a third of the 4-way rows), two tasks with the same Bar rows, and no Bar row that repeats a
-letter (see hard_negatives of `task`). Their sampler drops the query after drawing, which leaves the classes unbalanced.
+letter patterns, duplicates (a third of the 4-way rows) and two tasks with the same Bar rows. Their sampler drops the
+query after drawing, which leaves the classes unbalanced.
 
 Your own task is one object:
 
@@ -43,14 +43,8 @@ LAYOUT = Layout(":", "", "\n\n", HEADER)  # the blank line is several tokens in 
 LINES = Layout(":", " ", "\n")  # the layout of associative maps
 
 CLASS_ROWS = 250
-# The pattern of Foo, the pattern of Bar, and the patterns of Bar's hard negatives. That two letters are equal never
-# decides for Foo: for each equality in the Foo pattern there is a hard negative that has it too. (A rule that tests a
-# single equality is right on up to 94 % of the rows.)
-PATTERNS = {
-    "repetition": ("abab", "abcd", ("aabb", "abba", "abac", "abcb")),
-    "recursion": ("abbb", "abcd", ("abab", "aaab", "aabb")),
-    "centre_embedding": ("abcba", "abcde", ("abcab", "abbac", "abcda", "abcbd")),
-}
+# The pattern of Foo and that of Bar. The rule "any letter is repeated" solves these tasks.
+PATTERNS = {"repetition": ("abab", "abcd"), "recursion": ("abbb", "abcd"), "centre_embedding": ("abcba", "abcde")}
 # The categories of the first and the second word, for each class. The binary tasks have the first two classes.
 PAIRS = {
     "wordseq1": (("fruit", "animal"), ("furniture", "profession"), ("furniture", "animal"), ("fruit", "profession")),
@@ -109,30 +103,20 @@ def shares_word(query: str, candidate: str) -> bool:
     return any(map(operator.eq, query.split(), candidate.split()))
 
 
-def task(name: str, hard_negatives: bool = False) -> Task:
-    """The task of that name, one of NAMES.
+def task(name: str) -> Task:
+    """The task of that name, one of NAMES. Raises ValueError for an unknown name.
 
     Letter tasks have 500 rows, word-pair tasks 512, or 1,024 in four classes; all classes have equally many rows.
-    hard_negatives: half of the Bar rows of a letter task repeat a letter, but not in the pattern of Foo; without them,
-    the rule "any letter is repeated" solves these tasks. The task is then called <name>_hard. Raises ValueError for an
-    unknown name, and for hard negatives of word pairs.
     """
-    if name in PATTERNS:
-        foo, bar, hard = PATTERNS[name]
-        foos, bars = _letter_rows(name, [foo], CLASS_ROWS), _letter_rows(name, [bar], CLASS_ROWS)
-        if hard_negatives:
-            bars[CLASS_ROWS // 2 :] = _letter_rows(name, hard, CLASS_ROWS - CLASS_ROWS // 2)
-        return Task(f"{name}_hard" if hard_negatives else name, _labelled([foos, bars]), LABELS[:2])
     if name not in NAMES:
         raise ValueError(f"no task {name!r}; there are {', '.join(NAMES)}")
-    pairs = PAIRS[name.removesuffix("_4way")][: 4 if name.endswith("_4way") else 2]
-    if hard_negatives:
-        raise ValueError(
-            f"{name} has no hard negatives: they are for {', '.join(PATTERNS)}. Where neither word alone is to decide, "
-            f"take {name.removesuffix('_4way')}_4way"
-        )
-    classes = [[" ".join(words) for words in product(*map(category, pair))] for pair in pairs]
-    return Task(name, _labelled(classes), LABELS[: len(pairs)], forbids=shares_word)
+    if name in PATTERNS:
+        classes = [_letter_rows(name, pattern) for pattern in PATTERNS[name]]
+    else:
+        pairs = PAIRS[name.removesuffix("_4way")][: 4 if name.endswith("_4way") else 2]
+        classes = [[" ".join(words) for words in product(*map(category, pair))] for pair in pairs]
+    rows = tuple((text, label) for label, texts in zip(LABELS, classes, strict=False) for text in texts)
+    return Task(name, rows, LABELS[: len(classes)], forbids=None if name in PATTERNS else shares_word)
 
 
 def relabelled(task: Task, labels: Sequence[str]) -> Task:
@@ -145,9 +129,8 @@ def relabelled(task: Task, labels: Sequence[str]) -> Task:
             f"labels = {list(labels)}: {task.name} has {len(task.labels)} classes, give each a word of its own"
         )
     new = dict(zip(task.labels, labels, strict=True))
-    rows = tuple((x, new[y]) for x, y in task.rows)
-    pool = None if task.pool is None else tuple((x, new[y]) for x, y in task.pool)
-    return replace(task, rows=rows, pool=pool, labels=tuple(labels))
+    rows, pool = (tuple((x, new[y]) for x, y in some) for some in (task.rows, task.pool or ()))
+    return replace(task, rows=rows, pool=pool or None, labels=tuple(labels))
 
 
 def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> list[Prompt]:
@@ -177,7 +160,8 @@ def demonstrations(task: Task, k: int, seed: int, query: str) -> list[tuple[str,
     extra = rng.sample(task.labels, rest)
     drawn = []
     for label, texts in task.candidates.items():
-        candidates = _allowed(task, texts, query)
+        forbids = task.forbids or operator.eq
+        candidates = [text for text in texts if text != query and not forbids(query, text)]
         number = per_class + (label in extra)
         if len(candidates) < number:
             raise ValueError(
@@ -189,43 +173,26 @@ def demonstrations(task: Task, k: int, seed: int, query: str) -> list[tuple[str,
     return drawn
 
 
-def associative_map_prompts(
-    words: Sequence[str],
-    labels: Sequence[str],
-    keys: int,
-    k: int,
-    count: int,
-    layout: Layout = LINES,
-) -> list[Prompt]:
-    """Prompts that contain their answer: k demonstrations of a random map from `keys` words to labels.
+def associative_map_prompts(words: Sequence[str], labels: Sequence[str], keys: int, count: int) -> list[Prompt]:
+    """Prompts that contain their answer: each demonstrates a random map from `keys` words to as many labels.
 
-    Every key is demonstrated at least once, and one key is the query. If there are enough labels, all keys have
-    different labels; otherwise every label has the same number of keys, plus or minus one. A prompt depends on the
-    other arguments and its own number, not on `count`. Raises ValueError for more keys than words or demonstrations,
-    and for words and labels that are not all different.
+    One key is the query. A prompt depends on the other arguments and its own number, not on `count`. Raises ValueError
+    for more keys than words or labels.
     """
-    _check_words([*words, *labels], (layout.separator, layout.end), "words and labels")
-    if k < keys:
-        raise ValueError(f"keys = {keys}, k = {k}: every key is demonstrated, so k is at least keys")
     drawn = []
     for number in range(count):
         rng = Random(f"associative map:42:{number}")
-        rounds, rest = divmod(keys, len(labels))
-        values = [*labels] * rounds + rng.sample(labels, rest)
-        pairs = list(zip(rng.sample(words, keys), values, strict=True))  # the words are in random order already
-        shown = pairs + rng.choices(pairs, k=k - keys)
+        values = rng.sample(labels, keys)
+        pairs = list(zip(rng.sample(words, keys), values, strict=True))
+        shown = list(pairs)
         rng.shuffle(shown)
-        query, answer = rng.choice(pairs)
-        drawn.append(layout.prompt(shown, query, answer, labels))
+        drawn.append(Layout().prompt(shown, *rng.choice(pairs), labels))
     return drawn
 
 
 def _texts_by_label(rows: Rows, labels: Iterable[str]) -> dict[str, list[str]]:
     """The texts of each label, sorted."""
-    texts: dict[str, list[str]] = {label: [] for label in labels}
-    for text, label in rows:
-        texts[label].append(text)
-    return {label: sorted(own) for label, own in texts.items()}
+    return {label: sorted(text for text, of_text in rows if of_text == label) for label in labels}
 
 
 def _queries(task: Task) -> list[tuple[str, str]]:
@@ -239,25 +206,14 @@ def _queries(task: Task) -> list[tuple[str, str]]:
     return [query for turn in zip_longest(*queues) for query in turn if query is not None]
 
 
-def _allowed(task: Task, texts: list[str], query: str) -> list[str]:
-    """Those of the texts of a class that may be demonstrations for a query."""
-    return [text for text in texts if text != query and not (task.forbids and task.forbids(query, text))]
-
-
-def _letter_rows(name: str, patterns: Sequence[str], count: int) -> list[str]:
-    """`count` different rows of letters; the patterns take turns."""
-    rng = Random(f"{name}:{','.join(patterns)}")
+def _letter_rows(name: str, pattern: str) -> list[str]:
+    """CLASS_ROWS different rows of letters in a pattern."""
+    rng = Random(f"{name}:{pattern}")
     rows: dict[str, None] = {}  # an ordered set
-    while len(rows) < count:
+    while len(rows) < CLASS_ROWS:
         letters = dict(zip("abcde", rng.sample(ascii_uppercase, 5), strict=True))
-        pattern = patterns[len(rows) % len(patterns)]
         rows[" ".join(letters[symbol] for symbol in pattern)] = None
     return list(rows)
-
-
-def _labelled(classes: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
-    """Rows (text, label) from the texts of each class, in the order of LABELS."""
-    return tuple((text, label) for label, texts in zip(LABELS, classes, strict=False) for text in texts)
 
 
 def category(name: str) -> tuple[str, ...]:

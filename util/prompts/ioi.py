@@ -17,12 +17,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from random import Random
 from string import Formatter
 from typing import Any, Literal, get_args
 
 from util import paths
-from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, UnsupportedTokenizer, with_bos
+from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, UnsupportedTokenizer, with_bos, written
 
 Corruption = Literal[
     "s2_swap",  # S2 becomes IO: the first clause stays, the answer flips (IO <- S2 in the paper)
@@ -58,21 +59,19 @@ class IOIPair:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of the lists that a tokenizer keeps. rejected: how many words it does not keep, by kind and reason."""
+    """The words of the lists that a tokenizer keeps."""
 
     names: tuple[str, ...]
     places: tuple[str, ...]
     objects: tuple[str, ...]
-    rejected: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class IOIPrompts:
-    """Pairs and the words they are made from. dropped: by reason, how many pairs were not aligned token by token."""
+    """Pairs and the words they are made from."""
 
     pairs: tuple[IOIPair, ...]
     words: Words
-    dropped: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,15 @@ def word_lists() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(words) for name, words in json.loads(text).items()}
 
 
+def held_out(items: Iterable[str], count: int) -> frozenset[str]:
+    """The first `count` distinct items by SHA-256: no training of embedded models shows them in their role."""
+    return frozenset(sorted(set(items), key=lambda item: sha256(item.encode()).digest())[:count])
+
+
+HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no sentence in training has two of them
+HELD_OUT_FRAMES = held_out(word_lists()["frames"], 3)
+
+
 def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Sequence[str] | None = None) -> Words:
     """The names, places and objects that are a single token wherever the frames put them.
 
@@ -116,61 +124,48 @@ def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Seq
     """
     frames = _checked(frames)
     with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
-    kept, rejected = dict[str, tuple[str, ...]](), Counter[str]()
+    kept = dict[str, tuple[str, ...]]()
     for kind, fields in FIELDS.items():
         words = tuple(dict.fromkeys(names if kind == "names" and names is not None else word_lists()[kind]))
         users = [frame for frame in frames if fields[0] in _fields(frame)]
-        kept[kind] = _kept(kind, words, users, tokenizer, rejected) if users else ()
+        kept[kind] = _kept(kind, words, users, tokenizer) if users else ()
         needed = MINIMUM if kind == "names" else 1
         if users and len(kept[kind]) < needed:
             raise UnsupportedTokenizer(
-                f"{type(tokenizer).__name__} keeps {len(kept[kind])} of {len(words)} {kind}, and {needed} are needed "
-                f"({dict(rejected)}); take a tokenizer of a larger vocabulary, "
-                + ("pass more names, or other frames" if kind == "names" else f"or frames without {fields[0]}")
+                f"{type(tokenizer).__name__} keeps {len(kept[kind])} of {len(words)} {kind} as single tokens, and "
+                f"{needed} are needed; take a tokenizer of a larger vocabulary, more {kind}, or other frames"
             )
-    return Words(kept["names"], kept["places"], kept["objects"], rejected)
+    return Words(**kept)
 
 
-def _kept(
-    kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any, rejected: Counter[str]
-) -> tuple[str, ...]:
-    """The words of one kind that all frames keep; the others are counted in `rejected`. All frames use this kind."""
+def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any) -> tuple[str, ...]:
+    """The words of one kind that all frames keep. All frames use this kind."""
     fillers = {field: word_lists()[other][0] for other, fields in FIELDS.items() for field in fields}
     ids: dict[str, int] = {}
     for frame in frames:
-        if not words:
-            break
         filled = [_filled(frame, fillers | dict.fromkeys(FIELDS[kind], word)) for word in words]
         alone = _batch([text for text, _ in filled], tokenizer)
-        answers = [f"{text} {word}" for (text, _), word in zip(filled, words, strict=True)]
-        whole = _batch(answers, tokenizer) if kind == "names" else alone
+        answers = _batch([f"{text} {word}" for (text, _), word in zip(filled, words, strict=True)], tokenizer)
         lengths: dict[str, int] = {}
-        for word, (text, spans), tokens, answered in zip(words, filled, alone, whole, strict=True):
+        for word, (text, spans), tokens, answered in zip(words, filled, alone, answers, strict=True):
             try:
                 word_ids = {tokens.ids[t] for field in FIELDS[kind] for t in _positions(tokens, text, spans[field], 1)}
                 if kind == "names":
                     word_ids.add(_answer(tokens, answered, text))
-                ids.setdefault(word, min(word_ids))
-                if word_ids != {ids[word]}:
-                    raise Misaligned("several ids", f"{word!r} is {sorted(word_ids)} in {text!r}, {ids[word]} before")
-                if tokenizer.decode([ids[word]]).strip() != word:
-                    raise Misaligned("decodes otherwise", f"token {ids[word]} of {word!r}")
+            except Misaligned:
+                continue
+            if word_ids == {ids.setdefault(word, min(word_ids))} and tokenizer.decode([ids[word]]).strip() == word:
                 lengths[word] = len(tokens.ids)
-            except Misaligned as error:
-                rejected[f"{kind}: {error.reason}"] += 1
-        all_lengths = list(lengths.values())
-        usual = max(all_lengths, key=all_lengths.count, default=0)
+        ((usual, _),) = Counter(lengths.values()).most_common(1) or [(0, 0)]
         words = [word for word, length in lengths.items() if length == usual]
-        if len(words) < len(lengths):
-            rejected[f"{kind}: unequal lengths"] += len(lengths) - len(words)
     return tuple(words)
 
 
 def _batch(texts: list[str], tokenizer: Any) -> list[Tokens]:
     """Texts as tokens without special tokens, in one call, because single calls would take seconds for the lists."""
-    encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+    encoded = tokenizer(texts or [""], add_special_tokens=False, return_offsets_mapping=True)
     both = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    return [Tokens(tuple(ids), tuple(map(tuple, spans))) for ids, spans in both]
+    return [Tokens(tuple(ids), tuple(map(tuple, spans))) for ids, spans in both][: len(texts)]
 
 
 def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -> tuple[int, ...]:
@@ -218,29 +213,29 @@ def ioi_prompts(
     Names, places and objects are single tokens (see `usable_words`). Pair i is
     drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
     does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
-    counted and dropped, not replaced. Raises ValueError for an unknown corruption, UnsupportedTokenizer if no pair
+    dropped, not replaced. Raises ValueError for an unknown corruption, UnsupportedTokenizer if no pair
     is left, and what `usable_words` raises.
     """
     if corruption not in CORRUPTIONS:
         raise ValueError(f"corruption = {corruption!r}; choose one of {', '.join(CORRUPTIONS)}")
     frames = _checked(frames)
     words = usable_words(tokenizer, frames, names)
-    pairs, dropped = list[IOIPair](), Counter[str]()
+    pairs = list[IOIPair]()
     for index in range(count):
         rng = Random(f"ioi:{seed}:{index}")  # seeded by a string: the same in every process
         pair = _pair(rng, rng.choice(frames), words, [*ORDERS][index % 2], corruption, index)
         try:
             ioi_tokens(pair, tokenizer)
         except Misaligned as error:
-            dropped[error.reason] += 1
+            fault = error
         else:
             pairs.append(pair)
     if not pairs:
         raise UnsupportedTokenizer(
             f"none of {count} IOI pairs lies on top of each other in the tokens of {type(tokenizer).__name__} "
-            f"({dict(dropped)}); take other frames or names"
+            f"({fault}); take other frames or names"
         )
-    return IOIPrompts(tuple(pairs), words, dropped)
+    return IOIPrompts(tuple(pairs), words)
 
 
 def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, index: int) -> IOIPair:
@@ -258,8 +253,8 @@ def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, in
     roles = dict(zip(("X", "Y", "S", "PLACE", "OBJECT"), (*ORDERS[order], "S2", "place", "object"), strict=True))
 
     def prompt(*filling: str) -> Prompt:
-        text, at = _filled(frame, others | dict(zip("XYS", filling, strict=True)))
-        spans = {roles[field]: (span,) for field, span in at.items()}
+        text, fields = _filled(frame, others | dict(zip("XYS", filling, strict=True)))
+        spans = {roles[field]: (span,) for field, span in fields.items()}
         return Prompt(text, spans | {"END": ((len(text) - 2, len(text)),)}, (io, s))
 
     return IOIPair(prompt(x, y, s), prompt(*names), order, corruption, frame, index)
@@ -267,13 +262,11 @@ def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, in
 
 def _filled(frame: str, words: Mapping[str, str]) -> tuple[str, dict[str, Span]]:
     """A frame with its fields filled by words, and the character span of each field."""
-    text, spans = "", {}
+    parts = []
     for literal, field, _, _ in Formatter().parse(frame):
-        text += literal
-        if field is not None:
-            spans[field] = (len(text), len(text) + len(words[field]))
-            text += words[field]
-    return text, spans
+        parts += [("", literal), (field or "", words[field] if field else "")]
+    text, spans = written(parts)
+    return text, {field: span for field, (span,) in spans.items()}
 
 
 def _fields(frame: str) -> list[str]:
@@ -305,17 +298,17 @@ def pair_from_texts(base: str, source: str, io: str, s: str) -> IOIPair:
     """
     old, new = ([*re.finditer(r"\w+", text)] for text in (base, source))
     changed = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a[0] != b[0]]
-    if re.split(r"\w+", base) != re.split(r"\w+", source) or len(changed) != 1:
-        raise ValueError(f"the texts must differ in exactly one word: {base!r}, {source!r}")
     words = [match[0] for match in old]
-    if io == s or io not in words or words.count(s) < 2:
-        raise ValueError(f"{base!r} needs the name {io!r}, and another name {s!r} at least twice")
-    last = len(words) - 1
-    places = {"IO": words.index(io), "S1": words.index(s), "S2": last - words[::-1].index(s), "END": last}
-    if words[last] in (io, s) or not base.endswith(words[last]):
-        raise ValueError(f"{base!r} must end in the word before the answer, without a space")
-    if changed[0] not in [places[role] for role in NAMED]:
-        raise ValueError(f"the word that differs, {words[changed[0]]!r}, is none of the names {io!r} and {s!r}")
+    last, places = len(words) - 1, dict[str, int]()
+    if io != s and io in words and words.count(s) > 1:
+        places = {"IO": words.index(io), "S1": words.index(s), "S2": last - words[::-1].index(s), "END": last}
+    alike = re.split(r"\w+", base) == re.split(r"\w+", source) and len(changed) == 1
+    ended = words[last:] not in ([], [io], [s]) and base.endswith(words[last])
+    if not (places and alike and ended and changed[0] in [places[role] for role in NAMED]):
+        raise ValueError(
+            f"{base!r}, {source!r}: give two texts that differ in exactly one word, which is one of the names ({io!r} "
+            f"once and {s!r} twice in the first text), and that end in the word before the answer"
+        )
     both = [
         Prompt(text, {role: (matches[i].span(),) for role, i in places.items()}, (io, s))
         for text, matches in ((base, old), (source, new))

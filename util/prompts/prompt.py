@@ -6,7 +6,7 @@ section 3) and y (the label words of the demonstrations). Tokens are found by ch
 ids, so that double spaces, missing BOS tokens and labels of several tokens cannot shift a position unnoticed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,67 +97,53 @@ def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appende
     _check_offsets(tokenizer)
     texts = [prompt.with_label(appended) for prompt in prompts]
     encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False)
-    found = zip(prompts, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    return [_locate(*one, tokenizer) for one in found]
+    return [
+        _locate(prompt, text, ids, offsets, tokenizer)
+        for prompt, text, ids, offsets in zip(
+            prompts, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
+        )
+    ]
 
 
 def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], tokenizer: Any) -> LabelledTokens:
-    # the first and the last token of each character; several tokens may share one character
-    first, last = [-1] * len(text), [-1] * len(text)
-    for token, (start, end) in enumerate(offsets):
-        last[start:end] = [token] * (end - start)
-        first[start:end] = [token if known < 0 else known for known in first[start:end]]
     label_ends = [end for _, end in prompt.spans["y"]] + [len(text)]
-    forerunners, labels, lengths = [], [], []
-    for (_, s_end), label_end in zip(prompt.spans["s"], label_ends, strict=True):
-        forerunner, label_last = first[s_end - 1], last[label_end - 1]
-        if forerunner < 0 or label_last <= forerunner or offsets[forerunner][1] > label_end - 1:
+    s_ends = [end for _, end in prompt.spans["s"]]
+    # the tokens of the last character of every forerunner and label; several tokens may share one character
+    tokens = Tokens(tuple(ids), tuple(offsets)).under_each([(end - 1, end) for end in (*s_ends, *label_ends)])
+    forerunners, lengths = [], []
+    for s_end, label_end, before, last in zip(s_ends, label_ends, tokens, tokens[len(s_ends) :], strict=False):
+        if not before or not last or last[-1] <= before[0] or offsets[before[0]][1] > label_end - 1:
             around = text[max(0, s_end - 20) : label_end]
             raise UnsupportedTokenizer(
                 f"{type(tokenizer).__name__} has no token boundary between forerunner and label in {around!r}; "
                 "use other label words or another separator before the label"
             )
-        forerunners.append(forerunner)
-        labels.append(forerunner + 1)
-        lengths.append(label_last - forerunner)
-    return LabelledTokens(
-        ids=tuple(ids[: labels[-1] + 1]),
-        forerunners=tuple(forerunners),
-        labels=tuple(labels),
-        label_lengths=tuple(lengths),
-        n_t=labels[-1] + lengths[-1],
-        rest=tuple(ids[labels[-1] + 1 : labels[-1] + lengths[-1]]),
-    )
-
-
-def check_conditions(appended: Sequence[Appended]) -> None:
-    """Raises ValueError if there is no condition, one of them is named twice, or a word is blank."""
-    if not appended or len(set(appended)) < len(appended):
-        raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
-    if any(isinstance(word, str) and not word.strip() for word in appended):
-        raise ValueError(f"appended = {list(appended)}: a word is blank")
+        forerunners.append(before[0])
+        lengths.append(last[-1] - before[0])
+    labels = tuple(forerunner + 1 for forerunner in forerunners)
+    first, end = labels[-1], labels[-1] + lengths[-1]
+    rest = tuple(ids[first + 1 : end])
+    return LabelledTokens(tuple(ids[: first + 1]), tuple(forerunners), labels, tuple(lengths), end, rest)
 
 
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
     """Raises ValueError if two conditions append the same word, UnsupportedTokenizer for words with one first token.
 
-    Their attention would be the same. tokens: for each condition, the tokens of every prompt. The message names the
-    words.
+    Their attention would be the same. tokens: for each condition, the tokens of every prompt.
     """
     for number, prompt in enumerate(prompts):
-        seen: dict[int, str] = {}
-        for appended, labelled in tokens.items():
-            label, token = prompt.label(appended), labelled[number].ids[-1]
-            if label in seen.values():
-                raise ValueError(
-                    f"two conditions append the same word {label!r}: {list(tokens)} on the labels {prompt.labels}; "
-                    "choose offsets below the number of labels, and words that are no labels"
-                )
-            if seen.setdefault(token, label) != label:
-                raise UnsupportedTokenizer(
-                    f"the labels {seen[token]!r} and {label!r} begin with the same token ({token}) in this tokenizer, "
-                    "so their attention rows are the same; replace the label words (StaICC: change_label_space)"
-                )
+        words = [prompt.label(appended) for appended in tokens]
+        if len(set(words)) < len(words):
+            raise ValueError(
+                f"conditions {list(tokens)} append the same word on the labels {prompt.labels}; choose offsets below "
+                "the number of labels, and words that are no labels"
+            )
+        first = [labelled[number].ids[-1] for labelled in tokens.values()]
+        if len(set(first)) < len(first):
+            raise UnsupportedTokenizer(
+                f"of the labels {words} some begin with the same token ({first}) in this tokenizer, so their attention "
+                "rows are the same; replace the label words (StaICC: change_label_space)"
+            )
 
 
 def _check_offsets(tokenizer: Any) -> None:
@@ -205,26 +191,25 @@ class Layout:
             raise ValueError(f"outputs {sorted(unknown)} are not among the labels {labels}")
         if marks and len(marks) != len(demonstrations):
             raise ValueError(f"{len(marks)} marks for {len(demonstrations)} demonstrations")
-        text, spans = self.header, {role: [] for role in "xsyn"}  # type: str, dict[str, list[Span]]
-
-        def write(role: str, part: str, before: str = "") -> None:
-            nonlocal text
-            text += before
-            spans[role].append((len(text), len(text) + len(part)))
-            text += part
-
+        parts = [("header", self.header)] * bool(self.header)
         for x, y in demonstrations:
-            write("x", x)
-            write("s", self.separator)
-            write("y", y, self.join)
-            write("n", self.end)
-        write("x", query)
-        write("s", self.separator)
-        roles = {role: tuple(role_spans) for role, role_spans in spans.items()}
-        if self.header:
-            roles["header"] = ((0, len(self.header)),)
+            parts += [("x", x), ("s", self.separator), ("", self.join), ("y", y), ("n", self.end)]
+        text, spans = written([*parts, ("x", query), ("s", self.separator)], "xsyn")
         indices = tuple(labels.index(y) for _, y in demonstrations)
-        return Prompt(text, roles, labels, labels.index(answer), indices, self.join, tuple(marks))
+        return Prompt(text, spans, labels, labels.index(answer), indices, self.join, tuple(marks))
+
+
+def written(parts: Iterable[tuple[str, str]], roles: Iterable[str] = ()) -> tuple[str, dict[str, tuple[Span, ...]]]:
+    """The text of parts (role, text), and the character spans of each role; a part of the role "" has none.
+
+    roles: those that have an entry even where no part has them.
+    """
+    text, spans = "", {role: () for role in roles}  # type: str, dict[str, tuple[Span, ...]]
+    for role, part in parts:
+        if role:
+            spans[role] = (*spans.get(role, ()), (len(text), len(text) + len(part)))
+        text += part
+    return text, spans
 
 
 # ------------------------------------------------------------------------------------------------ token positions
@@ -251,13 +236,9 @@ class Tokens:
 
     def under_each(self, spans: Sequence[Span]) -> list[tuple[int, ...]]:
         """For each span, the positions of all tokens that share a character with it."""
-        starts, ends = np.array([at or (-1, -1) for at in self.spans]).reshape(-1, 2).T
+        starts, ends = np.array([span or (-1, -1) for span in self.spans]).reshape(-1, 2).T
         firsts, lasts = np.array(spans).reshape(-1, 1, 2).T  # [1, S], to be compared with every token
-        owners, positions = np.nonzero((starts < lasts.T) & (ends > firsts.T))
-        found: list[list[int]] = [[] for _ in spans]
-        for owner, position in zip(owners.tolist(), positions.tolist(), strict=True):
-            found[owner].append(position)
-        return [tuple(own) for own in found]
+        return [tuple(np.flatnonzero(row).tolist()) for row in (starts < lasts.T) & (ends > firsts.T)]
 
 
 def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
@@ -271,7 +252,7 @@ def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
     ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
     start = special.index(0) if 0 in special else len(special)
     stop = len(special) - special[::-1].index(0) if 0 in special else len(special)
-    front = ids[:start] or ([bos_token(tokenizer)] if bos else [])
+    front = ids[:start] or [bos_token(tokenizer)] * bos
     spans = map(tuple, encoded["offset_mapping"][start:stop])
     return Tokens((*front, *ids[start:stop]), (*[None] * len(front), *spans))
 

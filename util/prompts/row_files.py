@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+
 
 def rows_of_split(folder: Path, split: str) -> Iterable[Any]:
     """The rows of one split of a folder, in their order: mappings, if it is as it should be.
@@ -23,20 +25,16 @@ def rows_of_split(folder: Path, split: str) -> Iterable[Any]:
     if is_saved(folder):
         data = saved(folder)
         if not isinstance(data, Mapping) or split not in data:
-            there = f"it has {', '.join(data)}" if isinstance(data, Mapping) else "it has no splits"
-            raise ValueError(f"{folder}: this saved data set should be a DatasetDict that has {split}; {there}")
+            splits = ", ".join(data) if isinstance(data, Mapping) else "no splits"
+            raise ValueError(f"{folder}: this saved data set should be a DatasetDict that has {split}; it has {splits}")
         return data[split]
-    readers = {".jsonl": _json_lines, ".json": _json_list, ".csv": _csv_rows, ".parquet": _parquet_rows}
-    names = [f"{split}{suffix}" for suffix in readers]
-    files = [folder / name for name in names if (folder / name).is_file()]
+    files = [file for suffix in SUFFIXES if (file := folder / f"{split}{suffix}").is_file()]
     if len(files) != 1:
-        there = f"are {' and '.join(file.name for file in files)}, keep one of them" if files else "is none"
-        raise ValueError(f"{folder}: of {', '.join(names)} there {there}")
-    (file,) = files
+        raise ValueError(f"{folder}: one file {split} is needed, {', '.join(SUFFIXES)}; there are {len(files)} of them")
     try:
-        return readers[file.suffix](file)
+        return _rows(files[0])
     except (ValueError, csv.Error) as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise ValueError(f"{files[0]}: {error}") from None
 
 
 def is_saved(folder: Path) -> bool:
@@ -57,21 +55,16 @@ def package(place: Path | str) -> Any:
         raise ValueError(f"{place}: reading it needs the package datasets (pip install datasets)") from None
 
 
-def _json_lines(file: Path) -> list[Any]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
-
-
-def _json_list(file: Path) -> list[Any]:
-    content = json.loads(file.read_text(encoding="utf-8"))
+def _rows(file: Path) -> Iterable[Any]:
+    if file.suffix == ".parquet":
+        return package(file).Dataset.from_parquet(str(file))
+    if file.suffix == ".csv":
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            return list(csv.DictReader(lines, strict=True))
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+    content = json.loads(text)
     if not isinstance(content, list):
         raise ValueError("a .json file must be a list of objects")
     return content
-
-
-def _csv_rows(file: Path) -> list[Any]:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        return list(csv.DictReader(lines, strict=True))
-
-
-def _parquet_rows(file: Path) -> Iterable[Any]:
-    return package(file).Dataset.from_parquet(str(file))

@@ -48,14 +48,12 @@ def repeated_sequences(
     ValueError for impossible numbers and repeated seeds; UnsupportedTokenizer for too few tokens, a tokenizer without
     BOS and EOS if `bos`, and for what `ranked_tokens` refuses.
     """
-    if length < 2 or copies < 1 or not 0 <= exclude < 0.5:
-        raise ValueError(
-            f"length = {length}, copies = {copies}, exclude = {exclude}: take at least 2 tokens, at least 1 copy, and "
-            "leave out a share from 0 to below 0.5 at either end"
-        )
     seeds = [int(seed) for seed in seeds]
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ValueError(f"seeds = {seeds}: name at least one, each once, none below 0")
+    if length < 2 or copies < 1 or not 0 <= exclude < 0.5 or not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(
+            f"length = {length}, copies = {copies}, exclude = {exclude}, seeds = {seeds}: take at least 2 tokens and 1 "
+            "copy, leave out a share from 0 to below 0.5 at either end, and name each seed once"
+        )
     ranked, ranking = ranked_tokens(tokenizer)
     drop = int(exclude * len(ranked))
     candidates = np.array(ranked[drop : len(ranked) - drop], dtype=np.int64)

@@ -1,8 +1,5 @@
 """The names of StaICC's data sets; reading them is left to `load_model_and_data`."""
 
-import contextlib
-from operator import index
-
 DATASETS = (
     "glue_sst2",
     "rotten_tomatoes",
@@ -21,9 +18,7 @@ def dataset_index(dataset: int | str) -> int:
     """The StaICC index of a data set, given by index or name. Raises ValueError, which lists the choices."""
     if isinstance(dataset, str) and dataset in DATASETS:
         return DATASETS.index(dataset)
-    if not isinstance(dataset, str | bool):
-        with contextlib.suppress(TypeError):  # floats; numpy's integers are accepted
-            if 0 <= index(dataset) < len(DATASETS):
-                return index(dataset)
+    if not isinstance(dataset, str | bool) and dataset in range(len(DATASETS)):
+        return int(dataset)
     choices = ", ".join(f"{i} {name}" for i, name in enumerate(DATASETS))
     raise ValueError(f"unknown data set {dataset!r}; choose one of: {choices}")

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from util.prompts import classification
-from util.prompts.classification import Rows, Task
+from util.prompts.classification import Rows
 from util.prompts.prompt import Layout
 
 Cells = Mapping[str, str]  # what a row has in its columns, as text
@@ -174,9 +174,8 @@ DEFINITIONS = {
 }
 TEXT_TASKS = tuple(DEFINITIONS)
 
-# Plain texts that means of heads are taken over: where they are, their split and column (Crosbie & Shutova, section
-# 4.3, take the premises of MNLI).
-REFERENCES = {"mnli": (Hub(GLUE, "mnli"), "train", "premise")}
+# Plain texts that means of heads are taken over (Crosbie & Shutova, section 4.3): column `premise` of a split.
+MNLI, PREMISES = Hub(GLUE, "mnli"), "train"
 
 
 def find(name: str) -> TextTask:
@@ -193,11 +192,6 @@ def label_space(name: str) -> tuple[str, ...]:
     return classification.task(name).labels
 
 
-def semantically_unrelated(task: Task) -> Task:
-    """The same task with Foo for its first label and Bar for its second, as in Crosbie & Shutova's section 6."""
-    return classification.relabelled(task, classification.LABELS[: len(task.labels)])
-
-
 def labelled_rows(definition: TextTask, rows: Iterable[Any], where: str) -> Rows:
     """The text and label of each row, in order; of rows with the same text, the first is kept.
 
@@ -208,7 +202,14 @@ def labelled_rows(definition: TextTask, rows: Iterable[Any], where: str) -> Rows
     labelled: dict[str, str] = {}
     for number, row in enumerate(rows):
         try:
-            labelled.setdefault(_text(definition, row), definition.labels[_class(definition, row)])
+            cells = {column: column_text(row, column) for column in definition.columns}
+            cells |= {name: derive(cells) for name, derive in definition.derived.items()}
+            text = definition.template.format_map({name: cell.strip() for name, cell in cells.items()})
+            value, classes = column_text(row, "label").strip().lower(), definition.classes
+            names = [*classes, *"01"]  # test splits often hide a label by -1
+            if value not in names:
+                raise ValueError(f"label is {value!r}; give 0 or {classes[0]!r}, 1 or {classes[1]!r}")
+            labelled.setdefault(text, definition.labels[classes[names.index(value) % 2]])
         except ValueError as error:
             raise ValueError(f"{where}, row {number}: {error}") from None
     if not labelled:
@@ -226,36 +227,15 @@ def held_out(rows: Rows, name: str) -> tuple[Rows, Rows]:
     return tuple(kept), tuple(out)
 
 
-def task(definition: TextTask, pool: Rows, queries: Rows) -> Task:
-    """The classification task with these demonstrations and queries. Raises what `Task` raises."""
-    return Task(definition.name, queries, tuple(definition.labels.values()), definition.layout, pool=pool)
-
-
 def column_text(row: Any, column: str) -> str:
     """What a row has in a column, as text; whole numbers are written out.
 
     Raises ValueError for a row that lacks the column, and for what is neither text nor a number.
     """
     if not isinstance(row, Mapping) or column not in row:
-        there = ", ".join(map(str, row)) if isinstance(row, Mapping) else f"no columns ({str(row)[:40]!r})"
-        raise ValueError(f"there is no column {column!r}; it has {there}")
+        columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else f"no columns ({str(row)[:40]!r})"
+        raise ValueError(f"there is no column {column!r}; it has {columns}")
     value = row[column]
     if not isinstance(value, str | int) or not str(value).strip():
         raise ValueError(f"{column} is {str(value)[:40]!r}, and no text")
     return str(value)
-
-
-def _text(definition: TextTask, row: Any) -> str:
-    """What is written of a row, without spaces at the ends of its fields."""
-    cells = {column: column_text(row, column) for column in definition.columns}
-    cells |= {name: derive(cells) for name, derive in definition.derived.items()}
-    return definition.template.format_map({name: cell.strip() for name, cell in cells.items()})
-
-
-def _class(definition: TextTask, row: Any) -> str:
-    """The class of a row."""
-    value, (first, second) = column_text(row, "label").strip().lower(), definition.classes
-    named = {"0": first, "1": second, first: first, second: second}
-    if value not in named:
-        raise ValueError(f"label is {value!r}; give 0 or {first!r}, 1 or {second!r} (test splits often hide it by -1)")
-    return named[value]

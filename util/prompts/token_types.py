@@ -30,9 +30,9 @@ class TypedTokens:
 def check_aligned(clean: TypedTokens, donor: TypedTokens) -> None:
     """Raises Misaligned (reason "unequal sizes") unless two prompts have the same slots and types, token by token."""
     if (clean.slots, clean.types) != (donor.slots, donor.types):
-        both = enumerate(zip(clean.sizes, donor.sizes, strict=False))
-        slots = [f"slot {slot} has {a} tokens in the clean prompt, {b} in its donor" for slot, (a, b) in both if a != b]
-        raise Misaligned("unequal sizes", slots[0] if slots else "the prompts differ in their slots or marks")
+        raise Misaligned(
+            "unequal sizes", f"slots of {clean.sizes} tokens in the clean prompt, {donor.sizes} in its donor"
+        )
 
 
 def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTokens:
@@ -67,16 +67,13 @@ def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTo
 def _slots(prompt: Prompt, end: int | None) -> list[tuple[int, str, int]]:
     """(end, type, example) of the parts of a prompt, from left to right; each part begins where the last one ends."""
     k = len(prompt.demonstrations)
-    query_names = {"x": "query", "s": "last_separator"}
     slots = []
     for role, spans in prompt.spans.items():
         for i, (_, stop) in enumerate(spans):
-            if i == k and role in query_names:
-                name = query_names[role]
+            if i == k and role in "xs":
+                name = {"x": "query", "s": "last_separator"}[role]
             else:
-                name = "t" if role == "s" else role
-            if prompt.marks and i < k and role in ("x", "y"):
-                name += prompt.marks[i]
+                name = {"s": "t"}.get(role, role) + (prompt.marks[i] if prompt.marks and role in "xy" else "")
             slots.append((stop, name, 0 if role == "header" else i + 1))
     slots.sort()
     if end is not None:

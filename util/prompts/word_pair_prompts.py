@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from util.prompts.prompt import Layout, Misaligned, Prompt, UnsupportedTokenizer
@@ -24,7 +24,6 @@ FIRST, LATER, QUERY, OUTPUT = range(4)  # the first input, a later one, the quer
 OWN, RULE, FOREIGN = "pair", "other rule", "other list"  # where words come from
 SHUFFLED = 2
 SOURCES = {0: (FOREIGN, FOREIGN), 1: (OWN, OWN), 3: (FOREIGN, OWN), 4: (OWN, FOREIGN), 5: (RULE, RULE)}  # of x, of y
-ORDERS = ("random", "ambiguous first", "ambiguous last")
 TRIES = 50
 HOPELESS = 20  # none of so many prompts: there is none
 
@@ -114,13 +113,8 @@ class _Stock:
                 self._add(RULE, x, other, kind)
         if {0, 3, 4} & {*corruptions}:
             self._add_foreign()
-        own = [
-            word
-            for (source, place, _), words in self.buckets.items()
-            if (source, place) == (OWN, OUTPUT)
-            for word in words
-        ]
-        self.usable = {word.x: word for word in own if self._has_donors(word)}
+        pairs = [words for (source, place, _), words in self.buckets.items() if (source, place) == (OWN, OUTPUT)]
+        self.usable = {word.x: word for words in pairs for word in words if self._has_donors(word)}
 
     def _add_foreign(self) -> None:
         space = {word.casefold() for pair in self.task.pairs for word in pair[:2]}
@@ -180,8 +174,8 @@ class _Stock:
         reason = "too few pairs"
         for keep in ([], [c for c in self.corruptions if c != SHUFFLED]):  # for `shuffled`, only the last pair decides
             shown = self._demonstrations(drawn, query, k, ambiguous, keep)
-            if order != ORDERS[0]:
-                shown.sort(key=lambda word: bool(word.kind), reverse=order == ORDERS[1])
+            if order != "random":
+                shown.sort(key=lambda word: bool(word.kind), reverse=order == "ambiguous first")
             lacking = self._lacking(shown, query, self.corruptions)
             reason = f"no donor for {CORRUPTIONS[lacking]}" if lacking is not None else reason
             if lacking in (None, SHUFFLED):
@@ -331,17 +325,14 @@ def marked_demonstrations(
     corruptions: Sequence[int] = (0,),
     split: str = "all",
     ambiguous: int | None = None,
-    order: str = "random",
 ) -> int:
     """How many of k demonstrations are marked pairs, see `prompts`.
 
-    Raises ValueError for a split, order, corruption or number that there is not, whatever the tokenizer.
+    Raises ValueError for a split, corruption or number that there is not, whatever the tokenizer.
     """
     if missing := [c for c in corruptions if c not in task.corruptions or (c == SHUFFLED and k == 1)]:
         known = ", ".join(f"{c} ({CORRUPTIONS[c]})" for c in task.corruptions)
         raise ValueError(f"missing corruption index {missing}: task {task.name!r} has {known}, and 2 from k = 2 on")
-    if order not in ORDERS:
-        raise ValueError(f"unknown order {order!r}; choose one of {', '.join(ORDERS)}")
     marked = sum(bool(pair.kind) for pair in task.pairs)
     task.queries(split)
     m = (round(2 * k / 3) if marked else 0) if ambiguous is None else ambiguous
@@ -369,7 +360,7 @@ def prompts(
     corruptions: Sequence[int] = (0,),
     split: str = "all",
     ambiguous: int | None = None,
-    order: str = "random",
+    order: Literal["random", "ambiguous first", "ambiguous last"] = "random",
     donor_seed: int = 0,
     layout: Layout | None = None,
     in_turn: bool = False,
@@ -402,7 +393,7 @@ def prompts(
     without character offsets, and where no prompt at all can be made.
     """
     task = find(task) if layout is None else replace(find(task), layout=layout)
-    m = marked_demonstrations(task, n, k, corruptions, split, ambiguous, order)
+    m = marked_demonstrations(task, n, k, corruptions, split, ambiguous)
     stock = _Stock(task, tokenizer, corruptions)
     queries = stock.askable(task.queries(split))
     turns = sorted(queries)

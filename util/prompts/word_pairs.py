@@ -29,6 +29,7 @@ CORRUPTIONS = {
 TAB, ARROW, COLON = Layout(), Layout(" ->", " "), Layout(":", " ")
 LISTS = ("words", "country_capital", "present_past", "person_sport")
 TRAINED = {"words": "embedded_words", "present_past": "embedded_verbs"}  # lists of the embedded model's training words
+NAMES = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
 SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, cyclically
 
 
@@ -111,50 +112,29 @@ def copied(word: str) -> str:
     return word
 
 
-def _lists(trained: bool) -> tuple[str, ...]:
-    return tuple(TRAINED.get(name, name) for name in LISTS) if trained else LISTS
-
-
-def _words(name: str, rule: Callable[[str], str], other: Callable[[str], str], trained: bool) -> WordPairTask:
-    lists = _lists(trained)
-    words = [word for word in column(lists[0], "word") if capitalised(word) != word]
-    return WordPairTask(name, tuple(Pair(word, rule(word)) for word in words), other, list_name=lists[0], lists=lists)
-
-
-def _verbs(name: str, trained: bool) -> WordPairTask:
-    lists, ambiguous = _lists(trained), name.startswith("ambiguous")
-    verbs = [(row["present"], row["past"]) for row in table(lists[2])]
-    pairs = tuple(Pair(x, y, "*" if x == y else "") for x, y in verbs if ambiguous or x != y)
-    return WordPairTask(name, pairs, copied, list_name=lists[2], lists=lists)
-
-
-def _country_capital(name: str, trained: bool) -> WordPairTask:
-    rows = table(name)
-    currencies = {row["country"]: row["currency"] for row in rows}
-    pairs = tuple(Pair(row["country"], row["capital"]) for row in rows)
-    return WordPairTask(name, pairs, currencies, list_name=name, lists=_lists(trained))
-
-
-def _person_sport(name: str, trained: bool) -> WordPairTask:
-    pairs = tuple(Pair(row["person"], row["sport"]) for row in table(name))
-    wrong = {x: SPORTS[(SPORTS.index(sport) + 1) % len(SPORTS)] for x, sport, _ in pairs}
-    return WordPairTask(name, pairs, wrong, balanced=True, list_name=name, lists=_lists(trained))
-
-
-_MAKERS: dict[str, Callable[[str, bool], WordPairTask]] = {
-    "copying": lambda name, trained: _words(name, copied, capitalised, trained),
-    "capitalization": lambda name, trained: _words(name, capitalised, copied, trained),
-    "country_capital": _country_capital,
-    "present_past": _verbs,
-    "person_sport": _person_sport,
-    "ambiguous_present_past": _verbs,
-}
-
-
 @cache
 def _built_in(name: str, trained: bool) -> WordPairTask:
-    """A task of _MAKERS; it is made on demand, so that the module can be imported where there are no lists."""
-    return _MAKERS[name](name, trained)
+    """One of NAMES; it is made on demand, so that the module can be imported where there are no lists."""
+    lists = tuple(TRAINED.get(listed, listed) for listed in LISTS) if trained else LISTS
+    other: Mapping[str, str] | Callable[[str], str]
+    if name in ("copying", "capitalization"):
+        list_name = lists[0]
+        rule, other = (copied, capitalised) if name == "copying" else (capitalised, copied)
+        pairs = [Pair(word, rule(word)) for word in column(list_name, "word") if capitalised(word) != word]
+    elif name.endswith("present_past"):
+        list_name, other = lists[2], copied
+        verbs = [(row["present"], row["past"]) for row in table(list_name)]
+        pairs = [Pair(x, y, "*" if x == y else "") for x, y in verbs if name.startswith("ambiguous") or x != y]
+    else:
+        list_name = name
+        x, y = name.split("_")
+        pairs = [Pair(row[x], row[y]) for row in table(name)]
+        if name == "country_capital":
+            other = {row[x]: row["currency"] for row in table(name)}
+        else:
+            other = {person: SPORTS[(SPORTS.index(sport) + 1) % len(SPORTS)] for person, sport, _ in pairs}
+    balanced = name == "person_sport"
+    return WordPairTask(name, tuple(pairs), other, balanced=balanced, list_name=list_name, lists=lists)
 
 
 def is_trained(model: str) -> bool:
@@ -167,7 +147,7 @@ _REGISTERED: dict[str, WordPairTask] = {}
 
 def names() -> tuple[str, ...]:
     """The names of the suite's tasks and of the registered ones."""
-    return (*_MAKERS, *_REGISTERED)
+    return (*NAMES, *_REGISTERED)
 
 
 def register(task: WordPairTask) -> WordPairTask:
@@ -189,7 +169,7 @@ def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
     if isinstance(task, WordPairTask):
         return task
     if is_saved(task):
-        return WordPairTask(shown_task(task), pairs_from_saved(task), lists=_lists(trained))
+        return WordPairTask(shown_task(task), pairs_from_saved(task), lists=_built_in(NAMES[0], trained).lists)
     if task not in names():
         raise ValueError(f"unknown word-pair task {task!r}; there are {', '.join(names())}")
     return _REGISTERED[task] if task in _REGISTERED else _built_in(task, trained)
@@ -215,52 +195,47 @@ def pairs_from_saved(folder: str | Path) -> tuple[Pair, ...]:
     several splits, and where the package is missing.
     """
     rows = [*row_files.saved(Path(folder))]
-    for columns in (("x", "y"), ("input", "output")):
-        if rows and {*columns} <= {*rows[0]}:
-            return _checked([[row[name] for name in columns] for row in rows], TAB, str(folder))
+    for x, y in (("x", "y"), ("input", "output")):
+        if rows and {x, y} <= {*rows[0]}:
+            return _checked([[row[x], row[y]] for row in rows], TAB, str(folder))
     raise ValueError(f"{folder}: one split with the columns x and y, or input and output is needed")
 
 
-def pairs_from_file(
-    path: str | Path, columns: tuple[str, str] | None = None, layout: Layout = TAB, least: int = 3
-) -> tuple[Pair, ...]:
+def pairs_from_file(path: str | Path, columns: tuple[str, str] | None = None, layout: Layout = TAB) -> tuple[Pair, ...]:
     """Pairs from a CSV file or a JSON file.
 
     JSON: a list of [x, y] or {"input": x, "output": y}, or one object x -> y. A row [x, y, "*"] marks a pair (see
     `Pair`); CSV files cannot do this. CSV: columns names the input and output columns in the header. Without it, a
     first line that has "input" and "output" is the header; otherwise the first two columns are read, from the first
-    line on. Raises ValueError, naming the file, for any other content, fewer than `least` pairs, and pairs that no task
-    can have.
+    line on. Raises ValueError, naming the file, for any other content, and pairs that no task can have.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
         rows = _json_rows(text) if path.suffix.lower() == ".json" else _csv_rows(text, columns)
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"cannot read pairs from {path}: {error}") from error
-    return _checked(rows, layout, str(path), least)
+    return _checked(rows, layout, str(path))
 
 
 def _json_rows(text: str) -> list[Any]:
-    rows = json.loads(text, object_pairs_hook=tuple)  # a dictionary would hide repeated inputs
-    if not isinstance(rows, list | tuple):
-        raise ValueError("neither a list nor an object")
-    if isinstance(rows, tuple):
-        return list(rows)
-    return [[dict(row).get(key) for key in ("input", "output")] if isinstance(row, tuple) else row for row in rows]
+    content = json.loads(text)
+    rows = content.items() if isinstance(content, dict) else content
+    return [[row.get("input"), row.get("output")] if isinstance(row, dict) else row for row in rows]
 
 
 def _csv_rows(text: str, columns: tuple[str, str] | None) -> list[Any]:
-    rows = [row for row in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if row]
-    header, named = rows[0] if rows else [], columns or ("input", "output")
-    if set(named) <= set(header):
-        return [[dict(zip(header, row, strict=False)).get(name) for name in named] for row in rows[1:]]
+    rows = list(csv.reader(io.StringIO(text), skipinitialspace=True, strict=True))
+    named = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
+    x, y = columns or ("input", "output")
+    if {x, y} <= {*(named.fieldnames or ())}:
+        return [[row[x], row[y]] for row in named]
     if columns:
-        raise ValueError(f"no columns {columns} in its first line {header}")
-    return [row[:2] for row in rows]
+        raise ValueError(f"no columns {columns} in its first line {named.fieldnames}")
+    return [row[:2] for row in rows if row]
 
 
-def _checked(rows: Iterable[Any], layout: Layout, where: str, least: int = 2) -> tuple[Pair, ...]:
+def _checked(rows: Iterable[Any], layout: Layout, where: str) -> tuple[Pair, ...]:
     """The rows as pairs. Raises ValueError, which begins with `where`, for rows that are no pairs of this layout."""
     pairs: dict[str, Pair] = {}
     for number, row in enumerate(rows, 1):
@@ -277,8 +252,8 @@ def _checked(rows: Iterable[Any], layout: Layout, where: str, least: int = 2) ->
         if words[0] in pairs:
             raise ValueError(f"{where}: pair {number}: {words[0]!r} is an input twice")
         pairs[words[0]] = Pair(*words, *kind)
-    if len(pairs) < least:
-        raise ValueError(f"{where}: {len(pairs)} pairs; at least {least} are needed")
+    if len(pairs) < 2:
+        raise ValueError(f"{where}: {len(pairs)} pairs; at least 2 are needed")
     return tuple(pairs.values())
 
 
@@ -288,8 +263,7 @@ def fault(word: str, layout: Layout) -> str:
         return "is empty"
     if word != word.strip():
         return "has white space at an end"
-    marks = (layout.separator.strip() or layout.separator, layout.end.strip() or layout.end, "\t", "\n")
-    for mark in marks:
-        if mark in word:
-            return f"contains {mark!r}, which ends a part of the prompt; choose another word or layout"
-    return ""
+    marks = [
+        mark.strip() or mark for mark in (layout.separator, layout.end, "\t", "\n") if (mark.strip() or mark) in word
+    ]
+    return f"contains {marks[0]!r}, which ends a part of the prompt; choose another word or layout" if marks else ""

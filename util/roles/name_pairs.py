@@ -15,8 +15,16 @@ from torch import Tensor
 
 from util.engine.batches import check_context
 from util.load_model_and_data import origin
-from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
-from util.prompts.ioi import Corruption, IOIPrompts, IOITokens, ioi_prompts, ioi_tokens, word_lists
+from util.prompts.ioi import (
+    HELD_OUT_FRAMES,
+    HELD_OUT_NAMES,
+    Corruption,
+    IOIPrompts,
+    IOITokens,
+    ioi_prompts,
+    ioi_tokens,
+    word_lists,
+)
 from util.prompts.word_pairs import is_trained
 from util.study.checked import Count, Natural, checked
 from util.study.records import Measurement

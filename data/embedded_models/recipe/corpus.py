@@ -15,11 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from data.embedded_models.recipe import texts
 from data.embedded_models.recipe.texts import BOS_ID, PAD_ID, VOCABULARY, single_ids
-from util.models.embedded_words import (
+from data.embedded_models.recipe.words import (
     CATEGORIES,
-    HELD_OUT_FRAMES,
     HELD_OUT_LABELS,
-    HELD_OUT_NAMES,
     LABEL_WORDS,
     LETTERS,
     PAIR_TASKS,
@@ -27,7 +25,7 @@ from util.models.embedded_words import (
     held_out_inputs,
     promised,
 )
-from util.prompts.ioi import word_lists
+from util.prompts.ioi import HELD_OUT_FRAMES, HELD_OUT_NAMES, word_lists
 
 Batch = tuple[np.ndarray, np.ndarray]
 Weighted = tuple[np.ndarray, np.ndarray]  # the tokens of a line and the weights of their losses

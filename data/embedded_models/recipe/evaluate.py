@@ -18,17 +18,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from data.embedded_models.recipe.corpus import never_repeated
 from data.embedded_models.recipe.texts import BOS_ID, TRAINED_ON, single_ids
+from data.embedded_models.recipe.words import HELD_OUT_LABELS, LABEL_WORDS, LETTERS, PAIR_TASKS, held_out_inputs
 from util.engine.label_scores import next_token_logits
 from util.load_model_and_data import load_ICL_model, staicc_prompts
-from util.models.embedded_words import (
-    HELD_OUT_FRAMES,
-    HELD_OUT_LABELS,
-    HELD_OUT_NAMES,
-    LABEL_WORDS,
-    LETTERS,
-    PAIR_TASKS,
-    held_out_inputs,
-)
 from util.prompts import classification, ioi, word_pair_prompts, word_pairs
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.sequences import repeated_sequences
@@ -114,7 +106,7 @@ def ioi_rows(pair: Pair) -> Iterator[Row]:
     """Indirect object identification on names and frames that were not trained on."""
     model, tokenizer = pair
     drawn = ioi.ioi_prompts(
-        tokenizer, PROMPTS, SEED, frames=sorted(HELD_OUT_FRAMES), names=sorted(HELD_OUT_NAMES)
+        tokenizer, PROMPTS, SEED, frames=sorted(ioi.HELD_OUT_FRAMES), names=sorted(ioi.HELD_OUT_NAMES)
     ).pairs
     tokens = [ioi.ioi_tokens(prompts, tokenizer) for prompts in drawn]
     logits = next_token_logits(model, [prompts.base for prompts in tokens])

@@ -11,9 +11,9 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from data.embedded_models.recipe.words import promised
 from util.load_model_and_data import DATASETS as DATA_SETS
 from util.load_model_and_data import staicc_experimentor
-from util.models.embedded_words import promised
 
 TRAINED_ON = DATA_SETS[:6]
 RUN = 8  # words; a pool text that shares a run of so many with a test query is left out

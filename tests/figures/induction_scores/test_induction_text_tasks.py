@@ -44,7 +44,7 @@ def by_hand(pair, prompt):
 def test_the_answers_are_those_of_plain_forward_passes(rte, tmp_path):
     study = study_of(rte, tmp_path)
     found = study.answers({"whole": WHOLE})["whole"]
-    prompts = classification.prompts(load_text_task("rte", rte), 2, 42, 4)
+    prompts = classification.prompts(load_text_task("rte", rte)[0], 2, 42, 4)
     for number, prompt in enumerate(prompts):
         np.testing.assert_allclose(found.log_prob[number], by_hand(study.pair, prompt), atol=1e-4)
         assert found.gold[number] == prompt.gold

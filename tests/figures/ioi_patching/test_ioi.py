@@ -19,8 +19,7 @@ from util.figures.ioi_patching.show import EXAMPLE, Settings, heads_table
 from util.figures.planted_controls import name_tokens, planted_control
 from util.load_model_and_data import load_ICL_model, origin
 from util.models import planted
-from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
-from util.prompts.ioi import CORRUPTIONS, IOITokens, ioi_prompts, ioi_tokens
+from util.prompts.ioi import CORRUPTIONS, HELD_OUT_FRAMES, HELD_OUT_NAMES, IOITokens, ioi_prompts, ioi_tokens
 from util.show import files
 from util.stats.heads import layer_alike
 from util.stats.intervals import mean_interval
@@ -184,17 +183,15 @@ def study_of_planted(folder, **options):
     return Study("ioi_patching", model, prompts=8, held_out=True, untrained_control=False, folder=folder), truth
 
 
-@pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"backup": True}, {"copies": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"backup": True}], ids=str)
 def test_a_planted_circuit_is_found_exactly(options, tmp_path):
     study, truth = study_of_planted(tmp_path, **options)
     data = study.arrays("population")["trained"]
     for name, base, source in (("noised", "base", "source"), ("denoised", "source", "base")):
         found = numbers.normalised(data[name], data[base], data[source], data["clusters"]).value
         expected = np.zeros_like(found)
-        for head, (value, _) in truth.expected["s2_swap_effect"].items():
-            expected[head] = value
+        expected[truth.heads["mover"][0]] = 1  # a backup has nothing to do
         np.testing.assert_allclose(found, expected, atol=0.02)
-        assert (expected > 0.4).sum() == options.get("copies", 1)
     assert (data["base"] > 5).all() and (data["source"] < -5).all()
     # of the noised map, only what movers say goes to the output directly, and for them it is all of it
     base, whole = data["base"][:, None, None], (data["source"] - data["base"])[:, None, None]
@@ -504,7 +501,7 @@ WRONG: dict = {
     "texts and names: the texts must differ": {
         "texts": [(BASE, BASE), (BASE, SOURCE + " the"), ("one text", "another text entirely")],
     },
-    "texts and names: .*needs the name": {
+    "texts and names: .*give two texts that differ": {
         "names": [("Mike", "Mike"), ("Mike", "Anna"), ("Anna", "Emma"), ("Emma", "Mike")],
     },
     "texts": {"texts": [(BASE,), BASE, (BASE, ""), 3]},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,15 @@ from util.figures.induction_scores.edits import WHOLE, Edit
 from util.study.model import Model, as_model
 
 SEEDS = (42, 43, 44)  # of demonstrations, those of Crosbie & Shutova's Table 2
-OLDEST = (0, 4, 10)  # version of lm_eval: earlier ones do not run with transformers 5
 
 
 def check_installed() -> None:
-    """Raises ValueError where lm-evaluation-harness is missing or too old; the message names the cure."""
-    cure = 'pip install "icl-circuits-suite[harness]"'
+    """Raises ValueError where lm-evaluation-harness is missing; the message names the cure."""
     try:
         import lm_eval  # noqa: F401
-
-        version = importlib.metadata.version("lm_eval")
     except ImportError as error:
+        cure = 'pip install "icl-circuits-suite[harness]"'
         raise ValueError(f"lm-evaluation-harness is not installed ({error}): {cure}") from None
-    if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < OLDEST:
-        raise ValueError(f"lm-evaluation-harness is {version}, and 0.4.10 or later is needed: {cure}")
 
 
 def refuse_caches(settings: Mapping[str, Any]) -> None:
@@ -54,7 +48,7 @@ def evaluate(
 ) -> dict[int, dict[str, Any]]:
     """Runs the harness once for each seed of demonstrations, and returns its dictionaries by seed, as they are.
 
-    tasks: names such as "icl_wordseq1", or configurations, see `tasks.config`. k: demonstrations, default each task's
+    tasks: names such as "icl_wordseq1", or the harness's configurations. k: demonstrations, default each task's
     own number; limit: how many queries of each task, default all. include_path: a folder of more task configurations;
     the harness's own are found too where a name does not begin with "icl_". reference: what the means of an ablation
     are taken over, see `interventions.means_study`. options: of the harness's `simple_evaluate`.

@@ -222,10 +222,7 @@ class KnockOut:
 
 def _without_padding(row: tuple[int, ...]) -> tuple[int, ...]:
     """A row without the zeros at its end, with which the harness pads."""
-    end = len(row)
-    while end and row[end - 1] == 0:
-        end -= 1
-    return row[:end]
+    return tuple(np.trim_zeros(np.array(row), "b").tolist())
 
 
 def intervention(model: Model, tokenizer: Any, edit: Edit, reference: Mapping[str, Any]) -> Ablation | KnockOut:

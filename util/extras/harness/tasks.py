@@ -1,8 +1,8 @@
 """The suite's classification tasks as tasks of lm-evaluation-harness, with the same prompts byte by byte.
 
 They are called icl_<name>, the NLP tasks with unrelated labels icl_<name>_sul; their groups are icl_synthetic, icl_nlp
-and icl_nlp_sul. The YAML files in `task_configs` declare them,
-`config` makes the same of your own `classification.Task`. The rules that keep the query out of its own demonstrations:
+and icl_nlp_sul. The YAML files in `task_configs` declare them. The rules that keep the query out of its own
+demonstrations:
 
 - The harness tells a sampler the query only where the demonstrations' split is the task's `test_split`. With a
   `validation_split` alone, the query can be among its own demonstrations, with its label. So a `test_split` is always
@@ -28,7 +28,7 @@ from util.load_model_and_data import load_text_task
 from util.prompts import classification
 from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt
-from util.prompts.text_tasks import TEXT_TASKS, semantically_unrelated
+from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.answers import label_mass, right, which_label
 
 FOLDER = Path(__file__).parent / "task_configs"
@@ -37,12 +37,12 @@ METRICS = ("acc", "which_label", "label_mass")
 UNRELATED = "_sul"  # behind the names of NLP tasks with labels that are unrelated to the classes
 NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELATED) for name in TEXT_TASKS))
 
-_TASKS: dict[str, Task] = {}  # by name: those that this process has used or was given
+_TASKS: dict[str, Task] = {}  # by name: those that this process has used
 _FOLDERS: dict[str, Path] = {}  # by name: where the texts of those were read, if in a folder
 
 
 def known(name: str, data: str | Path | None = None) -> Task:
-    """The task of that name: one of the suite's, or one that `config` was given. Raises ValueError for others.
+    """The task of that name. Raises ValueError where the suite has none.
 
     The texts of NLP tasks are read when they are first asked for; data: a folder that has a folder for each task.
     """
@@ -52,57 +52,25 @@ def known(name: str, data: str | Path | None = None) -> Task:
         _FOLDERS[name] = Path(data) / plain
     if name not in _TASKS:
         if plain in TEXT_TASKS:
-            task = load_text_task(plain, _FOLDERS.get(name))
-            _TASKS[name] = task if plain == name else semantically_unrelated(task)
+            task = load_text_task(plain, _FOLDERS.get(name))[0]
+            _TASKS[name] = task if plain == name else classification.relabelled(task, classification.LABELS[:2])
         else:
             _TASKS[name] = classification.task(name)
     return _TASKS[name]
 
 
 def study_arguments(name: str) -> dict[str, Any]:
-    """The arguments by which a `TaskStudy` has the task of that name. Raises ValueError for a task of your own."""
+    """The arguments by which a `TaskStudy` has the task of that name."""
     plain = name.removesuffix(UNRELATED)
     if plain in TEXT_TASKS:
         labels = known(name).labels if plain != name else None
         return {"task": plain, "labels": labels, "data": _FOLDERS.get(name)}
-    if name not in classification.NAMES:
-        raise ValueError(
-            f"reference = 'task': {name} is a task of your own, of which no means are taken; give reference 'staicc'"
-        )
     return {"task": name}
 
 
 def shots(name: str) -> int:
     """How many demonstrations a task of the suite has by default: 20 in four classes, else 10, as in the paper."""
     return 20 if len(known(name).labels) == 4 else 10
-
-
-def config(task: Task) -> dict[str, Any]:
-    """What the harness takes for a task of your own: `simple_evaluate(tasks=[config(task)])`.
-
-    Its name there is icl_<name>. Raises ValueError where the suite, or an earlier call, has another task of this name.
-    """
-    if task.name in NAMES or _TASKS.get(task.name, task) != task:
-        raise ValueError(f"task.name = {task.name!r}: there is another task of this name; choose another name")
-    _TASKS[task.name] = task
-    return {
-        "task": PREFIX + task.name,
-        "custom_dataset": dataset,
-        "dataset_kwargs": {"icl_task": task.name},
-        "output_type": "multiple_choice",
-        "test_split": "test",
-        "fewshot_split": "test",
-        "fewshot_config": {"sampler": Demonstrations},
-        "description": task.layout.header,
-        "doc_to_text": "text",
-        "doc_to_target": "gold",
-        "doc_to_choice": "labels",
-        "target_delimiter": task.layout.join,
-        "fewshot_delimiter": task.layout.end,
-        "process_results": scores,
-        "metric_list": [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in METRICS],
-        "metadata": {"version": 1.0},
-    }
 
 
 def dataset(icl_task: str, icl_data: str | None = None, **settings: Any) -> dict[str, datasets.Dataset]:

@@ -202,7 +202,7 @@ class LookUp(Run):
         ]
         keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
         base, donors = (
-            associative_map_prompts(part[:keys], part[keys:both], 6, 6, self.draw.prompts, layout=word_pairs.TAB)
+            associative_map_prompts(part[:keys], part[keys:both], 6, self.draw.prompts)
             for part in (words, words[both:])
         )
         return [

@@ -50,7 +50,7 @@ class Draw:
     def __post_init__(self) -> None:
         task = word_pairs.find(self.task, trained=self.trained)
         word_pair_prompts.marked_demonstrations(
-            task, self.prompts, self.k, self.corruptions, self.split, self.ambiguous, self.order
+            task, self.prompts, self.k, self.corruptions, self.split, self.ambiguous
         )
 
 

@@ -36,7 +36,6 @@ from util.prompts.prompt import (
     Appended,
     LabelledTokens,
     Prompt,
-    check_conditions,
     check_first_tokens,
     labelled_tokens,
     with_bos,
@@ -134,7 +133,6 @@ def label_run(
     """
     support = prepare(model)
     check_tokenizer(model, tokenizer)
-    check_conditions(appended)
     tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
@@ -268,7 +266,7 @@ def counts(study: Study) -> dict[str, Arrays]:
 def planted(study: Study, **options: Any) -> Arrays:
     """The reading behind the correct label of a planted model; roles: of its heads, [layer, head, role].
 
-    options: those of the planted circuit (family, copies, noise, seed).
+    options: those of the planted circuit (family, seed).
     """
     s = study.settings
     labels = staicc_prompts(s.dataset, s.k)[0].labels

@@ -304,7 +304,7 @@ def _by_shots(
 def planted_scores(study: Study, **options: Any) -> tuple[HeadScores, circuits.Planted]:
     """The scores of a model whose induction heads are known, and the truth.
 
-    options: those of `models.planted.induction` (family, copies, noise, seed).
+    options: those of `models.planted.induction` (family, seed).
     """
     model, truth = planted_control(circuits.induction, options)
     return on_sequences(study, model=model, redo=False).scores(), truth

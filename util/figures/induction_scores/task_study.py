@@ -31,7 +31,7 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.engine.replay import BaseRuns
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.plan import REFERENCE_PROMPTS, TaskName
-from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts, text_task_version
+from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import TEXT_TASKS
@@ -134,7 +134,8 @@ class TaskStudy(Measurement):
         """The task with its own labels, and which texts a text task has; they are read once."""
         if self.task not in TEXT_TASKS:
             return classification.task(self.task), {}
-        return load_text_task(self.task, self.data), {"data_version": text_task_version(self.task, self.data)}
+        task, version = load_text_task(self.task, self.data)
+        return task, {"data_version": version}
 
     @property
     def own_request(self) -> dict[str, Any]:
@@ -187,7 +188,7 @@ class TaskStudy(Measurement):
     def premises(self) -> tuple[str, ...]:
         """All premises of MNLI, where means are taken over these. Raises ValueError where they cannot be read."""
         try:
-            return reference_texts("mnli", self.reference_data) if self.reference == "mnli" else ()
+            return reference_texts(self.reference_data) if self.reference == "mnli" else ()
         except ValueError as error:
             raise ValueError(f"reference_data = {self.reference_data!r}: {error}") from error
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from hashlib import sha256
 from string import ascii_lowercase, ascii_uppercase
 
 from util.prompts.classification import category
-from util.prompts.ioi import word_lists
-from util.prompts.word_pairs import capitalised
-from util.prompts.words import column, table
+from util.prompts.ioi import held_out, word_lists
+from util.prompts.word_pairs import find
+from util.prompts.words import column
 
 LABEL_WORDS: tuple[str, ...] = tuple(
     "negative positive neutral poor bad good great short entity description person location number world sports"
@@ -24,23 +22,13 @@ CATEGORIES: dict[str, tuple[str, ...]] = {name: category(name) for name in colum
 """Eight categories of sixteen words, for the word classification tasks."""
 
 PAIR_TASKS: dict[str, tuple[tuple[str, str], ...]] = {
-    "copying": tuple((word, word) for word in column("embedded_words", "word")),
-    "capitalization": tuple((word, capitalised(word)) for word in column("embedded_words", "word")),
-    "country_capital": tuple((row["country"], row["capital"]) for row in table("country_capital")),
-    "present_past": tuple(
-        (row["present"], row["past"]) for row in table("embedded_verbs") if row["present"] != row["past"]
-    ),
-    "person_sport": tuple((row["person"], row["sport"]) for row in table("person_sport")),
+    name: tuple((pair.x, pair.y) for pair in find(name, trained=True).pairs)
+    for name in ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 }
 """The (input, output) pairs of the word-pair tasks on which the tokenizer and the committed model were trained.
 
 Words and verbs come from separate, frozen lists, so that the tasks' own lists may grow.
 """
-
-
-def held_out(items: Iterable[str], count: int) -> frozenset[str]:
-    """The first `count` distinct items by SHA-256: training never shows them in their role."""
-    return frozenset(sorted(set(items), key=lambda item: sha256(item.encode()).digest())[:count])
 
 
 def held_out_inputs() -> frozenset[str]:
@@ -49,8 +37,6 @@ def held_out_inputs() -> frozenset[str]:
     return frozenset().union(*(held_out(inputs, len(inputs) // 10) for inputs in lists))
 
 
-HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no sentence in training has two of them
-HELD_OUT_FRAMES = held_out(word_lists()["frames"], 3)
 HELD_OUT_LABELS = held_out(LABEL_WORDS[LABEL_WORDS.index("anger") :], 4) | held_out(LETTERS, 6)  # never a label
 
 
