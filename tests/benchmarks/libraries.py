@@ -11,10 +11,8 @@ import torch
 
 from tests.benchmarks.referee import Run
 from tests.benchmarks.tasks import (
-    EMMA,
     GPT2,
     LLAMA,
-    MIKE,
     SEQUENCES,
     answer_difference,
     eap_difference,
@@ -37,12 +35,18 @@ def bridge_of(name: str) -> Any:
     return bridge
 
 
+def projections(network: Any, name: str) -> list[Any]:
+    """The output projections of a model, or of nnsight's view of it, by layer."""
+    if name in GPT2:
+        return [network.transformer.h[layer].attn.c_proj for layer in range(network.config.num_hidden_layers)]
+    return [network.model.layers[layer].self_attn.o_proj for layer in range(network.config.num_hidden_layers)]
+
+
 def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options: Any) -> Run:
     """some: patch only so many heads of each layer, NaN for the rest; options: for each forward pass."""
     patched = model_of(model)
     patched.set_attn_implementation(attention)
-    blocks = patched.transformer.h if model in GPT2 else patched.model.layers
-    projections = [block.attn.c_proj if model in GPT2 else block.self_attn.o_proj for block in blocks]
+    written = projections(patched, model)
     base, source, answers = pair_of(model)
     heads = patched.config.num_attention_heads
     width = patched.config.hidden_size // heads
@@ -50,12 +54,12 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
     @torch.no_grad()
     def run() -> Any:
         z: dict[Any, Any] = {}
-        hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in projections]
+        hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in written]
         patched(source, **options)
         for hook in hooks:
             hook.remove()
-        scores = np.full((len(projections), heads), np.nan)
-        for layer, projection in enumerate(projections):
+        scores = np.full((len(written), heads), np.nan)
+        for layer, projection in enumerate(written):
             for head in range(some or heads):
                 part = slice(head * width, (head + 1) * width)
 
@@ -76,12 +80,12 @@ def patch_map_transformer_lens(model: str) -> Run:
     from transformer_lens import patching
 
     bridge = bridge_of(model)
-    base, source, _ = pair_of(model)
+    base, source, answers = pair_of(model)
 
     @torch.no_grad()
     def run() -> Any:
         _, cache = bridge.run_with_cache(source, names_filter=lambda name: name.endswith("attn.hook_z"))
-        metric = lambda logits: answer_difference(logits).mean()  # noqa: E731
+        metric = lambda logits: answer_difference(logits, answers).mean()  # noqa: E731
         return patching.get_act_patch_attn_head_out_all_pos(bridge, base, cache, metric).numpy()
 
     return run
@@ -97,26 +101,26 @@ def patch_map_nnsight(model: str) -> Run:
     raw = Tokenizer(models.WordLevel({"<pad>": 0}, unk_token="<pad>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>")
     nn = library.TransformersModel(patched, tokenizer=tokenizer, task="text-generation")
-    base, source, _ = pair_of(model)
-    layers, heads, width = GPT2[model]
-    width //= heads
+    base, source, (one, other) = pair_of(model)
+    heads = patched.config.num_attention_heads
+    width = patched.config.hidden_size // heads
 
     @torch.no_grad()
     def run() -> Any:
-        z = {}
+        z, layers = {}, projections(nn, model)
         with nn.trace(source):
-            for layer in range(layers):
-                z[layer] = nn.transformer.h[layer].attn.c_proj.input.save()
+            for layer, projection in enumerate(layers):
+                z[layer] = projection.input.save()
         with nn.trace() as tracer:
             found = library.save([])
-            for layer in range(layers):
+            for layer, projection in enumerate(layers):
                 for head in range(heads):
                     with tracer.invoke(base):
                         part = slice(head * width, (head + 1) * width)
-                        nn.transformer.h[layer].attn.c_proj.input[:, :, part] = z[layer][:, :, part]
+                        projection.input[:, :, part] = z[layer][:, :, part]
                         logits = nn.lm_head.output[:, -1]
-                        found.append(logits[0, MIKE] - logits[0, EMMA])
-        return np.array([float(value) for value in found]).reshape(layers, heads)
+                        found.append(logits[0, one] - logits[0, other])
+        return np.array([float(value) for value in found]).reshape(-1, heads)
 
     return run
 

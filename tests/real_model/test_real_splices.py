@@ -1,10 +1,9 @@
 """Edge ablations of SmolLM2 against attention that is written out, prompts and donors layer by layer in lock-step."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -55,11 +54,6 @@ def log_probability(logits: Tensor, ids: Sequence[int], length: int) -> float:
     return sum(float(said[t - 1, ids[t]]) for t in range(length, len(ids)))
 
 
-@pytest.fixture(params=["real", "exact"])
-def subject(request: Any) -> Iterator[Subject]:
-    return request.getfixturevalue(request.param)
-
-
 def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: Subject) -> None:
     drawn = word_pair_prompts.prompts(TASK, subject.tokenizer, n=PROMPTS, k=SHOTS, corruptions=(0, 1))
     groups = groups_of(drawn.items, subject.tokenizer)
@@ -102,7 +96,7 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
             "a probe": {1: sources(1, without), 2: sources(2, probe)},
         }
         for name, plan in plans.items():
-            theirs[name].append(subject.written_out(batch, plain.read_elsewhere(plan))[2])
+            theirs[name].append(subject.llama(batch, plain.read_elsewhere(plan))[2])
     whole = np.stack([logits[length - 1] for logits, length in zip(theirs["whole"], lengths, strict=True)])
     expected = {
         name: [log_probability(*each) for each in zip(logits, targets, lengths, strict=True)]
