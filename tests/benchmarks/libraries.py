@@ -27,8 +27,7 @@ def bridge_of(name: str) -> Any:
     """The same random model in TransformerLens."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    model = model_of(name)
-    model.set_attn_implementation("eager")
+    model = model_of(name, "eager")
     kind = type(model).__name__
     bridge = build_bridge_from_module(model, kind, hf_config=model.config, model_name="random")
     bridge.eval()
@@ -44,8 +43,7 @@ def projections(network: Any, name: str) -> list[Any]:
 
 def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options: Any) -> Run:
     """some: patch only so many heads of each layer, NaN for the rest; options: for each forward pass."""
-    patched = model_of(model)
-    patched.set_attn_implementation(attention)
+    patched = model_of(model, attention)
     written = projections(patched, model)
     base, source, answers = pair_of(model)
     heads = patched.config.num_attention_heads
@@ -96,8 +94,7 @@ def patch_map_nnsight(model: str) -> Run:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    patched = model_of(model)
-    patched.set_attn_implementation("eager")
+    patched = model_of(model, "eager")
     raw = Tokenizer(models.WordLevel({"<pad>": 0}, unk_token="<pad>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>")
     nn = library.TransformersModel(patched, tokenizer=tokenizer, task="text-generation")
@@ -128,8 +125,7 @@ def patch_map_nnsight(model: str) -> Run:
 def patch_map_pyvene(model: str) -> Run:
     import pyvene as library
 
-    patched = model_of(model)
-    patched.set_attn_implementation("eager")
+    patched = model_of(model, "eager")
     base, source = ({"input_ids": tokens} for tokens in pair_of(model)[:2])
     layers, heads, _ = GPT2[model]
     one = {"component": "head_attention_value_output", "unit": "h.pos", "max_number_of_units": 1}

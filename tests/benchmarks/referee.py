@@ -63,9 +63,10 @@ class Bar(NamedTuple):
 class Contest:
     """Contestants of one setting: by name, a function of the setting that returns what a run calls.
 
-    tiny: the setting of tests; rounds: unless told, 0 where memory alone is measured; same: groups that compute the same, their references first; part: by contestant, how many times its
-    work the whole is, whose time is extrapolated; beyond: the contestant whose peak is taken off the others'; pythons:
-    by contestant, the Python of another environment.
+    tiny: the setting of tests; rounds: unless told, 0 where memory alone is measured; same: groups that compute the
+    same, their references first; part: by contestant, how many times its work the whole is, whose time is extrapolated;
+    beyond: the contestant whose peak is taken off the others'; pythons: by contestant, the Python of another
+    environment.
     """
 
     contestants: Mapping[str, Callable[..., Run]]

@@ -26,8 +26,23 @@ TEXT = "When Mike and Emma went to the cafe, {} gave a coffee to"
 COPIES, SEQUENCES = 4, 5
 
 
-def model_of(name: str) -> Any:
-    """A random model in float32 and eval mode, or a packaged one."""
+def model_of(name: str, attention: str = "") -> Any:
+    """A random model in float32 and eval mode, or a packaged one; attention: one of transformers' implementations."""
+    model = _built(name)
+    if attention:
+        model.set_attn_implementation(attention)
+    return model
+
+
+def prepared(name: str) -> Any:
+    """The same under the engine."""
+    from util.engine.handshake import prepare
+
+    prepare(model := model_of(name))
+    return model
+
+
+def _built(name: str) -> Any:
     torch.manual_seed(0)
     if name in GPT2:
         layers, heads, width = GPT2[name]

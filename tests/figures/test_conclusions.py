@@ -109,7 +109,8 @@ TOLD = {
          "As many random heads keep at most -0.07, -0.10 and 0.10.\nMean ablation of most heads breaks the model"], [],
     ),
     "a curve without a dip": (
-        "ioi_patching", "embedded", {}, ["4 of 32 heads alone keep 1.16 [1.00, 1.33] of", "heads keep at most 0.03."], [],
+        "ioi_patching", "embedded", {},
+        ["4 of 32 heads alone keep 1.16 [1.00, 1.33] of", "heads keep at most 0.03."], [],
     ),
     "a set that keeps little": (
         "ioi_patching", "smollm2",

@@ -6,8 +6,9 @@
 BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
 values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that share of the
 largest number of an array. Without AFTER every array of tests/golden/<model>.json has to be somewhere in the export,
-whatever its record is called; with --rtol the small arrays of the embedded model are compared by request. --keep adds to the digests, so that figures can be made
-one by one, and writes the small arrays anew. The exit code is 1 where something differs.
+whatever its record is called; with --rtol the small arrays of the embedded model are compared by request. --keep adds
+to the digests, so that figures can be made one by one, and writes the small arrays anew. The exit code is 1 where
+something differs.
 """
 
 import argparse

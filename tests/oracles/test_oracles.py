@@ -4,7 +4,6 @@ They live in an environment of their own, which `make test-oracles` makes; witho
 a real model want its converted folder too: they are skipped where nothing has fetched SmolLM2 yet.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
