@@ -214,50 +214,36 @@ def written(value: float) -> str:
 
 def table(name: str) -> str:
     """What the file of a benchmark says, beside the bars."""
-    report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    head: Sequence[str]
-    rows: list[Sequence[str]]
+    report, rows = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")), []
     if name == "coverage":
-        head = ("figure", "interval", "coverage")
-        rows = [
-            (c["figure"], c["interval"], f"{c['coverage']:.3f} [{c['low']:.3f}, {c['high']:.3f}]")
-            for c in report["cases"]
-        ]
+        head = ["figure", "interval", "coverage"]
+        rows = [(c["figure"], c["interval"], _told([c["coverage"], c["low"], c["high"]], 3)) for c in report["cases"]]
     elif name == "verdicts":
-        head = ("claim", "margin", "no effect", "the paper's effect", "at the margin")
-        rows = [
-            (f"{c['paper']}, {c['claim']}", f"{c['margin']:g}", *map(_verdicts, map(c.get, head[2:])))
-            for c in report["claims"]
-        ]
+        head = ["claim", "margin", "no effect", "the paper's effect", "at the margin"]
+        told = "{effect:.2f}: {holds:.3f}, {does not hold in this model:.3f}"  # how often it is said
+        for claim in report["claims"]:
+            cells = (told.format(**claim[effect]) if effect in claim else "not published" for effect in head[2:])
+            rows.append((f"{claim['paper']}, {claim['claim']}", claim["margin"], *cells))
     elif name == "sensitivity":
-        variants = dict.fromkeys(variant for values in report["numbers"].values() for variant in values)
-        head = ("number", *variants)
+        head = ["number", *dict.fromkeys(variant for values in report["numbers"].values() for variant in values)]
         rows = [
-            (number, *(_told(values.get(variant, "")) for variant in variants))
+            (number, *(_told(values.get(variant, "")) for variant in head[1:]))
             for number, values in report["numbers"].items()
         ]
     else:
-        head = ("contest", "number", "bar", "result", "rounds")
+        head = ["contest", "number", "bar", "result", "rounds"]
         rows = [
-            (title, *bar.told(found)[:3], str(found["rounds"] or ""))
+            (title, *bar.told(found)[:3], found["rounds"] or "")
             for title, found in report.items()
             for bar in contests(name)[title].bars
         ]
     lines = [(f"`make bench NAME={name}`: {head[0]}", *head[1:]), ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def _verdicts(told: Mapping[str, float] | None) -> str:
-    """An effect, and how often a claim is said to hold and not to hold of it."""
-    if told is None:
-        return "not published"
-    effect, holds, not_ = told.values()
-    return f"{effect:.2f}: {holds:.3f}, {not_:.3f}"
-
-
-def _told(value: Any) -> str:
+def _told(value: Any, digits: int = 2) -> str:
     """A number with its interval, a count or a name."""
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*value) if isinstance(value, list) else str(value)
+    return "{:.{n}f} [{:.{n}f}, {:.{n}f}]".format(*value, n=digits) if isinstance(value, list) else str(value)
 
 
 def renewed(page: str) -> str:

@@ -15,7 +15,7 @@ from matplotlib.path import Path
 from matplotlib.text import Annotation, Text
 from numpy.typing import NDArray
 
-SHAPES = [(4, 8), (12, 12), (30, 9), (48, 32)]  # of models: layers and heads
+SHAPES = [(4, 8), (48, 32)]  # of models: layers and heads, the smallest and the largest
 LONG_NAME = "Mixtral-8x22B-Instruct-v0.1-dequantised"
 SMALLEST = 5.0  # points: smaller letters are not read in print
 DPI = 144

@@ -33,10 +33,6 @@ def test_induction_scores_in_4_bits_are_those_of_the_dequantised_weights(real: S
         weights = plain.observed(llama, torch.tensor([ids]))[0][:, 0]
         theirs = torch.stack([weights[:, :, q, k] for q, k in cells]).sum(0).numpy() / len(asked)
         gap = float(np.abs(ours - theirs).max())
-        seen = float(np.abs(ours - unquantised).max())
-        print(f"4-bit scores, {dtype}: largest difference {gap:.1e}; from those of unquantised weights {seen:.1e}")
-        assert ours.shape == (30, 9) and np.isfinite(ours).all()
-        assert gap <= bound, f"largest difference {gap:.2e} of scores up to {theirs.max():.2f}"
-        assert seen > 5 * gap
-        strongest = [set(np.argsort(scores, axis=None)[-5:].tolist()) for scores in (ours, theirs)]
-        assert strongest[0] == strongest[1]
+        print(f"4-bit scores, {dtype}: largest difference {gap:.1e}")
+        assert gap <= bound and np.abs(ours - unquantised).max() > 5 * gap
+        assert {*np.argsort(ours, axis=None)[-5:]} == {*np.argsort(theirs, axis=None)[-5:]}

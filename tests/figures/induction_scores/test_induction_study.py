@@ -188,7 +188,12 @@ def continues(model, sequences, *instruments, first=False):
     return right[:, 1:length].mean() if first else right[:, length + 1 :].mean()
 
 
-OPTIONS = [{"family": family, "copies": copies} for family in planted.FAMILIES for copies in (1, 2)]
+OPTIONS = [
+    {"family": "gpt2", "copies": 1},
+    {"family": "llama", "copies": 2},
+    pytest.param({"family": "gpt2", "copies": 2}, marks=pytest.mark.slow),
+    pytest.param({"family": "llama", "copies": 1}, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
