@@ -21,7 +21,7 @@ UNDRAWN = {"embedded": {"edge_ablation_claims"}, "smollm2": {"induction_scores_c
 
 @pytest.mark.parametrize(
     ("model", "stems"),
-    [("smollm2", ["forerunner_heads"]), *(pytest.param(model, FIGURES, marks=pytest.mark.slow) for model in MODELS)],
+    [("smollm2", ["toy_induction_head"]), *(pytest.param(model, FIGURES, marks=pytest.mark.slow) for model in MODELS)],
 )
 def test_every_stored_picture_is_drawn_again_without_torch(model, stems, tmp_path):
     program = "import sys; from util.commands.frame import main; main(sys.argv[1:]); print('torch' in sys.modules)"
