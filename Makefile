@@ -145,9 +145,11 @@ test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare 
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(PY) -m pytest $(SIDE_BY_SIDE) tests/real_model $(PYTEST_ARGS)
 
-test-gpu: $(STAMP) ## everything that a GPU can get wrong, on the GPU of this machine; ends in a report to paste into an issue
+test-gpu: $(STAMP) ## everything that a GPU can get wrong, on the GPU of this machine; its output can be pasted into an issue
+	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("No CUDA device here, so nothing was run. On fake ones: make test-all TESTS=tests/fake_gpu")'
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
-	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) $(PY) -m tests.gpu.checks
+	$(PY) -m torch.utils.collect_env; \
+	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) $(PY) -m pytest -m gpu -rP tests $(PYTEST_ARGS)
 
 torture: $(STAMP) ## damage records and kill studies, thousands of times and at random moments (an hour at most)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)

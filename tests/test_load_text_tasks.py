@@ -1,10 +1,10 @@
 """Where the texts of tasks come from: StaICC, folders in every format, and the hub."""
 
-import csv
 import json
 import sys
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from tests.text_rows import EVALUATION, splits, written
@@ -58,39 +58,33 @@ def as_jsonl(rows, file):
     file.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
-def as_json(rows, file):
-    file.with_suffix(".json").write_text(json.dumps(rows))
-
-
-def as_csv(rows, file):
-    with file.with_suffix(".csv").open("w", newline="") as lines:
-        writer = csv.DictWriter(lines, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+FORMATS = {
+    "jsonl": as_jsonl,
+    "json": lambda rows, file: file.with_suffix(".json").write_text(json.dumps(rows)),
+    "csv": lambda rows, file: pd.DataFrame(rows).to_csv(file.with_suffix(".csv"), index=False),
+    "parquet": lambda rows, file: pd.DataFrame(rows).to_parquet(file.with_suffix(".parquet")),
+}
 
 
 @pytest.mark.parametrize("name", TEXT_TASKS)
-@pytest.mark.parametrize("write", [as_jsonl, as_json, as_csv])
+@pytest.mark.parametrize("write", FORMATS)
 def test_every_task_is_read_from_files_of_every_format(write, name, tmp_path):
+    if write == "parquet":
+        pytest.importorskip("datasets")
     for split, rows in splits(name).items():
-        write(rows, tmp_path / split)
+        FORMATS[write](rows, tmp_path / split)
     task = load_text_task(name, tmp_path)[0]
     assert (task.rows, task.pool) == expected(name) and task.name == name
     assert load_text_task(name, str(tmp_path))[0] is task
     assert classification.prompts(task, 4, limit=2)[0].labels == task.labels
 
 
-@pytest.mark.parametrize("name", TEXT_TASKS)
-def test_every_task_is_read_from_what_datasets_wrote(name, tmp_path):
+def test_a_task_is_read_from_what_datasets_saved(tmp_path):
     datasets = pytest.importorskip("datasets")
-    data = {split: datasets.Dataset.from_list(rows) for split, rows in splits(name).items()}
-    datasets.DatasetDict(data).save_to_disk(str(tmp_path / "saved"))
-    (tmp_path / "parquet").mkdir()
-    for split, rows in data.items():
-        rows.to_parquet(str(tmp_path / "parquet" / f"{split}.parquet"))
-    for folder in ("saved", "parquet"):
-        task = load_text_task(name, tmp_path / folder)[0]
-        assert (task.rows, task.pool) == expected(name)
+    data = {split: datasets.Dataset.from_list(rows) for split, rows in splits("rte").items()}
+    datasets.DatasetDict(data).save_to_disk(str(tmp_path))
+    task = load_text_task("rte", tmp_path)[0]
+    assert (task.rows, task.pool) == expected("rte")
 
 
 def test_a_folder_is_read_again_when_its_content_changes(tmp_path):
@@ -100,48 +94,45 @@ def test_a_folder_is_read_again_when_its_content_changes(tmp_path):
     file = folder / "validation.jsonl"
     file.write_text(file.read_text().replace("boats", "ships"))
     after, other = load_text_task("rte", folder)
-    assert "ships" in after.rows[0][0] and "boats" in before.rows[0][0] and other != version
-
-
-def test_offline_tasks_are_read_from_folders_too(tmp_path):
-    assert load_text_task("sst2", written("sst2", tmp_path))[0].rows == expected("sst2")[0]
+    assert "ships" in after.rows[0][0] and "boats" in before.rows[0][0]
+    assert other != version
 
 
 NEEDS = (
     r"give a folder with train.jsonl and validation.jsonl \(or .json, .csv, .parquet.*\), with the columns premise, "
+    "hypothesis and label \\(0 or entailment, 1 or not_entailment\\)"
 )
-NEEDS += r"hypothesis and label \(0 or entailment, 1 or not_entailment\)"
+REFUSED = {  # what is asked for, the files of rte that are there, the message
+    "no folder": ("rte", "nowhere", (), f"there is no folder '.*'; {NEEDS}"),
+    "an empty folder": ("rte", "", (), f"one file train is needed, .*; {NEEDS}"),
+    "one split": ("rte", "", ("train",), f"one file validation is needed, .*; {NEEDS}"),
+    "the split that is asked": ("subj", "nowhere", (), "with train.jsonl and test.jsonl"),
+    "a task of one split": ("ethos", "nowhere", (), r"with train.jsonl \(or"),
+    "an unknown task": ("cola", "", (), "no text task 'cola'; there are boolq"),
+    "rows of another task": (
+        "boolq", "", ("train", "validation"), "^train of boolq, row 0: there is no column 'passage'; it has premise",
+    ),
+}  # fmt: skip
 
 
-def test_missing_folders_and_files_say_what_is_needed(tmp_path):
-    for folder in (tmp_path / "nowhere", ""):
-        with pytest.raises(ValueError, match=f"there is no folder '.*'; {NEEDS}"):
-            load_text_task("rte", folder)
-    with pytest.raises(ValueError, match=f"one file train is needed, .*; {NEEDS}"):
-        load_text_task("rte", tmp_path)
-    (written("rte", tmp_path) / "validation.jsonl").rename(tmp_path / "test.jsonl")
-    with pytest.raises(ValueError, match=f"one file validation is needed, .*; {NEEDS}"):
-        load_text_task("rte", tmp_path)
-    with pytest.raises(ValueError, match="with train.jsonl and test.jsonl"):
-        load_text_task("subj", tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="with train.jsonl \\(or"):
-        load_text_task("ethos", tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="no text task 'cola'; there are boolq"):
-        load_text_task("cola", tmp_path)
-
-
-def test_rows_of_another_task_name_row_and_column(tmp_path):
-    written("rte", tmp_path)
-    with pytest.raises(ValueError, match="^train of boolq, row 0: there is no column 'passage'; it has premise"):
-        load_text_task("boolq", tmp_path)
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_there_is_named_with_what_is_needed(case, tmp_path):
+    name, folder, files, message = REFUSED[case]
+    for split in files:
+        as_jsonl(splits("rte")[split], tmp_path / split)
+    with pytest.raises(ValueError, match=message):
+        load_text_task(name, tmp_path / folder)
 
 
 # ------------------------------------------------------------------------------------------------ the hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ASKED = {
-    "boolq": ("aps/super_glue", "boolq"), "rte": ("aps/super_glue", "rte"), "wic": ("aps/super_glue", "wic"),
-    "wsc": ("aps/super_glue", "wsc.fixed"), "sst2": ("nyu-mll/glue", "sst2"), "subj": ("SetFit/subj", None),
+    "rte": ("aps/super_glue", {"name": "rte"}), "wsc": ("aps/super_glue", {"name": "wsc.fixed"}),
+    "sst2": ("nyu-mll/glue", {"name": "sst2"}), "subj": ("SetFit/subj", {"name": None}),
+    "ethos": (
+        "iamollas/ethos", {"data_files": {"train": "binary/train/*.parquet"}, "revision": "refs/convert/parquet"},
+    ),
 }  # fmt: skip
 
 
@@ -164,20 +155,15 @@ def hub_of(monkeypatch, answer):
     return asked
 
 
-@pytest.mark.parametrize("name", TEXT_TASKS)
+@pytest.mark.parametrize("name", ASKED)
 def test_the_hub_is_asked_for_both_splits_once(name, monkeypatch):
     asked = hub_of(monkeypatch, lambda split: Rows(splits(name)[split]))
     task, version = load_text_task(name, "hub")
     assert (task.rows, task.pool) == expected(name) and load_text_task(name, "hub")[0] is task
-    if name == "ethos":
-        options = {"data_files": {"train": "binary/train/*.parquet"}, "revision": "refs/convert/parquet"}
-        assert asked == [("iamollas/ethos", "train", options)]
-    else:
-        id, configuration = ASKED[name]
-        assert asked == [(id, split, {"name": configuration}) for split in splits(name)]
+    id, options = ASKED[name]
+    assert asked == [(id, split, options) for split in (["train"] if name == "ethos" else splits(name))]
     assert version == f"{text_tasks.find(name).hub.id} {COMMIT}"
-    if name not in OFFLINE:
-        assert load_text_task(name)[0] is task
+    assert name in OFFLINE or load_text_task(name)[0] is task
 
 
 def test_the_commit_is_read_off_cached_files_where_addresses_lack_it(monkeypatch):
@@ -192,20 +178,20 @@ def test_the_commit_is_read_off_cached_files_where_addresses_lack_it(monkeypatch
     assert load_text_task("rte")[1] == "aps/super_glue of an unknown commit"
 
 
-def test_without_hub_or_package_the_message_says_what_is_needed(monkeypatch):
+@pytest.mark.parametrize(
+    ("read", "origin", "columns"), [(lambda: load_text_task("rte"), "aps/super_glue", NEEDS),
+                                    (reference_texts, "nyu-mll/glue", "with the column premise")],
+)  # fmt: skip
+def test_without_hub_or_package_the_message_says_what_is_needed(read, origin, columns, monkeypatch):
     def unreachable(split):
         raise ConnectionError("Couldn't reach the hub")
 
     hub_of(monkeypatch, unreachable)
-    with pytest.raises(ValueError, match=f"cannot read train of aps/super_glue .*Couldn't reach the hub.*{NEEDS}"):
-        load_text_task("rte")
-    with pytest.raises(ValueError, match="cannot read train of nyu-mll/glue .*with the column premise"):
-        reference_texts()
+    with pytest.raises(ValueError, match=f"cannot read train of {origin} .*Couldn't reach the hub.*{columns}"):
+        read()
     monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
-    with pytest.raises(ValueError, match=f"aps/super_glue of the hub: .*pip install datasets.*{NEEDS}"):
-        load_text_task("rte")
-    with pytest.raises(ValueError, match="nyu-mll/glue of the hub: .*pip install datasets"):
-        reference_texts()
+    with pytest.raises(ValueError, match=f"{origin} of the hub: .*pip install datasets.*{columns}"):
+        read()
 
 
 # ------------------------------------------------------------------------------------------------ reference texts
@@ -223,8 +209,10 @@ def test_premises_are_read_once_each_in_their_order(monkeypatch, tmp_path):
 
 
 def test_wrong_reference_texts_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="there is no folder .* give a folder with train.jsonl"):
-        reference_texts(tmp_path / "nowhere")
     as_jsonl([{"premise": "a"}, {"text": "b"}], tmp_path / "train")
-    with pytest.raises(ValueError, match="train of mnli, row 1: there is no column 'premise'"):
-        reference_texts(tmp_path)
+    for folder, message in (
+        (tmp_path / "nowhere", "there is no folder .* give a folder with train.jsonl"),
+        (tmp_path, "train of mnli, row 1: there is no column 'premise'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            reference_texts(folder)

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 
 from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest, Run
-from tests.benchmarks.tasks import model_of, random_ids
+from tests.benchmarks.tasks import model_of, prepared, random_ids
 
 
 def published(model: str, length: int, prompts: int, budget: int) -> Run:
-    llama = model_of(model)
-    llama.set_attn_implementation("eager")
+    llama = model_of(model, "eager")
     drawn = random_ids(prompts, length + 1, llama.config.vocab_size)
 
     @torch.no_grad()
@@ -34,11 +33,10 @@ def published(model: str, length: int, prompts: int, budget: int) -> Run:
 
 def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = False) -> Run:
     from util.engine.batches import Batch, Row, plan
-    from util.engine.handshake import prepare
     from util.figures.forerunner_heads.measure import LabelRun, copy_magnitudes
     from util.prompts.prompt import LabelledTokens
 
-    llama = model_of(model)
+    llama = model_of(model, "sdpa") if bare else prepared(model)
     drawn = random_ids(prompts, length + 1, llama.config.vocab_size).tolist()
     rows = [Row(tuple(row[:-2]), tuple(row[-2:])) for row in drawn]
 
@@ -48,9 +46,7 @@ def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = 
             llama.base_model(Batch.of(rows, numbers).inputs["input_ids"], use_cache=False)
 
     if bare:
-        llama.set_attn_implementation("sdpa")
         return passes
-    prepare(llama)
     tokens = {
         c: [LabelledTokens((*row[:-2], row[-2 + c]), (length - 2,), (length - 1,), (1,), length) for row in drawn]
         for c in (0, 1)
@@ -64,12 +60,10 @@ def rows(model: str, prompts: int, length: int, read: int, bare: bool = False) -
     from util.engine.attention import instrument
     from util.engine.instruments import CaptureRows
 
-    real = model_of(model)
+    real = model_of(model, "sdpa" if bare else "")
     ids = random_ids(prompts, length, real.config.vocab_size)
     generator = torch.Generator().manual_seed(0)
     chosen = torch.stack([torch.randperm(length, generator=generator)[:read].sort()[0] for _ in ids])
-    if bare:
-        real.set_attn_implementation("sdpa")
 
     @torch.inference_mode()
     def run() -> Any:

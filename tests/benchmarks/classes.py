@@ -42,6 +42,7 @@ from util.engine.replay import Edit, Place, plan_of, replay
 LENGTHS = (8, 24)  # tokens
 BOUND = 1e-4  # of the largest number compared, in float32
 NEW_TOKENS = 3
+Cell = tuple[int, int, int]
 WIDELY = ("replay", "label scores", "means")  # what is tried on fake GPUs beside all instruments
 
 
@@ -68,63 +69,54 @@ class Outcome:
 # ------------------------------------------------------------------------------------------------ the reference
 
 
-@dataclass
-class Edits:
-    """Edits by the reference: z of one head at one token is 0; one cell is closed for all heads."""
-
-    patch: tuple[int, int, int] | None = None  # layer, token, head
-    cut: tuple[int, int, int] | None = None  # layer, query, key
-
-
-def layer_of(module: Any) -> int:
-    """The number of an attention module's layer."""
-    return int(module.layer_idx)
-
-
 @contextlib.contextmanager
-def edited(model: nn.Module, edits: Edits) -> Iterator[dict[int, Tensor]]:
+def edited(model: nn.Module, patch: Cell | None, cut: Cell | None) -> Iterator[dict[int, Tensor]]:
     """The outputs of heads by layer, while the eager functions in the files of a model's classes make these edits."""
-    files = {sys.modules[type(module).__module__] for module in model.modules()}
-    files |= {sys.modules[base.__module__] for module in model.modules() for base in type(module).__mro__}
-    own = {file: file.eager_attention_forward for file in files if hasattr(file, "eager_attention_forward")}
+    classes = {type(module) for module in model.modules()} | set(type(model).__mro__)
+    files = {sys.modules[base.__module__] for kind in classes for base in kind.__mro__}
+    stock = {file: file.eager_attention_forward for file in files if hasattr(file, "eager_attention_forward")}
     z: dict[int, Tensor] = {}
 
     def editing(function: Any) -> Any:
         def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
-            layer = layer_of(module)
-            if edits.cut and edits.cut[0] == layer:
+            layer = int(module.layer_idx)
+            if cut and cut[0] == layer:
                 attention_mask = attention_mask.clone()
-                attention_mask[:, :, edits.cut[1], edits.cut[2]] = torch.finfo(query.dtype).min
+                attention_mask[:, :, cut[1], cut[2]] = torch.finfo(query.dtype).min
             out, weights = function(module, query, key, value, attention_mask, **options)
-            if edits.patch and edits.patch[0] == layer:
+            if patch and patch[0] == layer:
                 out = out.clone()
-                out[:, edits.patch[1], edits.patch[2]] = 0
+                out[:, patch[1], patch[2]] = 0
             z[layer] = out
             return out, weights
 
         return attend
 
-    for file, function in own.items():
+    for file, function in stock.items():
         file.eager_attention_forward = editing(function)  # type: ignore[attr-defined]
     try:
         yield z
     finally:
-        for file, function in own.items():
+        for file, function in stock.items():
             file.eager_attention_forward = function  # type: ignore[attr-defined]
 
 
 @torch.no_grad()
-def reference(model: Any, ids: Tensor, edits: Edits) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
-    """Logits [1, T, V], weights [1, H, T, S] and z [1, T, H, dv] by layer, of the class's own eager code with edits."""
+def reference(
+    model: Any, ids: Tensor, patch: Cell | None = None, cut: Cell | None = None
+) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
+    """Logits [1, T, V], weights [1, H, T, S] and z [1, T, H, dv] by layer, of the class's own eager code with edits.
+
+    patch: layer, token and head, whose z is 0 there; cut: layer, query and key, a cell that is closed for all heads.
+    """
     inputs = {"input_ids": ids, "use_cache": False}
     if adapts(type(model)):
-        heads = range(model.config.num_attention_heads)
         z = eager_runs.run(model, inputs).z
-        writes = {(e[0], 0, e[1], e[2]): torch.zeros(z[e[0]].shape[-1]) for e in [edits.patch] if e}
-        cuts = {(e[0], head, 0, e[1], e[2]) for e in [edits.cut] if e for head in heads}
+        writes = {(patch[0], 0, *patch[1:]): torch.zeros(z[patch[0]].shape[-1])} if patch else {}
+        cuts = {(cut[0], head, 0, *cut[1:]) for head in range(model.config.num_attention_heads)} if cut else set()
         run = eager_runs.run(model, inputs, writes, cuts)
         return run.logits, run.weights, run.z
-    with edited(model, edits) as z:
+    with edited(model, patch, cut) as z:
         out = model(**inputs, output_attentions=True)
     weights = [weight for weight in out.attentions if weight is not None]
     if len(weights) > len(z):  # layers without attention give something of their own
@@ -151,7 +143,7 @@ def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
     token, query, key = length - 3, length - 2, length - 4
     with instrument(ours, rows := CaptureRows(torch.arange(length)), z := CaptureHeads(), v := CaptureValues()):
         logits = ours(ids, use_cache=False).logits
-    plain, weights, heads = reference(theirs, ids, Edits())
+    plain, weights, heads = reference(theirs, ids)
     read = {at: torch.einsum("bhts,bshd->bthd", rows.weights[at], v.values[at].float()) for at in layers}
     if support(ours).scaled_outputs:  # eager gives the weights without what the sink takes
         weights = {at: weights[at] * rows.weights[at].sum(-1, keepdim=True) for at in layers}
@@ -163,10 +155,10 @@ def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
     }
     with instrument(ours, PatchHeads(layer, 1, 0.0, torch.tensor([token]))):
         patched = ours(ids, use_cache=False).logits
-    errors["patch"] = gap(patched, reference(theirs, ids, Edits(patch=(layer, token, 1)))[0])
+    errors["patch"] = gap(patched, reference(theirs, ids, patch=(layer, token, 1))[0])
     with instrument(ours, Knockout(torch.tensor([[query, key]]), layer)):
         cut = ours(ids, use_cache=False).logits
-    errors["knockout"] = gap(cut, reference(theirs, ids, Edits(cut=(layer, query, key)))[0])
+    errors["knockout"] = gap(cut, reference(theirs, ids, cut=(layer, query, key))[0])
     mate = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(99))
     together = ours(torch.cat([ids, mate]), use_cache=False).logits[:1]
     errors["batch"] = gap(together, plain)
@@ -231,18 +223,17 @@ def outcome(kind: str, **changes: Any) -> Outcome:
 
 def on_gpus(found: Outcome, on_cpu: PreTrainedModel, **changes: Any) -> None:
     """Note over how many fake GPUs a class can be spread and gives what it gives on the CPU; why not over two."""
-    for count, place in ((2, spread), (1, put)):
+    for count, what, place in ((2, "split over two GPUs", spread), (1, "a GPU", put)):
         try:
             with Devices():
                 model = place(tiny_model(found.kind, **changes))
                 prepare(model)
             assert_alike(model, on_cpu, [*INSTRUMENTS, *WIDELY])
         except Exception as error:  # noqa: BLE001  # the table says what it is
-            text = " ".join(str(error).split())
-            found.missing.append(f"{'split over two GPUs' if count > 1 else 'a GPU'}: {type(error).__name__}: {text}")
-            continue
-        found.gpus = count
-        return
+            found.missing.append(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}")
+        else:
+            found.gpus = count
+            return
 
 
 # ------------------------------------------------------------------------------------------------ the table
@@ -258,7 +249,7 @@ TITLES = {
 
 def first_line(text: str, most: int = 160) -> str:
     """The first line of a text, cut short, fit for a cell of a table."""
-    line = (text.strip().splitlines() or [""])[0].replace("|", "/")
+    line = text.strip().partition("\n")[0].replace("|", "/")
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
@@ -275,29 +266,28 @@ def rows_of(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
+PAGE = f"""# Causal classes of transformers {{version}}
+
+`make classes` builds each class tiny and random, and compares it with its own eager attention at
+{LENGTHS[0]} tokens and at {LENGTHS[1]}, which is past every window, chunk and selection of keys: logits,
+attention rows, outputs and values of heads, a patched head, a knocked out cell, a replayed patch, a prompt
+beside another, logits of some tokens alone. Differences are shares of the largest number, in float32. Exact
+is below {BOUND:.0e}. A real model is checked on loading all the same: its config may take another path.
+
+Fake GPUs: over how many of them the class was spread, where instruments, replays, label scores and means
+gave what they give on the CPU, and everything was on the device of its layer (`tests/fake_gpu`).
+
+{{count}} model types: {{counts}}.
+"""
+
+
 def page(outcomes: Sequence[Outcome]) -> str:
     """The table of all classes as a Markdown page."""
-    counts = [(sum(one.status == status for one in outcomes), title.lower()) for status, title in TITLES.items()]
-    said = ", ".join(f"{count} {title}" for count, title in counts if count)
-    lines = [
-        f"# Causal classes of transformers {transformers.__version__}",
-        "",
-        "`make classes` builds each class tiny and random, and compares it with its own eager attention at",
-        f"{LENGTHS[0]} tokens and at {LENGTHS[1]}, which is past every window, chunk and selection of keys: logits,",
-        "attention rows, outputs and values of heads, a patched head, a knocked out cell, a replayed patch, a prompt",
-        "beside another, logits of some tokens alone. Differences are shares of the largest number, in float32. Exact",
-        f"is below {BOUND:.0e}. A real model is checked on loading all the same: its config may take another path.",
-        "",
-        "Fake GPUs: over how many of them the class was spread, where instruments, replays, label scores and means",
-        "gave what they give on the CPU, and everything was on the device of its layer (`tests/fake_gpu`).",
-        "",
-        f"{len(outcomes)} model types: {said}.",
-    ]
-    for status, title in TITLES.items():
-        chosen = [one for one in outcomes if one.status == status]
-        if chosen:
-            lines += ["", f"## {title}", "", *rows_of(chosen)]
-    return "\n".join(lines) + "\n"
+    chosen = {title: [one for one in outcomes if one.status == status] for status, title in TITLES.items()}
+    counts = ", ".join(f"{len(those)} {title.lower()}" for title, those in chosen.items() if those)
+    text = PAGE.format(version=transformers.__version__, count=len(outcomes), counts=counts)
+    tables = ("\n".join(["", f"## {title}", "", *rows_of(those), ""]) for title, those in chosen.items() if those)
+    return text + "".join(tables)
 
 
 def main() -> None:

@@ -19,12 +19,11 @@ import torch
 
 from tests.benchmarks.libraries import edge_scores_eap_ig, edge_scores_transformer_lens
 from tests.benchmarks.referee import MEMORY, ORACLES, TIME, Bar, Contest, Run
-from tests.benchmarks.tasks import eap_prompts, model_of
+from tests.benchmarks.tasks import eap_prompts, model_of, prepared
 
 
 def plain(model: str, prompts: int) -> Run:
-    whole = model_of(model)
-    whole.set_attn_implementation("eager")
+    whole = model_of(model, "eager")
     base = eap_prompts(whole.config.vocab_size, prompts)[0]
 
     @torch.inference_mode()
@@ -35,11 +34,9 @@ def plain(model: str, prompts: int) -> Run:
 
 
 def eap(model: str, prompts: int) -> Run:
-    from util.engine.handshake import prepare
     from util.scores.attribution import edge_scores
 
-    scored = model_of(model)
-    prepare(scored)
+    scored = prepared(model)
     base, corrupted, answers = eap_prompts(scored.config.vocab_size, prompts)
     return lambda: -edge_scores(scored, corrupted, base, answers).mean(0).numpy()
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest, Run
-from tests.benchmarks.tasks import model_of
+from tests.benchmarks.tasks import model_of, prepared
 
 ROWS, DEMONSTRATIONS, LONG = 8, 30, 5  # the x of LONG demonstrations has two tokens
 LENGTH = 1 + 4 * DEMONSTRATIONS + LONG + 2  # bos, x t y n of each, query and last separator; the answer is not run
@@ -38,8 +38,7 @@ def groups_of(vocabulary: int, prompts: int) -> list[Any]:
 
 def plain(model: str, prompts: int) -> Run:
     """The log-probability of each prompt's answer, [N]; so have the others."""
-    whole = model_of(model)
-    whole.set_attn_implementation("eager")
+    whole = model_of(model, "eager")
     groups = groups_of(whole.config.vocab_size, prompts)
     rows = [tokens.ids[:LENGTH] for group in groups for tokens in (group.donors[0], group.base)]
     answers = torch.tensor([group.target for group in groups])
@@ -57,10 +56,8 @@ def ablated(model: str, prompts: int, removed: str = "") -> Run:
     from util.edges.ablation import Ablation
     from util.edges.edge import CIRCUITS, edges
     from util.edges.splicing import outcomes
-    from util.engine.handshake import prepare
 
-    spliced = model_of(model)
-    prepare(spliced)
+    spliced = prepared(model)
     groups = groups_of(spliced.config.vocab_size, prompts)
     ablation = Ablation(removed=edges(removed)) if removed else Ablation(kept=CIRCUITS["AGG-ONLY"])
     return lambda: outcomes(spliced, groups, ablation, token_budget=ROWS * LENGTH)["log_prob"]

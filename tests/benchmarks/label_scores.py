@@ -14,17 +14,15 @@ import numpy as np
 import torch
 
 from tests.benchmarks.referee import TIME, Bar, Contest, Run
-from tests.benchmarks.tasks import model_of, packaged, random_ids
+from tests.benchmarks.tasks import packaged, prepared, random_ids
 
 
 def random_labels(model: str, length: int, prompts: int, cut: bool) -> Run:
     from util.engine.attention import support
-    from util.engine.handshake import prepare
     from util.engine.label_scores import Scoring, knockouts, label_log_probs, nothing
     from util.prompts.prompt import LabelledTokens
 
-    llama = model_of(model)
-    prepare(llama)
+    llama = prepared(model)
     ids = random_ids(prompts, length, llama.config.vocab_size).tolist()
     roles = LabelledTokens((), (length - 1,), (length,), (1,), length + 1)
     plan = Scoring([roles] * prompts, [tuple(row) for row in ids], [((1,), (2,))] * prompts, np.zeros(prompts, int))
@@ -36,13 +34,11 @@ def random_labels(model: str, length: int, prompts: int, cut: bool) -> Run:
 
 def demonstrations(model: str, prompts: int, edit: str) -> Run:
     from util.engine.attention import support
-    from util.engine.handshake import prepare
     from util.engine.instruments import PatchHeads
     from util.engine.label_scores import knockouts, label_log_probs, nothing, scoring
     from util.prompts import classification, induction_pattern
 
-    gpt2, tokenizer = model_of(model), packaged("embedded")[1]
-    prepare(gpt2)
+    gpt2, tokenizer = prepared(model), packaged("embedded")[1]
     drawn = classification.prompts(classification.task("repetition"), 10, limit=prompts)
     plan, found = scoring(gpt2, tokenizer, drawn), support(gpt2)
     heads = {layer: list(range(min(4, found.heads))) for layer in found.layers[1:3]}

@@ -11,10 +11,8 @@ import torch
 
 from tests.benchmarks.referee import Run
 from tests.benchmarks.tasks import (
-    EMMA,
     GPT2,
     LLAMA,
-    MIKE,
     SEQUENCES,
     answer_difference,
     eap_difference,
@@ -29,20 +27,24 @@ def bridge_of(name: str) -> Any:
     """The same random model in TransformerLens."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    model = model_of(name)
-    model.set_attn_implementation("eager")
+    model = model_of(name, "eager")
     kind = type(model).__name__
     bridge = build_bridge_from_module(model, kind, hf_config=model.config, model_name="random")
     bridge.eval()
     return bridge
 
 
+def projections(network: Any, name: str) -> list[Any]:
+    """The output projections of a model, or of nnsight's view of it, by layer."""
+    if name in GPT2:
+        return [network.transformer.h[layer].attn.c_proj for layer in range(network.config.num_hidden_layers)]
+    return [network.model.layers[layer].self_attn.o_proj for layer in range(network.config.num_hidden_layers)]
+
+
 def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options: Any) -> Run:
     """some: patch only so many heads of each layer, NaN for the rest; options: for each forward pass."""
-    patched = model_of(model)
-    patched.set_attn_implementation(attention)
-    blocks = patched.transformer.h if model in GPT2 else patched.model.layers
-    projections = [block.attn.c_proj if model in GPT2 else block.self_attn.o_proj for block in blocks]
+    patched = model_of(model, attention)
+    written = projections(patched, model)
     base, source, answers = pair_of(model)
     heads = patched.config.num_attention_heads
     width = patched.config.hidden_size // heads
@@ -50,12 +52,12 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
     @torch.no_grad()
     def run() -> Any:
         z: dict[Any, Any] = {}
-        hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in projections]
+        hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in written]
         patched(source, **options)
         for hook in hooks:
             hook.remove()
-        scores = np.full((len(projections), heads), np.nan)
-        for layer, projection in enumerate(projections):
+        scores = np.full((len(written), heads), np.nan)
+        for layer, projection in enumerate(written):
             for head in range(some or heads):
                 part = slice(head * width, (head + 1) * width)
 
@@ -76,12 +78,12 @@ def patch_map_transformer_lens(model: str) -> Run:
     from transformer_lens import patching
 
     bridge = bridge_of(model)
-    base, source, _ = pair_of(model)
+    base, source, answers = pair_of(model)
 
     @torch.no_grad()
     def run() -> Any:
         _, cache = bridge.run_with_cache(source, names_filter=lambda name: name.endswith("attn.hook_z"))
-        metric = lambda logits: answer_difference(logits).mean()  # noqa: E731
+        metric = lambda logits: answer_difference(logits, answers).mean()  # noqa: E731
         return patching.get_act_patch_attn_head_out_all_pos(bridge, base, cache, metric).numpy()
 
     return run
@@ -92,31 +94,30 @@ def patch_map_nnsight(model: str) -> Run:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    patched = model_of(model)
-    patched.set_attn_implementation("eager")
+    patched = model_of(model, "eager")
     raw = Tokenizer(models.WordLevel({"<pad>": 0}, unk_token="<pad>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>")
     nn = library.TransformersModel(patched, tokenizer=tokenizer, task="text-generation")
-    base, source, _ = pair_of(model)
-    layers, heads, width = GPT2[model]
-    width //= heads
+    base, source, (one, other) = pair_of(model)
+    heads = patched.config.num_attention_heads
+    width = patched.config.hidden_size // heads
 
     @torch.no_grad()
     def run() -> Any:
-        z = {}
+        z, layers = {}, projections(nn, model)
         with nn.trace(source):
-            for layer in range(layers):
-                z[layer] = nn.transformer.h[layer].attn.c_proj.input.save()
+            for layer, projection in enumerate(layers):
+                z[layer] = projection.input.save()
         with nn.trace() as tracer:
             found = library.save([])
-            for layer in range(layers):
+            for layer, projection in enumerate(layers):
                 for head in range(heads):
                     with tracer.invoke(base):
                         part = slice(head * width, (head + 1) * width)
-                        nn.transformer.h[layer].attn.c_proj.input[:, :, part] = z[layer][:, :, part]
+                        projection.input[:, :, part] = z[layer][:, :, part]
                         logits = nn.lm_head.output[:, -1]
-                        found.append(logits[0, MIKE] - logits[0, EMMA])
-        return np.array([float(value) for value in found]).reshape(layers, heads)
+                        found.append(logits[0, one] - logits[0, other])
+        return np.array([float(value) for value in found]).reshape(-1, heads)
 
     return run
 
@@ -124,8 +125,7 @@ def patch_map_nnsight(model: str) -> Run:
 def patch_map_pyvene(model: str) -> Run:
     import pyvene as library
 
-    patched = model_of(model)
-    patched.set_attn_implementation("eager")
+    patched = model_of(model, "eager")
     base, source = ({"input_ids": tokens} for tokens in pair_of(model)[:2])
     layers, heads, _ = GPT2[model]
     one = {"component": "head_attention_value_output", "unit": "h.pos", "max_number_of_units": 1}

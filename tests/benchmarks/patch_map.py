@@ -16,15 +16,13 @@ import torch
 
 from tests.benchmarks import libraries
 from tests.benchmarks.referee import DIFFERENCE, ORACLES, TIME, Bar, Contest, Run
-from tests.benchmarks.tasks import model_of, pair_of
+from tests.benchmarks.tasks import pair_of, prepared
 
 
 def ours(model: str) -> Run:
-    from util.engine.handshake import prepare
     from util.figures.ioi_patching.measure import heads_of, patch_map
 
-    patched = model_of(model)
-    prepare(patched)
+    patched = prepared(model)
     base, source, names = pair_of(model)
     first, answers = int((base != source)[0].nonzero()[0]), torch.tensor([names])
     return lambda: patch_map(patched, base, heads_of(patched, source), answers, first)[0][0]

@@ -11,16 +11,14 @@ import torch
 
 from tests.benchmarks.libraries import prefix_scores_transformer_lens
 from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest, Run
-from tests.benchmarks.tasks import COPIES, SEQUENCES, model_of, repeated
+from tests.benchmarks.tasks import COPIES, SEQUENCES, prepared, repeated
 
 
 def scores(model: str, length: int) -> Run:
-    from util.engine.handshake import prepare
     from util.prompts.sequences import Sequences
     from util.roles.head_scores import head_scores
 
-    read = model_of(model)
-    prepare(read)
+    read = prepared(model)
     drawn = Sequences(repeated(read.config.vocab_size, length), length, COPIES, True, "")
 
     def run() -> Any:
@@ -32,10 +30,8 @@ def scores(model: str, length: int) -> Run:
 
 def bare(model: str, length: int) -> Run:
     from util.engine.batches import TOKEN_BUDGET, plan
-    from util.engine.handshake import prepare
 
-    read = model_of(model)
-    prepare(read)
+    read = prepared(model)
     ids = torch.from_numpy(repeated(read.config.vocab_size, length))
 
     @torch.inference_mode()

@@ -48,26 +48,25 @@ class Bar(NamedTuple):
 
     def told(self, found: Mapping[str, Any]) -> tuple[str, str, str, bool]:
         """Name, bar and number in words, with an interval where there is one; whether the number is within the bar."""
-        ratio = f"{self.of} / {self.to}" if self.to else self.of
+        name, unit = (f"{self.of} / {self.to}", "") if self.to else (self.of, UNITS[self.kind])
         numbers = found[self.kind]
-        measured = numbers[ratio] if ratio in numbers else numbers[self.of] / numbers[self.to]
+        measured = numbers[name] if name in numbers else numbers[self.of] / numbers[self.to]
         low, value, high = measured if isinstance(measured, list) else [measured] * 3
         held = (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
         limits = {"at least": self.least, "at most": self.most}
-        bar = ", ".join(f"{word} {limit:.3g}" for word, limit in limits.items() if limit is not None)
-        number = written(value) + (f" [{written(low)}, {written(high)}]" if low < high else "")
-        unit = "" if self.to else UNITS[self.kind]
-        return f"{ratio}, {self.kind}", bar + unit if bar else "", number + unit, held
+        bar = ", ".join(f"{word} {limit:.3g}{unit}" for word, limit in limits.items() if limit is not None)
+        interval = f" [{written(low)}, {written(high)}]" if low < high else ""
+        return f"{name}, {self.kind}", bar, f"{written(value)}{interval}{unit}", held
 
 
 @dataclass(frozen=True)
 class Contest:
     """Contestants of one setting: by name, a function of the setting that returns what a run calls.
 
-    tiny: the setting of tests; rounds: unless told, 0 where memory alone is measured, and where it is one no contestant
-    runs beforehand; same: groups that compute the same, their references first; part: by contestant, how many times its
-    work the whole is, whose time is extrapolated; beyond: the contestant whose peak is taken off the others'; pythons:
-    by contestant, the Python of another environment.
+    tiny: the setting of tests; rounds: unless told, 0 where memory alone is measured; same: groups that compute the
+    same, their references first; part: by contestant, how many times its work the whole is, whose time is extrapolated;
+    beyond: the contestant whose peak is taken off the others'; pythons: by contestant, the Python of another
+    environment.
     """
 
     contestants: Mapping[str, Callable[..., Run]]
@@ -87,15 +86,13 @@ def contests(name: str) -> dict[str, Contest]:
     return dict(importlib.import_module(f"tests.benchmarks.{name}").CONTESTS)
 
 
-def serve(run: Run, *, warm: bool = True) -> None:
-    """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what
-    the last run returned, until stdin closes. warm: run once before, for what only a first call costs."""
+def serve(run: Run) -> None:
+    """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what a
+    run returns, until stdin closes. It runs once before, for what only a first call costs."""
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
-    found: Any = None
-    value = run() if warm else None
+    found, value = None, run()
     print("null", file=answer, flush=True)  # ready: the next contestant may start
     for question in map(str.strip, sys.stdin):
-        start = time.process_time()
         if question == "peak":
             Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
             before = status("VmRSS")
@@ -104,7 +101,8 @@ def serve(run: Run, *, warm: bool = True) -> None:
         elif question == "value":
             found = np.asarray(value).tolist()
         else:
-            value = run()
+            start = time.process_time()
+            run()
             found = time.process_time() - start
         print(json.dumps(found), file=answer, flush=True)
 
@@ -120,41 +118,33 @@ def serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
     """A function that asks a process which serves. It raises RuntimeError where the process dies, which says why."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, **pipes) as process:
-        assert process.stdin and process.stdout
 
-        def answer() -> Any:
-            line = process.stdout.readline() if process.stdout else ""
-            if not line:
+        def ask(question: str) -> Any:
+            if question:
+                with contextlib.suppress(BrokenPipeError):
+                    print(question, file=process.stdin, flush=True)
+            if not (line := process.stdout.readline() if process.stdout else ""):
                 raise RuntimeError(f"a contestant died: {' '.join(command)}")
             return json.loads(line)
 
-        def ask(question: str) -> Any:
-            with contextlib.suppress(BrokenPipeError):
-                print(question, file=process.stdin, flush=True)
-            return answer()
-
-        answer()
+        ask("")  # until it is ready
         yield ask
 
 
 @contextlib.contextmanager
 def started(
-    benchmark: str, title: str, names: Sequence[str], setting: Mapping[str, Any], *, warm: bool = True
+    benchmark: str, title: str, names: Sequence[str], setting: Mapping[str, Any]
 ) -> Iterator[dict[str, Callable[[str], Any]]]:
     """These contestants at once. One alone gives freed buffers back to the system: its peak is what is alive."""
     contest = contests(benchmark)[title]
-    environment = {"OMP_NUM_THREADS": str(contest.threads), "MKL_NUM_THREADS": str(contest.threads)}
+    environment = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(contest.threads))
     environment |= {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
-    environment |= (
-        dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536") if len(names) == 1 else {}
-    )
-    options = [benchmark, "--only", title, "--setting", json.dumps(dict(setting)), *(["--warm"] if warm else [])]
+    if len(names) == 1:
+        environment |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536")
+    options = ["-m", "tests.benchmarks", benchmark, "--only", title, "--setting", json.dumps(dict(setting))]
     with contextlib.ExitStack() as stack:
-        found = {}
-        for name in names:
-            command = [contest.pythons.get(name, sys.executable), "-m", "tests.benchmarks", *options]
-            found[name] = stack.enter_context(serving([*command, "--contestant", name], environment))
-        yield found
+        commands = {name: [contest.pythons.get(name, sys.executable), *options, "--contestant", name] for name in names}
+        yield {name: stack.enter_context(serving(command, environment)) for name, command in commands.items()}
 
 
 def paired_rounds(contestants: Mapping[str, Callable[[str], Any]], count: int, title: str) -> dict[str, list[float]]:
@@ -169,19 +159,18 @@ def paired_rounds(contestants: Mapping[str, Callable[[str], Any]], count: int, t
     return seconds
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """The median ratio of paired rounds and its bootstrap interval."""
-    ratios = [a / b for a, b in zip(above, below, strict=True)]
-    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
-    return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
+def ratio(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """The median ratio of paired rounds between the ends of its bootstrap interval."""
+    ratios = np.divide(above, below)
+    medians = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return [float(low), float(np.median(ratios)), float(high)]
 
 
 def differences(contest: Contest, values: Mapping[str, Any]) -> dict[str, float]:
     """The largest difference of each contestant to the reference of its group, where both have a number."""
-    pairs = [(name, group[0]) for group in contest.same for name in group[1:]]
-    arrays = {name: np.asarray(values[name], float) for pair in pairs for name in pair}
-    return {name: float(np.nanmax(np.abs(arrays[name] - arrays[first]))) for name, first in pairs}
+    pairs = [(name, np.asarray(values[group[0]], float)) for group in contest.same for name in group[1:]]
+    return {name: float(np.nanmax(np.abs(np.asarray(values[name], float) - first))) for name, first in pairs}
 
 
 def measured(benchmark: str, title: str, count: int | None = None) -> dict[str, Any]:
@@ -200,79 +189,61 @@ def measured(benchmark: str, title: str, count: int | None = None) -> dict[str, 
     }
     values: dict[str, Any] = {}
     if count:
-        with started(benchmark, title, [*contest.contestants], contest.setting, warm=count > 1) as contestants:
+        with started(benchmark, title, [*contest.contestants], contest.setting) as contestants:
             seconds = paired_rounds(contestants, count, title)
             values = {name: contestants[name]("value") for group in contest.same for name in group}
         seconds = {name: [contest.part.get(name, 1) * one for one in timed] for name, timed in seconds.items()}
-        pairs = [bar[1:3] for bar in contest.bars if bar.kind == TIME and bar.to]
-        ratios = {f"{of} / {to}": ratio(seconds[of], seconds[to]) for of, to in pairs}
         found[TIME] = {name: float(np.median(timed)) for name, timed in seconds.items()}
-        found[TIME] |= {pair: [one["low"], one["median"], one["high"]] for pair, one in ratios.items()}
+        pairs = [bar[1:3] for bar in contest.bars if bar.kind == TIME and bar.to]
+        found[TIME] |= {f"{of} / {to}": ratio(seconds[of], seconds[to]) for of, to in pairs}
     peaks = {name: 0.0 for bar in contest.bars if bar.kind == MEMORY for name in (contest.beyond, *bar[1:3]) if name}
     for name in peaks:
         with started(benchmark, title, [name], contest.setting) as contestants:
             peaks[name] = contestants[name]("peak") / 2**20
             values |= {} if count else {name: contestants[name]("value")}
     beyond = peaks.pop(contest.beyond, 0.0)
-    found[MEMORY] = {name: peak - beyond for name, peak in peaks.items()}
-    found[DIFFERENCE] = differences(contest, values)
-    return found
+    return found | {
+        MEMORY: {name: peak - beyond for name, peak in peaks.items()}, DIFFERENCE: differences(contest, values),
+    }  # fmt: skip
 
 
 def written(value: float) -> str:
-    """A number with three digits or so: 1,374; 25.8; 0.94; 0.0026; 1.2e-07."""
-    size = abs(value)
-    if size >= 100 or value == 0:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
+    """A number with three digits: 1,374; 25.8; 0.94; 1.2e-07."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def table(name: str) -> str:
     """What the file of a benchmark says, beside the bars."""
-    report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    head: Sequence[str]
-    rows: list[Sequence[str]]
+    report, rows = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")), []
     if name == "coverage":
-        head = ("figure", "interval", "coverage")
-        rows = [
-            (c["figure"], c["interval"], f"{c['coverage']:.3f} [{c['low']:.3f}, {c['high']:.3f}]")
-            for c in report["cases"]
-        ]
+        head = ["figure", "interval", "coverage"]
+        rows = [(c["figure"], c["interval"], _told([c["coverage"], c["low"], c["high"]], 3)) for c in report["cases"]]
     elif name == "verdicts":
-        head = ("claim", "margin", "no effect", "the paper's effect", "at the margin")
-        rows = [
-            (f"{c['paper']}, {c['claim']}", f"{c['margin']:g}", *map(_verdicts, map(c.get, head[2:])))
-            for c in report["claims"]
-        ]
+        head = ["claim", "margin", "no effect", "the paper's effect", "at the margin"]
+        told = "{effect:.2f}: {holds:.3f}, {does not hold in this model:.3f}"  # how often it is said
+        for claim in report["claims"]:
+            cells = (told.format(**claim[effect]) if effect in claim else "not published" for effect in head[2:])
+            rows.append((f"{claim['paper']}, {claim['claim']}", claim["margin"], *cells))
     elif name == "sensitivity":
-        variants = dict.fromkeys(variant for values in report["numbers"].values() for variant in values)
-        head = ("number", *variants)
+        head = ["number", *dict.fromkeys(variant for values in report["numbers"].values() for variant in values)]
         rows = [
-            (number, *(_told(values.get(variant, "")) for variant in variants))
+            (number, *(_told(values.get(variant, "")) for variant in head[1:]))
             for number, values in report["numbers"].items()
         ]
     else:
-        head = ("contest", "number", "bar", "result", "rounds")
+        head = ["contest", "number", "bar", "result", "rounds"]
         rows = [
-            (title, *bar.told(found)[:3], str(found["rounds"] or ""))
+            (title, *bar.told(found)[:3], found["rounds"] or "")
             for title, found in report.items()
             for bar in contests(name)[title].bars
         ]
     lines = [(f"`make bench NAME={name}`: {head[0]}", *head[1:]), ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def _verdicts(told: Mapping[str, float] | None) -> str:
-    """An effect, and how often a claim is said to hold and not to hold of it."""
-    if told is None:
-        return "not published"
-    effect, holds, not_ = told.values()
-    return f"{effect:.2f}: {holds:.3f}, {not_:.3f}"
-
-
-def _told(value: Any) -> str:
+def _told(value: Any, digits: int = 2) -> str:
     """A number with its interval, a count or a name."""
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*value) if isinstance(value, list) else str(value)
+    return "{:.{n}f} [{:.{n}f}, {:.{n}f}]".format(*value, n=digits) if isinstance(value, list) else str(value)
 
 
 def renewed(page: str) -> str:
@@ -297,11 +268,10 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="into data/benchmarks: the file, and its table")
     for name in ("--contestant", "--setting"):
         parser.add_argument(name, help=argparse.SUPPRESS)
-    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        contestant = contests(options.name)[options.only[0]].contestants[options.contestant]
-        serve(contestant(**json.loads(options.setting)), warm=options.warm)
+        make = contests(options.name)[options.only[0]].contestants[options.contestant]
+        serve(make(**json.loads(options.setting)))
         return
     file, page = FOLDER / f"{options.name}.json", FOLDER / "README.md"
     report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

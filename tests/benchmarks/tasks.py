@@ -1,10 +1,18 @@
-"""What contestants work on: random models by shape, packaged ones, and prompts of random tokens."""
+"""What contestants work on: random models by shape, packaged ones, folders of models, and prompts of random tokens."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 GPT2 = {"gpt2": (12, 12, 768), "tiny": (3, 4, 64)}  # layers, heads, width
 LLAMA = {  # the same, width of the MLP, vocabulary, spread of the weights
@@ -14,11 +22,27 @@ LLAMA = {  # the same, width of the MLP, vocabulary, spread of the weights
 BASE = [2215, 4995, 290, 18966, 1816, 284, 262, 26725, 11, 18966, 2921, 257, 6891, 284]  # ... Emma gave a coffee to
 SOURCE = [*BASE[:9], 4995, *BASE[10:]]  # ... Mike gave a coffee to
 MIKE, EMMA = 4995, 18966
+TEXT = "When Mike and Emma went to the cafe, {} gave a coffee to"
 COPIES, SEQUENCES = 4, 5
 
 
-def model_of(name: str) -> Any:
-    """A random model in float32 and eval mode, or a packaged one."""
+def model_of(name: str, attention: str = "") -> Any:
+    """A random model in float32 and eval mode, or a packaged one; attention: one of transformers' implementations."""
+    model = _built(name)
+    if attention:
+        model.set_attn_implementation(attention)
+    return model
+
+
+def prepared(name: str) -> Any:
+    """The same under the engine."""
+    from util.engine.handshake import prepare
+
+    prepare(model := model_of(name))
+    return model
+
+
+def _built(name: str) -> Any:
     torch.manual_seed(0)
     if name in GPT2:
         layers, heads, width = GPT2[name]
@@ -32,7 +56,11 @@ def model_of(name: str) -> Any:
 
 
 def packaged(name: str) -> tuple[Any, Any]:
-    """Model and tokenizer."""
+    """Model and tokenizer, of a folder as transformers loads them: other environments lack what `util` imports."""
+    if Path(name).is_dir():
+        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(
+            name
+        )
     from util.load_model_and_data import load_ICL_model
 
     model, tokenizer = load_ICL_model(name, device="cpu", dtype="float32", verbose=False)
@@ -47,10 +75,8 @@ def pair_of(model: str) -> tuple[Any, Any, tuple[int, int]]:
     """Tokens [1, T] of the project's base and source, and the answers; GPT-2's for random models."""
     if model in GPT2:
         return torch.tensor([BASE]), torch.tensor([SOURCE]), (MIKE, EMMA)
-    from util.figures.ioi_patching.show import EXAMPLE
-
     tokenizer = packaged(model)[1]
-    base, source = (tokenizer(text, return_tensors="pt").input_ids for text in EXAMPLE)
+    base, source = (tokenizer(TEXT.format(name), return_tensors="pt").input_ids for name in ("Emma", "Mike"))
     mike, emma = (tokenizer(f" {name}").input_ids[0] for name in ("Mike", "Emma"))
     return base, source, (mike, emma)
 

@@ -26,8 +26,14 @@ def eager_rows(model, ids):
     return np.stack([a[0].numpy() for a in attentions])
 
 
-@pytest.mark.parametrize("family", toys.FAMILIES)
-@pytest.mark.parametrize("kind", toys.KINDS)
+def slow_unless(quick, *values):
+    return pytest.param(*values, marks=[] if quick else pytest.mark.slow)
+
+
+PAIRS = [slow_unless(k == "bpe" or f == "llama", f, k) for f in toys.FAMILIES for k in toys.KINDS]
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
 def test_copy_magnitude_equals_eager_attention(family, kind):
     model, tokenizer = toys.model(family).double(), toys.tokenizer(kind)
     prompts = staicc_prompts(0, 2)[:6]

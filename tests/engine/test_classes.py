@@ -105,7 +105,10 @@ def ids(length, seed=0):
     return torch.randint(3, 99, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", EXACT)
+QUICK = {"deepseek_v32", "granite_swa", "longrope", "mistral", "recurrent_gemma"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in EXACT])
 def test_exact(name):
     kind, changes = EXACT[name]
     known(kind)

@@ -31,23 +31,19 @@ SHORT = [name for name in WHOLE if name not in LONG]
 
 
 @cache
-def on_cpu(name, dtype=torch.float32):
-    model = architectures.build(name, dtype)
+def on_cpu(name):
+    model = architectures.build(name)
     prepare(model)
     return model
 
 
 @cache
-def on_gpus(name, dtype=torch.float32, count=2):
-    model = architectures.build(name, dtype)
+def on_gpus(name, dtype=torch.float32, count=2, **changes):
+    model = architectures.build(name, dtype, **changes)
     with Devices():
         model = spread(model) if count == 2 else put(model)
         prepare(model)
     return model
-
-
-def compared(model, name, runs):
-    assert_alike(model, on_cpu(name), runs)
 
 
 # ------------------------------------------------------------------------------------------------ devices
@@ -57,11 +53,11 @@ def compared(model, name, runs):
 def test_a_model_on_two_gpus(name):
     model = on_gpus(name)
     assert {str(weights.device) for weights in model.parameters()} == {"cuda:0", "cuda:1"}
-    compared(model, name, [*INSTRUMENTS, *SHORT])
+    assert_alike(model, on_cpu(name), [*INSTRUMENTS, *SHORT])
 
 
 def test_a_model_on_one_gpu():
-    compared(on_gpus("llama", count=1), "llama", [*INSTRUMENTS, *WHOLE])
+    assert_alike(on_gpus("llama", count=1), on_cpu("llama"), [*INSTRUMENTS, *WHOLE])
 
 
 @pytest.mark.parametrize("name", BUILT)
@@ -69,7 +65,7 @@ def test_scores_of_a_model_on_two_gpus(name):
     model = on_gpus(name)
     with Devices():
         assert device_runs.direct(model)["direct"] is not None
-    compared(model, name, LONG)
+    assert_alike(model, on_cpu(name), LONG)
 
 
 # ------------------------------------------------------------------------------------------------ dtypes
@@ -80,8 +76,7 @@ def test_what_is_promised_in_float32_of_a_model_in_bfloat16(name):
     model = on_gpus(name, torch.bfloat16)
     for run in (*INSTRUMENTS.values(), *WHOLE.values()):
         with Devices():
-            found = measured(run, model)
-            assert_dtypes(model, found)
+            assert_dtypes(model, measured(run, model))
 
 
 def half_rows(monkeypatch):
@@ -119,30 +114,20 @@ def copies(run, model, **options):
     return Counter(transfer.name for transfer in devices.transfers)
 
 
-@pytest.mark.parametrize("run", [*INSTRUMENTS, "replay"])
-def test_no_token_is_copied_alone(run):
-    model = on_gpus("llama")
-    few, many = (copies((INSTRUMENTS | WHOLE)[run], model, tokens=tokens) for tokens in (9, 14))
-    assert few == many and few
+TOKENS = [(run, {"tokens": 9}, {"tokens": 14}) for run in (*INSTRUMENTS, "replay")]
+PROMPTS = [(run, {"count": 3}, {"count": 9}) for run in ("label scores", "means")]
 
 
-@pytest.mark.parametrize("run", ["label scores", "means"])
-def test_no_prompt_is_copied_alone(run):
-    few, many = (copies(WHOLE[run], on_gpus("llama"), count=count) for count in (3, 9))
-    assert few == many and few
-
-
-@cache
-def with_heads(heads):
-    with Devices():
-        model = spread(architectures.build("llama", num_attention_heads=heads, num_key_value_heads=heads // 2))
-        prepare(model)
-    return model
+@pytest.mark.parametrize(("run", "few", "many"), [*TOKENS, *PROMPTS])
+def test_no_token_and_no_prompt_is_copied_alone(run, few, many):
+    once, again = (copies((INSTRUMENTS | WHOLE)[run], on_gpus("llama"), **options) for options in (few, many))
+    assert once == again and once
 
 
 @pytest.mark.parametrize("run", [name for name in (*INSTRUMENTS, *WHOLE) if name != "continuations"])
 def test_no_head_is_copied_alone(run):
-    few, many = (copies((INSTRUMENTS | WHOLE)[run], with_heads(heads)) for heads in (4, 8))
+    models = (on_gpus("llama", num_attention_heads=heads, num_key_value_heads=heads // 2) for heads in (4, 8))
+    few, many = (copies((INSTRUMENTS | WHOLE)[run], model) for model in models)
     if run == "direct effects":  # a head has a pass of its own, in which transformers asks whether prompts are packed
         del few["is_nonzero"], many["is_nonzero"]
     assert few == many and few

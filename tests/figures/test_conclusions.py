@@ -1,9 +1,8 @@
 """Conclusions: every number is a stored one, and other values make other sentences."""
 
-import copy
 import json
 import re
-from functools import partial
+from functools import reduce
 
 import pytest
 
@@ -13,19 +12,20 @@ from util.figures import FIGURES
 from util.show.part import conclusions, figure_of, sentences, stored
 from util.stats.intervals import Interval, detectable
 
-SENTENCES = {stem: partial(sentences, figure_of(stem), measured=True) for stem in FIGURES}
+
+def entry(found, path):
+    """An entry of values by its path, as in "search/kept"; numbers are places in lists."""
+    return reduce(lambda place, step: place[int(step) if isinstance(place, list) else step], path.split("/"), found)
 
 
-def said(stem, model="smollm2", **changed):
-    """The conclusions in one text; changed: entries of the values by path, as in ab__cd."""
-    found = copy.deepcopy(values(stem, model))
-    for path, value in changed.items():
-        *way, last = path.split("__")
-        place = found
-        for name in way:
-            place = place[name.replace("_", " ") if name not in place else name]
-        place[last.replace("_", " ") if last not in place else last] = value
-    return "\n".join(SENTENCES[stem](found))
+def told(stem, model="smollm2", changed=None):
+    """The conclusions in one text; changed: entries of the values by path."""
+    found = values(stem, model)
+    for path, value in (changed or {}).items():
+        way, _, last = path.rpartition("/")
+        place = entry(found, way) if way else found
+        place[int(last) if isinstance(place, list) else last] = value
+    return "\n".join(sentences(figure_of(stem), found, measured=True))
 
 
 @pytest.mark.parametrize("model", FOLDERS)
@@ -35,7 +35,7 @@ def test_every_interval_of_a_conclusion_is_stored(stem, model):
     known = rounded(stored) | (rounded(values("role_atlas", model)) if stem == "ioi_patching" else set())
     if stem == "forerunner_heads":  # what a cut costs is stored as a text
         known |= intervals_in(". ".join(stored["ablation"]["findings"]))
-    text = said(stem, model)
+    text = told(stem, model)
     assert intervals_in(text) and intervals_in(text) <= known
     assert "nan" not in text.lower() and "None" not in text
 
@@ -44,152 +44,137 @@ def test_every_interval_of_a_conclusion_is_stored(stem, model):
 def test_conclusions_are_of_both_models_each_under_its_name(stem):
     shown = conclusions(stem, "embedded")
     both = ["embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised"]
-    before = ["whichever the model"] * (stem == "toy_induction_head")
-    assert [*shown.sentences] == before + both
+    assert [*shown.sentences] == ["whichever the model"] * (stem == "toy_induction_head") + both
     assert shown._repr_markdown_().count("\n- ") == sum(map(len, shown.sentences.values()))
-    for model, found in zip(FOLDERS, map(shown.sentences.get, both), strict=True):
-        assert found is not None
-        assert "\n".join(found).startswith(said(stem, model))
+    for model, name in zip(FOLDERS, both, strict=True):
+        assert "\n".join(shown.sentences[name]).startswith(told(stem, model))
 
 
 def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
     """Its values are those that were written last; a model without any has no text."""
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     assert len(conclusions("forerunner_heads", "my/model").sentences) == 2
-    (paths.output("values", "my/model") / "forerunner_heads.json").write_text(
-        json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"})
-    )
+    file = paths.output("values", "my/model") / "forerunner_heads.json"
+    file.write_text(json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"}))
     assert [*conclusions("forerunner_heads", "my/model").sentences][2] == "mine"
     assert stored("forerunner_heads", "my/model") is None  # the clone has none of it
 
 
-def test_changes_by_seed_are_told_by_data_set():
-    one, other = [-2.5, -3.0, -2.0], [0.1, -0.1, 0.3]
-    cut = {"si_to_yi": {"label mass": [one, [-2.0, -2.2, -1.8]], "which label": [other, [0.3, 0.1, 0.5]]}}
-    found = {"settings": {"prompts": 128, "seeds": [0, 1]}, "changes": {"trec, k = 4": cut}}
-    told = "which label 0.10 to 0.30 (one beyond 0), label mass -2.50 to -2.00 (two beyond 0)."
-    assert f"trec, k = 4, {told}" in said("forerunner_heads", claims=found)
+# ------------------------------------------------------------------------------------------------ other values
+
+ONE, OTHER = [-2.5, -3.0, -2.0], [0.1, -0.1, 0.3]
+CUT = {"si_to_yi": {"label mass": [ONE, [-2.0, -2.2, -1.8]], "which label": [OTHER, [0.3, 0.1, 0.5]]}}
+KEPT = entry(values("edge_ablation", "smollm2"), "search/kept")
+SETS = entry(values("ioi_patching", "smollm2"), "circuit/faithfulness")
+WORDSEQ2 = entry(values("induction_scores", "smollm2"), "benefits/tasks/wordseq2/check")
+SEEN = 0.5 + detectable(Interval(WORDSEQ2["accuracy"], WORDSEQ2["bound"], 1), 40, 4.5)
+DIRECT = entry(values("ioi_patching", "embedded"), "population/direct")
+REFUSED = {"refused": "its layers cannot be taken apart"}
+AGG = "without those read by each other or the query (AGG-ONLY) in 1 of 5 tasks, by up to"
+LINE = "labels: no data set passed, what is lost is label mass (trec, k = 16)"
+NO_SCORES = dict.fromkeys(entry(values("edge_ablation", "smollm2"), "search/scores"), [None, None, None])
+
+# What is told, stem, model, changes, texts that are there, texts that are not.
+TOLD = {
+    "changes by seed are of a data set": (
+        "forerunner_heads", "smollm2",
+        {"claims": {"settings": {"prompts": 128, "seeds": [0, 1]}, "changes": {"trec, k = 4": CUT}}},
+        ["trec, k = 4, which label 0.10 to 0.30 (one beyond 0), label mass -2.50 to -2.00 (two beyond 0)."], [],
+    ),
+    "circuits of draws share edges": (
+        "edge_ablation", "smollm2", {"claims/kept by draw": [KEPT[:1], KEPT[:2]]},
+        [f"On other prompts, with two draws of donors, the search always keeps `{KEPT[0]}`."], [],
+    ),
+    "no draws": ("edge_ablation", "smollm2", {"claims/kept by draw": []}, [], ["the search always keeps"]),
+    "a task that is not done has no circuit": (
+        "edge_ablation", "smollm2", {"search/scores": NO_SCORES},
+        ["No circuit of `capitalization` was looked for: no edges make the whole model answer better."], [],
+    ),
+    # the paired tests say it, not intervals that lie apart
+    "contextualisation": ("edge_ablation", "smollm2", {}, [f"{AGG} 0.36 [0.12, 0.59] in country_capital."], []),
+    "contextualisation of none": ("edge_ablation", "embedded", {}, [], ["(AGG-ONLY) in"]),
+    "contextualisation elsewhere": (
+        "edge_ablation", "smollm2", {"sure losses/AGG-ONLY": {"copying": [0.1, 0.05, 0.2]}},
+        [f"{AGG} 0.10 [0.05, 0.20] in copying."], [],
+    ),
+    "a head against the answer": ("ioi_patching", "smollm2", {}, ["Against the answer work L24H4"], []),
+    "a head that is not certain": (
+        "ioi_patching", "smollm2", {"population/measured/high/24/4": 0.1}, ["Against the answer work L29H0"], ["-0.26"],
+    ),
+    # the first set above nine tenths hid that larger sets keep less than smaller ones, and random ones as much
+    "a curve of sets beside random ones": (
+        "ioi_patching", "smollm2", {},
+        ["4 of 270 heads alone keep 0.75 [0.63, 0.88] of the logit difference, 32 keep 0.06, 128 keep 0.85.\n"
+         "The logit difference on fresh pairs is 4.32 [3.95, 4.69]; other heads are ablated to their means.\n"
+         "As many random heads keep at most -0.07, -0.10 and 0.10.\nMean ablation of most heads breaks the model"], [],
+    ),
+    "a curve without a dip": (
+        "ioi_patching", "embedded", {},
+        ["4 of 32 heads alone keep 1.16 [1.00, 1.33] of", "heads keep at most 0.03."], [],
+    ),
+    "a set that keeps little": (
+        "ioi_patching", "smollm2",
+        {"circuit/faithfulness": dict.fromkeys(SETS, [0.1, 0.0, 0.2]) | {"8": [0.2, 0.1, 0.3]}},
+        ["8 of 270 heads alone keep 0.20 [0.10, 0.30] of"], ["breaks the model"],
+    ),
+    "a task that is not done": (
+        "ioi_patching", "smollm2", {"circuit/whole": [0.1, -0.1, 0.3]}, ["does not do the task"], [],
+    ),
+    # nothing said that 0.5 % of the edges keep the effect, nor that EAP has the sign of the largest wrong
+    "edges": (
+        "ioi_patching", "smollm2", {},
+        ["By EAP-IG inputs 574 of 123,211 edges (0.5 %) keep 0.94 [0.77, 1.05] of the effect",
+         "The largest, `input->m0`, carries 0.99 [0.97, 1.00]; estimates are EAP -0.06 and EAP-IG"], [],
+    ),
+    # a class without paths has no numbers of them: its sentences ended in an error
+    "layers that cannot be taken apart": (
+        "ioi_patching", "embedded",
+        {"paths": REFUSED, "population/direct": [[None] * len(row) for row in DIRECT], "component graph": REFUSED},
+        ["4 of 32 heads alone keep"], ["path", "edges"],
+    ),
+    "no data set for roles about labels": ("role_atlas", "smollm2", {"left out": [LINE]}, [f"L{LINE[1:]}."], []),
+    "roles about labels": ("role_atlas", "smollm2", {"left out": []}, [], ["Labels"]),
+    "two kinds of heads": (
+        "induction_scores", "smollm2", {},
+        ["Word pairs rest more on FV heads", "Copied tokens rest more on induction heads", "queries: accuracy",
+         f"(accuracies from {SEEN:.2f} on would be seen to lie above chance)"],
+        ["queries of `wordseq1`"],  # few, without a difference
+    ),
+    "two kinds of heads, not told apart": (
+        "induction_scores", "smollm2",
+        {"function vectors/contrast": {"word pairs": [0.3, -0.1, 0.5], "copied tokens": [0.4, 0.3, 0.5]}},
+        ["Word pairs: no difference between the two kinds was detected (40 queries; differences from "
+         f"{detectable(Interval(0.3, -0.1, 0.5), 40):.2f} on", "Copied tokens rest more on FV heads"], [],
+    ),
+    "enough queries": (
+        "induction_scores", "smollm2", {"function vectors/asked/wordseq1": "17 queries"},
+        ["The queries of `wordseq1`: no"], [],
+    ),
+    "no pattern task is done": ("induction_scores", "smollm2", {"tasks_done": {}}, [], ["queries: accuracy"]),
+}  # fmt: skip
+UNTRAINED = [("ioi_patching", "untrained"), ("induction_scores", "scores/untrained"), ("role_atlas", "untrained")]
 
 
-def test_what_circuits_of_other_draws_share_is_shown():
-    kept = values("edge_ablation", "smollm2")["search"]["kept"]
-    text = said("edge_ablation", claims__kept_by_draw=[kept[:1], kept[:2]])
-    told = "On other prompts, with two draws of donors, the search always keeps"
-    assert f"{told} `{kept[0]}`." in text
-    assert told not in said("edge_ablation", claims__kept_by_draw=[])
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_told_of_values(case):
+    stem, model, changed, there, missing = TOLD[case]
+    text = told(stem, model, changed)
+    assert not [words for words in there if words not in text] and not [words for words in missing if words in text]
 
 
-def test_ioi_heads_are_named_only_where_they_are_certain():
-    assert "Against the answer work L24H4" in said("ioi_patching")
-    population = values("ioi_patching", "smollm2")["population"]
-    measured = copy.deepcopy(population["measured"])
-    measured["high"][24][4] = 0.1
-    text = said("ioi_patching", population=population | {"measured": measured})
-    assert "L24H4 -0.26" not in text.split("To the output")[0] and "Against the answer work L29H0" in text
-
-
-@pytest.mark.parametrize(
-    ("stem", "place"),
-    [("ioi_patching", "untrained"), ("induction_scores", "scores__untrained"), ("role_atlas", "untrained")],
-)
+@pytest.mark.parametrize(("stem", "place"), UNTRAINED)
 def test_without_an_untrained_twin_nothing_is_said_of_one(stem, place):
-    with_twin, without = said(stem), said(stem, **{place: None})
+    with_twin, without = told(stem), told(stem, changed={place: None})
     assert re.search("untrained|fresh weights", with_twin) and not re.search("untrained|fresh weights", without)
-
-
-def test_where_no_data_set_passes_it_is_said_of_roles_about_labels():
-    line = "labels: no data set passed, what is lost is label mass (trec, k = 16)"
-    assert f"L{line[1:]}." in said("role_atlas", left_out=[line]) and "Labels" not in said("role_atlas", left_out=[])
-
-
-def test_what_heads_alone_keep_is_said_as_a_curve_beside_random_sets():
-    """The first set above nine tenths hid that larger sets keep less than smaller ones, and random ones as much."""
-    assert (
-        "4 of 270 heads alone keep 0.75 [0.63, 0.88] of the logit difference, 32 keep 0.06, 128 keep 0.85.\n"
-        "The logit difference on fresh pairs is 4.32 [3.95, 4.69]; other heads are ablated to their means.\n"
-        "As many random heads keep at most -0.07, -0.10 and 0.10.\nMean ablation of most heads breaks the model"
-    ) in said("ioi_patching")
-    embedded = said("ioi_patching", "embedded")
-    assert "4 of 32 heads alone keep 1.16 [1.00, 1.33] of" in embedded and "heads keep at most 0.03." in embedded
-    circuit = values("ioi_patching", "smollm2")["circuit"]
-    none = {size: [0.1, 0.0, 0.2] for size in circuit["faithfulness"]} | {"8": [0.2, 0.1, 0.3]}
-    text = said("ioi_patching", circuit=circuit | {"faithfulness": none})
-    assert "8 of 270 heads alone keep 0.20 [0.10, 0.30] of" in text and "breaks the model" not in text
-    assert "does not do the task" in said("ioi_patching", circuit=circuit | {"whole": [0.1, -0.1, 0.3]})
-
-
-def test_few_edges_keep_the_effect_and_the_estimates_of_the_largest_are_told():
-    """Nothing said that 0.5 % of the edges keep the effect, nor that EAP has the sign of the largest wrong."""
-    text = said("ioi_patching")
-    assert "By EAP-IG inputs 574 of 123,211 edges (0.5 %) keep 0.94 [0.77, 1.05] of the effect" in text
-    assert "The largest, `input->m0`, carries 0.99 [0.97, 1.00]; estimates are EAP -0.06 and EAP-IG" in text
-
-
-def test_a_class_whose_layers_cannot_be_taken_apart_has_no_sentences_of_paths_and_edges():
-    """They ended in an error: a class without paths has no numbers of them."""
-    stored = values("ioi_patching", "embedded")
-    blind = [[None] * len(row) for row in stored["population"]["direct"]]
-    refused = {"refused": "its layers cannot be taken apart"}
-    text = said("ioi_patching", "embedded", paths=refused, population__direct=blind, component_graph=refused)
-    assert "4 of 32 heads alone keep" in text and "path" not in text and "edges" not in text
-
-
-def test_function_vector_heads_are_said_to_matter_only_where_the_difference_is_certain():
-    text = said("induction_scores")
-    assert "Word pairs rest more on FV heads" in text and "Copied tokens rest more on induction heads" in text
-    vectors = values("induction_scores", "smollm2")["function vectors"]
-    contrast = {"word pairs": [0.3, -0.1, 0.5], "copied tokens": [0.4, 0.3, 0.5]}
-    other = said("induction_scores", function_vectors=vectors | {"contrast": contrast})
-    seen = detectable(Interval(0.3, -0.1, 0.5), 40)
-    missed = f"Word pairs: no difference between the two kinds was detected (40 queries; differences from {seen:.2f} on"
-    assert missed in other and "Copied tokens rest more on FV heads" in other
-
-
-def test_few_queries_without_a_difference_are_not_spoken_of():
-    vectors = values("induction_scores", "smollm2")["function vectors"]
-    assert vectors["asked"]["wordseq1"] == "16 queries" and "queries of `wordseq1`" not in said("induction_scores")
-    asked = vectors["asked"] | {"wordseq1": "17 queries"}
-    assert "The queries of `wordseq1`: no" in said("induction_scores", function_vectors=vectors | {"asked": asked})
-
-
-def test_tasks_that_are_not_shown_to_be_done_say_from_which_accuracy_on_it_would_be_seen():
-    check = values("induction_scores", "smollm2")["benefits"]["tasks"]["wordseq2"]["check"]
-    seen = 0.5 + detectable(Interval(check["accuracy"], check["bound"], 1), 40, 4.5)
-    assert f"(accuracies from {seen:.2f} on would be seen to lie above chance)" in said("induction_scores")
-
-
-def test_a_model_that_does_no_pattern_task_has_no_ablation():
-    assert "queries: accuracy" in said("induction_scores")
-    assert "queries: accuracy" not in said("induction_scores", tasks_done={})
-
-
-def test_contextualisation_is_said_to_matter_only_where_the_paired_tests_say_so():
-    """On SmolLM2 in one task; on the embedded model in none. The values say it, not intervals that lie apart."""
-    real, start = (
-        said("edge_ablation"),
-        "without those read by each other or the query (AGG-ONLY) in 1 of 5 tasks, by up",
-    )
-    assert f"{start} to 0.36 [0.12, 0.59] in country_capital." in real
-    assert "(AGG-ONLY) in" not in said("edge_ablation", "embedded")
-    lost = values("edge_ablation", "smollm2")["sure losses"]
-    changed = said("edge_ablation", sure_losses=lost | {"AGG-ONLY": {"copying": [0.1, 0.05, 0.2]}})
-    assert f"{start} to 0.10 [0.05, 0.20] in copying." in changed
-
-
-def test_a_task_that_is_not_done_has_no_circuit():
-    search = values("edge_ablation", "smollm2")["search"]
-    scores = {name: [None, None, None] for name in search["scores"]}
-    text = said("edge_ablation", search=search | {"scores": scores})
-    assert "No circuit of `capitalization` was looked for: no edges make the whole model answer better." in text
 
 
 def test_a_count_of_a_role_has_its_units_and_the_smallest_effect_that_would_be_seen():
     """A role that no head has, too; values that do not have them say how many heads were tested alone."""
     roles = values("role_atlas", "embedded")["roles"]
-    text = said("role_atlas", "embedded")
+    lines = told("role_atlas", "embedded").split("\n")[1:]
     for role, found in roles.items():
-        [line] = [line for line in text.split("\n")[1:] if f"{role} (" in line or f"{role} head" in line]
+        [line] = [line for line in lines if f"{role} (" in line or f"{role} head" in line]
         assert f"{found['tested']} tested, {found['n']} " in line and f"from {found['detectable']:.2f} on" in line
     old = {role: {name: found[name] for name in ("tested", "heads")} for role, found in roles.items()}
-    before = said("role_atlas", "embedded", roles=old)
+    before = told("role_atlas", "embedded", {"roles": old})
     assert "Four induction heads (4 tested): L2H4" in before and "duplicate-token (1 tested)" in before

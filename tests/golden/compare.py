@@ -2,20 +2,19 @@
 
     python -m tests.golden.compare BEFORE [AFTER] [--rtol 1e-6]
     python -m tests.golden.compare --keep BEFORE
-    python -m tests.golden.compare --content BEFORE AFTER
 
 BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
 values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that share of the
-largest number of an array. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the
-small arrays that the repository keeps of the embedded model. --keep adds to the digests, so that figures can be made
-one by one, and writes the small arrays anew. --content compares arrays whatever their records are called, after a
-figure has moved to another form: each of BEFORE has to be somewhere in AFTER. The exit code is 1 where
+largest number of an array. Without AFTER every array of tests/golden/<model>.json has to be somewhere in the export,
+whatever its record is called; with --rtol the small arrays of the embedded model are compared by request. --keep adds
+to the digests, so that figures can be made one by one, and writes the small arrays anew. The exit code is 1 where
 something differs.
 """
 
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -26,37 +25,34 @@ import numpy as np
 HERE = Path(__file__).parent
 SMALL = 16_384  # bytes of an array that the repository keeps as it is
 FEW = 20  # records of each part that it keeps so
+Arrays = dict[str, dict[str, np.ndarray]]
 
 
-def records(folder: Path) -> dict[str, dict[str, np.ndarray]]:
+def records(folder: Path) -> Arrays:
     """The arrays of each record of an export, by the digest of its request."""
     return {file.stem: dict(np.load(file)) for file in sorted((folder / "records").glob("*.npz"))}
 
 
-def small(folder: Path, found: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def small(folder: Path, found: Arrays) -> dict[str, np.ndarray]:
     """The small arrays of a few records of each part."""
-    parts: dict[tuple[str, str], list[str]] = {}
+    parts: dict[Any, list[str]] = defaultdict(list)
     for name in found:
         request = json.loads((folder / "records" / f"{name}.json").read_text(encoding="utf-8"))["request"]
-        part = (request["measure"], "") if "measure" in request else (request["stem"], request.get("part", ""))
-        parts.setdefault(part, []).append(name)
+        parts[request["measure"]].append(name)
     few = [name for names in parts.values() for name in names[:FEW]]
     return {f"{name}/{path}": a for name in few for path, a in found[name].items() if a.nbytes <= SMALL}
 
 
 def digests(arrays: dict[str, np.ndarray]) -> dict[str, str]:
     """What identifies each array: dtype, shape and sha256 of its bytes."""
-    return {
-        path: f"{array.dtype.str} {list(array.shape)} {sha256(array.tobytes()).hexdigest()}"
-        for path, array in arrays.items()
-    }
+    return {name: f"{a.dtype.str} {list(a.shape)} {sha256(a.tobytes()).hexdigest()}" for name, a in arrays.items()}
 
 
-def numbers(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number, text and null of a values file, with its path."""
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything that is no dictionary and no list, with its path."""
     if isinstance(value, dict | list):
         for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from numbers(entry, f"{path}/{key}")
+            yield from flat(entry, f"{path}/{key}")
     else:
         yield path, value
 
@@ -72,8 +68,9 @@ def same(first: Any, second: Any, rtol: float) -> bool:
     return one.tobytes() == other.tobytes() if one.dtype != object else first == second
 
 
-def compared(before: dict[str, Any], after: dict[str, Any], rtol: float, what: str) -> bool:
+def compared(first: Any, second: Any, rtol: float, what: str) -> bool:
     """Prints how many entries are equal, and each that differs or is in one alone; returns whether all shared agree."""
+    before, after = dict(flat(first)), dict(flat(second))
     shared = before.keys() & after.keys()
     unequal = sorted(key for key in shared if not same(before[key], after[key], rtol))
     print(f"{what}: {len(shared) - len(unequal)} of {len(shared)} equal; only before: "
@@ -89,36 +86,29 @@ def main() -> None:
     parser.add_argument("after", type=Path, nargs="?")
     parser.add_argument("--rtol", type=float, default=0.0)
     parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--content", action="store_true")
     given = parser.parse_args()
     first, kept = records(given.before), HERE / f"{given.before.name}.json"
+    identified = {name: digests(arrays) for name, arrays in first.items()}
     if given.keep:
         earlier = json.loads(kept.read_text()) if kept.exists() else {}
-        found = {name: digests(arrays) for name, arrays in first.items()}
-        kept.write_text(json.dumps(earlier | found, indent=0, sort_keys=True) + "\n")
+        kept.write_text(json.dumps(earlier | identified, indent=0, sort_keys=True) + "\n")
         if given.before.name == "embedded":
             np.savez_compressed(HERE / "embedded.npz", **small(given.before, first))
         return
-    if given.content:
-        there = {text for arrays in records(given.after).values() for text in digests(arrays).values()}
-        lost = [f"{name}/{path}" for name, a in first.items() for path, text in digests(a).items() if text not in there]
-        print(f"{len(lost)} of {sum(map(len, first.values()))} arrays are lost", *lost, sep="\n  ")
-        sys.exit(bool(lost))
-    flat = {f"{name}/{path}": array for name, arrays in first.items() for path, array in arrays.items()}
     if given.after is None and given.rtol:
-        sys.exit(not compared(dict(np.load(kept.with_suffix(".npz"))), flat, given.rtol, "small arrays"))
-    if given.after is None:
-        stored = json.loads(kept.read_text())
-        now = {f"{name}/{path}": text for name, arrays in first.items() for path, text in digests(arrays).items()}
-        then = {f"{name}/{path}": text for name, arrays in stored.items() for path, text in arrays.items()}
-        sys.exit(not compared(then, now, 0.0, "arrays"))
-    other = {f"{name}/{path}": array for name, arrays in records(given.after).items() for path, array in arrays.items()}
-    good = compared(flat, other, given.rtol, "arrays")
-    for file in sorted((given.before / "values").rglob("*.json")):
-        twin = given.after / "values" / file.relative_to(given.before / "values")
-        if twin.exists():
-            one, two = (dict(numbers(json.loads(place.read_text(encoding="utf-8")))) for place in (file, twin))
-            good &= compared(one, two, given.rtol, file.name)
+        now = {f"{name}/{path}": array for name, arrays in first.items() for path, array in arrays.items()}
+        good = compared(dict(np.load(kept.with_suffix(".npz"))), now, given.rtol, "small arrays")
+    elif given.after is None:
+        then, now = dict(flat(json.loads(kept.read_text()))), {text for _, text in flat(identified)}
+        lost = [path for path, text in then.items() if text not in now]
+        print(f"{len(lost)} of {len(then)} arrays are lost", *lost, sep="\n  ")
+        good = not lost
+    else:
+        good = compared(first, records(given.after), given.rtol, "arrays")
+        for file in sorted((given.before / "values").rglob("*.json")):
+            twin = given.after / "values" / file.relative_to(given.before / "values")
+            if twin.exists():
+                good &= compared(*(json.loads(place.read_text()) for place in (file, twin)), given.rtol, file.name)
     sys.exit(not good)
 
 

@@ -9,6 +9,7 @@ the record) and <digest>.json (request and all else) for each record, the digest
 """
 
 import argparse
+import io
 import json
 import os
 import pickle
@@ -16,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
+
+from tests.golden.compare import flat
 
 ROOT = Path(__file__).resolve().parents[2]
 README = Path(__file__).with_name("README.md")
@@ -37,37 +39,17 @@ def digest(request: Any) -> str:
 def record(file: Path) -> dict[str, Any]:
     """The parts of a record file: request, provenance and data, its arrays as NumPy's."""
     content = pickle.loads(file.read_bytes())  # noqa: S301
-    if content.startswith(b"icl record 1\n"):  # until the store of `util.study`
-        return earlier_record(content)
+    if content.startswith(b"icl record 1\n"):  # until the store of `util.study`: JSON in a line, then numbers in turn
+        _, _, line, numbers = content.split(b"\n", 3)
+        stream = io.BytesIO(numbers)
+
+        def array(dtype: str, shape: list[int]) -> np.ndarray:
+            return np.frombuffer(stream.read(prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+
+        return json.loads(line, object_hook=lambda made: array(*made["$array"]) if list(made) == ["$array"] else made)
     found = load(content)
     text = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["record"]
     return json.loads(text, object_hook=lambda made: found[made["$array"]] if list(made) == ["$array"] else made)
-
-
-def earlier_record(content: bytes) -> dict[str, Any]:
-    """The parts of a record as JSON in a line, and the numbers of its arrays after it."""
-    _, _, line, numbers = content.split(b"\n", 3)
-    place = 0
-
-    def array(pairs: list[tuple[str, Any]]) -> Any:
-        nonlocal place
-        made = dict(pairs)
-        if list(made) != ["$array"]:
-            return made
-        dtype, shape = made["$array"]
-        place, start = place + prod(shape) * np.dtype(dtype).itemsize, place
-        return np.frombuffer(numbers, dtype, prod(shape), start).reshape(shape)
-
-    return json.loads(line, object_pairs_hook=array)
-
-
-def arrays(data: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Every array of a record's data with its path, such as "effects/value"."""
-    if isinstance(data, np.ndarray):
-        yield path, data
-    elif isinstance(data, dict | list):
-        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-            yield from arrays(value, f"{path}/{key}".lstrip("/"))
 
 
 def export(material: Path, out: Path) -> int:
@@ -76,20 +58,11 @@ def export(material: Path, out: Path) -> int:
     for file in files:
         parts = record(file)
         place = out / digest(parts["request"])
-        np.savez(place.with_suffix(".npz"), **dict(arrays(parts["data"])))
+        leaves = {path.lstrip("/"): leaf for path, leaf in flat(parts["data"]) if isinstance(leaf, np.ndarray)}
+        np.savez(place.with_suffix(".npz"), **leaves)
         text = json.dumps(parts, indent=1, default=lambda array: f"array {array.dtype.str} {list(array.shape)}")
         place.with_suffix(".json").write_text(text, encoding="utf-8")
     return len(files)
-
-
-def worktree(commit: str, folder: Path) -> Path:
-    """A worktree of a commit, made on first use; the clone itself for an empty commit."""
-    if not commit:
-        return ROOT
-    tree = folder / "tree"
-    if not tree.exists():
-        subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], cwd=ROOT, check=True)
-    return tree
 
 
 def main() -> None:
@@ -101,7 +74,10 @@ def main() -> None:
     given = parser.parse_args()
     named = re.search(rf"`{re.escape(given.commit)}`: `(\w+)`", README.read_text(encoding="utf-8"))
     folder = given.out.resolve() / (given.commit or "here")
-    tree, place = worktree(named[1] if named else given.commit, folder), folder / given.model
+    tree, place = folder / "tree" if given.commit else ROOT, folder / given.model
+    if not tree.exists():
+        commit = named[1] if named else given.commit
+        subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], cwd=ROOT, check=True)
     material, output = place / "material", place / "output"
     environment = os.environ | {
         "PYTHONPATH": str(tree), "ICL_ROOT": str(tree), "ICL_MATERIAL": str(material), "ICL_OUTPUT": str(output),

@@ -23,23 +23,28 @@ from tests.real_model import plain
 from util.engine import call
 from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
+from util.study.model import Model
 
 NAME = "smollm2"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A prepared model, its tokenizer, the two references, and how far they may be from it, relative to the largest."""
+    """A prepared model, its tokenizer, the reference, and how far it may be from that, relative to the largest."""
 
     model: PreTrainedModel
     tokenizer: Any
-    written_out: plain.Llama
-    twin: Any
+    llama: plain.Llama
     bound: float
 
     @property
-    def pair(self) -> tuple[PreTrainedModel, Any]:
-        return self.model, self.tokenizer
+    def given(self) -> Model:
+        """The model of a study."""
+        return Model.given(self.model, self.tokenizer, NAME)
+
+    def ids(self, text: str) -> Tensor:
+        """The tokens [1, T] of a text."""
+        return self.tokenizer(text, return_tensors="pt").input_ids
 
     def check(self, what: str, ours: Any, theirs: Any, scale: float | None = None) -> None:
         """Two arrays are the same; scale: what a difference is relative to, by default the largest of theirs."""
@@ -53,30 +58,28 @@ class Subject:
 
 
 @pytest.fixture(scope="session")
-def loaded() -> tuple[PreTrainedModel, Any]:
-    return load_ICL_model(NAME, verbose=False)
+def real() -> Subject:
+    model, tokenizer = load_ICL_model(NAME, verbose=False)
+    return Subject(model, tokenizer, plain.Llama(model.state_dict(), model.config), 1e-5)
 
 
 @pytest.fixture(scope="session")
-def real(loaded: tuple[PreTrainedModel, Any]) -> Subject:
-    model, tokenizer = loaded
-    return Subject(model, tokenizer, plain.Llama(model.state_dict(), model.config), plain.eager(model), 1e-5)
-
-
-@pytest.fixture
-def exact(loaded: tuple[PreTrainedModel, Any], doubled: PreTrainedModel) -> Iterator[Subject]:
-    with pytest.MonkeyPatch.context() as patch:
-        _round_nowhere(patch)
-        written = plain.Llama(doubled.state_dict(), doubled.config)
-        yield Subject(doubled, loaded[1], written, plain.eager(doubled), 1e-10)
-    call._eager_function.cache_clear()
-
-
-@pytest.fixture(scope="session")
-def doubled(loaded: tuple[PreTrainedModel, Any]) -> PreTrainedModel:
-    model = copy.deepcopy(loaded[0]).double()
+def doubled(real: Subject) -> Subject:
+    model = copy.deepcopy(real.model).double()
     prepare(model)
-    return model
+    return Subject(model, real.tokenizer, plain.Llama(model.state_dict(), model.config), 1e-10)
+
+
+@pytest.fixture(params=["real", "exact"])
+def subject(request: pytest.FixtureRequest, real: Subject, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
+    if request.param == "real":
+        yield real
+        return
+    found = request.getfixturevalue("doubled")
+    _round_nowhere(monkeypatch)
+    yield found
+    monkeypatch.undo()
+    call._eager_function.cache_clear()
 
 
 def _round_nowhere(patch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,19 @@
-"""Knockouts and head ablations of SmolLM2, as in notebooks 01 and 02, against hooks and attention written out."""
+"""Knockouts and head ablations of SmolLM2, as in notebooks 01 and 02, against the reference."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.real_model import plain
-from tests.real_model.conftest import NAME, Subject
+from tests.real_model.conftest import Subject
 from util.figures.forerunner_heads import cuts, measure
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
-from util.study.model import Model
 from util.study.study import Study
 
 HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]
@@ -25,73 +23,63 @@ LABELS = ("A", "lexicographer")  # one token, and several
 TASK, K, ITEMS, SEED = "wordseq1", 2, 2, 42
 
 
-def by_layer(heads: Sequence[plain.Head]) -> dict[int, list[int]]:
-    return {layer: [head for at, head in heads if at == layer] for layer, _ in heads}
-
-
-def ids_of(subject: Subject, text: str) -> Tensor:
-    return subject.tokenizer(text, return_tensors="pt").input_ids
-
-
-@pytest.fixture
-def prompts() -> tuple[list[Any], list[Any]]:
-    """The prompts to answer and those of the reference, which are longer."""
-    task = classification.relabelled(classification.task(TASK), LABELS)
-    return classification.prompts(task, K, SEED, ITEMS), staicc_prompts("financial_phrasebank", 4)[:REFERENCE]
+def averaged(rows: Sequence[Tensor]) -> Tensor:
+    """The mean at each position [T, ...] of prompts [T', ...], of those that reach it."""
+    return nn.utils.rnn.pad_sequence([*rows], padding_value=torch.nan).nanmean(1)
 
 
 def means(subject: Subject, texts: Sequence[str]) -> dict[str, dict[int, Tensor]]:
     """What stands for heads under each mode, by layer [T or 1, H, d], by plain loops over the reference's prompts."""
-    runs = [ids_of(subject, text) for text in texts]
-    z = [plain.outputs(subject.twin, ids) for ids in runs]
-    inputs = [plain.inputs_of_attention(subject.twin, ids) for ids in runs]
-    longest, found = max(ids.shape[1] for ids in runs), {mode: {} for mode in MODES}  # type: int, dict[str, Any]
+    z, inputs = [], []
+    for text in texts:
+        z.append(plain.observed(subject.llama, subject.ids(text))[1][:, 0].transpose(1, 2))  # [L, T, H, d]
+        inputs.append({layer: h[0] for layer, h in subject.llama.inputs.items()})
+    found: dict[str, dict[int, Tensor]] = {mode: {} for mode in MODES}
     for layer in {layer for layer, _ in HEADS}:
-        found["zero"][layer] = torch.zeros_like(z[0][layer][0, :1])
-        found["mean"][layer] = torch.cat([each[layer][0, 8:] for each in z]).mean(0, keepdim=True)
-        for mode, kept in (("mean_pos", z), ("input_mean", inputs)):
-            at = [[each[layer][0, t] for each in kept if t < each[layer].shape[1]] for t in range(longest)]
-            found[mode][layer] = torch.stack([torch.stack(rows).mean(0) for rows in at])
-        q, k, v = subject.written_out.read(layer, found["input_mean"][layer][None])
+        found["zero"][layer] = torch.zeros_like(z[0][layer, :1])
+        found["mean"][layer] = torch.cat([heads[layer, 8:] for heads in z]).mean(0, keepdim=True)
+        found["mean_pos"][layer] = averaged([heads[layer] for heads in z])
+        q, k, v = subject.llama.read(layer, averaged([h[layer] for h in inputs])[None])
         found["input_mean"][layer] = plain.attention(q, k, v)[0].transpose(0, 1)
     return found
 
 
-def said(logits: Tensor, ids: Tensor, start: int) -> Tensor:
+def log_probability(logits: Tensor, ids: Tensor, start: int) -> Tensor:
     """The log-probability of the tokens from `start` on, their sum."""
     return sum(logits[0, t - 1].double().log_softmax(0)[ids[0, t]] for t in range(start, ids.shape[1]))  # type: ignore[return-value]
 
 
-def test_ablated_and_knocked_out_heads_answer_as_under_hooks(
-    real: Subject, prompts: tuple[list[Any], list[Any]], tmp_path: Path
-) -> None:
+def test_ablated_and_knocked_out_heads_answer_as_the_reference(real: Subject, tmp_path: Path) -> None:
     study = TaskStudy(
-        Model.given(*real.pair, NAME), TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc",
+        real.given, TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc",
         reference_prompts=REFERENCE, folder=tmp_path,
     )  # fmt: skip
     edits = {"whole": WHOLE, "knocked out": Edit.knock_out(HEADS), "knocked out everywhere": Edit.knock_out(EVERY)}
     edits |= {mode: Edit.ablate(HEADS, mode) for mode in MODES}
     ours = study.answers(edits)
-    stand_ins = means(real, [prompt.text for prompt in prompts[1]])
+    stand_ins = means(real, [prompt.text for prompt in staicc_prompts("financial_phrasebank", 4)[:REFERENCE]])
+    prompts = classification.prompts(classification.relabelled(classification.task(TASK), LABELS), K, SEED, ITEMS)
     theirs: dict[str, list[Tensor]] = {name: [] for name in edits}
-    for prompt in prompts[0]:
-        start = ids_of(real, prompt.text).shape[1]
+    for prompt in prompts:
+        start = real.ids(prompt.text).shape[1]
         cells = {0: [(int(q), int(k)) for q, k in induction_pattern.cells(prompt, real.tokenizer)]}
         assert cells[0]
         for label in prompt.labels:
-            ids = ids_of(real, f"{prompt.text}{label}")
+            ids = real.ids(f"{prompt.text}{label}")
             for name, attend in (
                 ("whole", None),
-                ("knocked out", plain.cut(cells, by_layer(HEADS))),
-                ("knocked out everywhere", plain.cut(cells, by_layer(EVERY))),
+                ("knocked out", plain.cut(cells, HEADS)),
+                ("knocked out everywhere", plain.cut(cells, EVERY)),
             ):
-                theirs[name].append(said(real.written_out(ids[:, :-1], attend), ids, start))
+                theirs[name].append(log_probability(real.llama(ids[:, :-1], attend), ids, start))
             for mode in MODES:
 
                 def value(layer: int, head: int, own: Tensor, mode: str = mode) -> Tensor:
                     return stand_ins[mode][layer][: own.shape[1], head].expand_as(own)
 
-                theirs[mode].append(said(plain.with_heads(real.twin, ids[:, :-1], HEADS, value), ids, start))
+                theirs[mode].append(
+                    log_probability(plain.with_heads(real.llama, ids[:, :-1], HEADS, value), ids, start)
+                )
     for name, found in theirs.items():
         real.check(f"{name}: log-probabilities of labels", ours[name].log_prob.flatten(), torch.stack(found))
         assert name == "whole" or float((torch.stack(found) - torch.stack(theirs["whole"])).abs().max()) > 1e-3
@@ -109,20 +97,20 @@ def places(subject: Subject, prompt: Any) -> tuple[Tensor, list[int], list[list[
 
 def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject, tmp_path: Path) -> None:
     conditions = [cuts.WHOLE, cuts.Condition("si_to_yi"), cuts.Condition("yi_to_sq", (0.0, 0.5))]
-    study = Study("forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=tmp_path)
+    study = Study("forerunner_heads", real.given, untrained_control=False, folder=tmp_path)
     answers = measure.answers(study, measure.Data("glue_sst2", 3, 2, 0), conditions)
     prompts = staicc_prompts("glue_sst2", 3)[:2]
-    words = [int(ids_of(real, f" {word}")[0, 0]) for word in prompts[0].labels]
-    assert all(ids_of(real, f" {word}").shape[1] == 1 for word in prompts[0].labels)
+    words = [int(real.ids(f" {word}")[0, 0]) for word in prompts[0].labels]
+    assert all(real.ids(f" {word}").shape[1] == 1 for word in prompts[0].labels)
     theirs: dict[Any, list[Tensor]] = {condition: [] for condition in conditions}
     for prompt in prompts:
         ids, s, y = places(real, prompt)
         reads = {0: [(t, s[i]) for i, label in enumerate(y) for t in label]}
         asks = {0: [(s[-1], t) for label in y for t in label]}
-        theirs[conditions[0]].append(real.written_out(ids)[0, -1])
-        theirs[conditions[1]].append(real.written_out(ids, plain.cut(reads, by_layer(EVERY)))[0, -1])
-        early = {layer: [*range(9)] for layer in range(15)}
-        theirs[conditions[2]].append(real.written_out(ids, plain.cut(asks, early))[0, -1])
+        theirs[conditions[0]].append(real.llama(ids)[0, -1])
+        theirs[conditions[1]].append(real.llama(ids, plain.cut(reads, EVERY))[0, -1])
+        early = [(layer, head) for layer, head in EVERY if layer < 15]
+        theirs[conditions[2]].append(real.llama(ids, plain.cut(asks, early))[0, -1])
     for condition, logits in theirs.items():
         expected = torch.stack(logits).double().log_softmax(1)[:, words]
         # a log-probability is a difference of logits, and no more exact than these

@@ -1,11 +1,9 @@
-"""The map of all single-head patches and direct effects of SmolLM2 against hooks, one whole forward pass for each."""
+"""The map of all single-head patches and direct effects of SmolLM2: one forward pass of the reference for each head."""
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -15,23 +13,21 @@ from util.figures.ioi_patching import measure
 from util.figures.ioi_patching.show import EXAMPLE
 from util.scores.paths import path_effects
 
-BASE, SOURCE = EXAMPLE
-
 
 class Pair(NamedTuple):
     base: Tensor
     source: Tensor
     answers: Tensor
     first: int
+    plain: Tensor  # the logit difference of the base run
 
-
-def pair_of(subject: Subject) -> Pair:
-    """The project's pair as tokens, by plain tokenizer calls."""
-    base, source = (subject.tokenizer(text, return_tensors="pt").input_ids for text in (BASE, SOURCE))
-    mike, emma = (subject.tokenizer(f" {name}").input_ids for name in ("Mike", "Emma"))
-    assert len(mike) == len(emma) == 1 and base.shape == source.shape
-    (first,) = (base != source)[0].nonzero()[:, 0].tolist()
-    return Pair(base, source, torch.tensor([[*mike, *emma]]), first)
+    @classmethod
+    def of(cls, subject: Subject) -> "Pair":
+        """The project's pair as tokens, by plain tokenizer calls."""
+        base, source = map(subject.ids, EXAMPLE)
+        answers = torch.cat([subject.ids(f" {name}") for name in ("Mike", "Emma")], 1)
+        (first,) = (base != source)[0].nonzero()[:, 0].tolist()
+        return cls(base, source, answers, first, difference(subject.llama(base), answers))
 
 
 def some_heads(count: int, what: str) -> list[plain.Head]:
@@ -44,60 +40,52 @@ def difference(logits: Tensor, answers: Tensor) -> Tensor:
     return logits[:, -1].gather(1, answers) @ torch.tensor([1.0, -1.0], dtype=logits.dtype)
 
 
-@pytest.fixture(params=["real", "exact"])
-def subject(request: Any) -> Iterator[Subject]:
-    return request.getfixturevalue(request.param)
+def strongest(effects: Any) -> plain.Head:
+    layer, head = np.unravel_index(np.abs(effects).argmax(), effects.shape)
+    return int(layer), int(head)
 
 
-def test_the_patch_map_is_that_of_hooks(subject: Subject) -> None:
-    pair = pair_of(subject)
-    ours, base = measure.patch_map(
-        subject.model, pair.base, measure.heads_of(subject.model, pair.source), pair.answers, pair.first
-    )
+def test_the_patch_map(subject: Subject) -> None:
+    pair, llama = Pair.of(subject), subject.llama
+    heads = measure.heads_of(subject.model, pair.source)
+    ours, base = measure.patch_map(subject.model, pair.base, heads, pair.answers, pair.first)
     assert ours.shape == (1, 30, 9)
-    z = plain.outputs(subject.twin, pair.source)
-    plainly = difference(subject.twin(pair.base, use_cache=False).logits, pair.answers)
-    strongest = np.unravel_index(np.abs(ours[0] - base[0]).argmax(), ours[0].shape)
-    chosen = [*some_heads(12, "patch map"), (int(strongest[0]), int(strongest[1]))]
-    theirs = []
-    for layer, head in chosen:
+    z = plain.observed(llama, pair.source)[1]
 
-        def value(layer: int, head: int, own: Tensor) -> Tensor:
-            return torch.cat([own[:, : pair.first], z[layer][:, pair.first :, head]], dim=1)
+    def value(layer: int, head: int, own: Tensor) -> Tensor:
+        return torch.cat([own[:, : pair.first], z[layer, :, head, pair.first :]], dim=1)
 
-        theirs.append(difference(plain.with_heads(subject.twin, pair.base, [(layer, head)], value), pair.answers))
-    subject.check("base run", base, plainly)
-    change = torch.cat(theirs) - plainly
-    subject.check("patched heads", [ours[0, *head] for head in chosen] - base[0], change, float(plainly.abs().max()))
-    assert float(change.abs().max()) > 0.1 * float(plainly.abs())  # the strongest head carries something
+    chosen = [*some_heads(12, "patch map"), strongest(ours[0] - base[0])]
+    theirs = [difference(plain.with_heads(llama, pair.base, [head], value), pair.answers) for head in chosen]
+    subject.check("base run", base, pair.plain)
+    change, scale = torch.cat(theirs) - pair.plain, float(pair.plain.abs().max())
+    subject.check("patched heads", [ours[0, *head] for head in chosen] - base[0], change, scale)
+    assert float(change.abs().max()) > 0.1 * scale  # the strongest head carries something
 
 
-def test_direct_effects_are_those_of_freezing_what_comes_later(subject: Subject) -> None:
-    pair = pair_of(subject)
+def test_direct_effects_reach_the_logits_alone(subject: Subject) -> None:
+    pair, llama = Pair.of(subject), subject.llama
     z, other = measure.heads_of(subject.model, pair.base), measure.heads_of(subject.model, pair.source)
     ours = measure.direct_map(subject.model, pair.base, z, other, pair.answers)[0]
-    plainly = difference(subject.twin(pair.base, use_cache=False).logits, pair.answers)
-    base, source = (plain.outputs(subject.twin, ids) for ids in (pair.base, pair.source))
-    strongest = np.unravel_index(np.abs(ours).argmax(), ours.shape)
-    chosen = [*some_heads(6, "direct"), (29, 4), (int(strongest[0]), int(strongest[1]))]
+    base, source = (plain.observed(llama, ids)[1] for ids in (pair.base, pair.source))
+    chosen = [*some_heads(6, "direct"), (29, 4), strongest(ours)]
     theirs = []
     for layer, head in chosen:
-        changed = torch.cat([base[layer][:, :-1, head], source[layer][:, -1:, head]], dim=1)
-        theirs.append(difference(plain.with_frozen_rest(subject.twin, pair.base, (layer, head), changed), pair.answers))
-    change = torch.cat(theirs) - plainly
-    subject.check("direct effects", [ours[head] for head in chosen], change, float(plainly.abs().max()))
-    assert float(change.abs().max()) > 1e-3 * float(plainly.abs())
+        change = torch.zeros_like(base[layer, :, head])
+        change[:, -1] = (source - base)[layer, :, head, -1]
+        theirs.append(difference(llama.with_written(pair.base, (layer, head), change), pair.answers) - pair.plain)
+    scale = float(pair.plain.abs().max())
+    subject.check("direct effects", [ours[head] for head in chosen], torch.cat(theirs), scale)
+    assert float(torch.cat(theirs).abs().max()) > 1e-3 * scale
 
 
 def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Subject) -> None:
     """Both runs written out: heads frozen but the sender, then one state of a receiver as the first run made it."""
-    pair, llama = pair_of(subject), subject.written_out
+    pair, llama = Pair.of(subject), subject.llama
     members: list[plain.Head] = [(17, 4), (20, 0), (23, 3), (23, 7), (24, 4), (29, 1)]
     ours = path_effects(subject.model, pair.base, pair.source, pair.answers, members)
-    base, source = written(llama, pair.base), written(llama, pair.source)
-    plainly = difference(llama(pair.base), pair.answers)
-    scale, direct, edges = float(plainly.abs().max()), [], []
-    found = []
+    base, source = (plain.observed(llama, ids)[1] for ids in (pair.base, pair.source))
+    scale, direct, edges, found = float(pair.plain.abs().max()), [], [], []
     for row, sender in enumerate(members):
         heard: dict[int, tuple[Tensor, ...]] = {}
 
@@ -110,7 +98,7 @@ def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Sub
                 z[:, sender[1]] = source[layer][:, sender[1]]
             return z
 
-        direct.append(difference(llama(pair.base, frozen), pair.answers) - plainly)
+        direct.append(difference(llama(pair.base, frozen), pair.answers) - pair.plain)
         for column, receiver in enumerate(members):
             if receiver[0] <= sender[0]:
                 continue
@@ -126,20 +114,8 @@ def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Sub
                         z[:, to[1]] = plain.attention(*mixed)[:, to[1]]
                     return z
 
-                edges.append(difference(llama(pair.base, hears), pair.answers) - plainly)
+                edges.append(difference(llama(pair.base, hears), pair.answers) - pair.plain)
                 found.append(ours.edges[:, row, column, channel])
     subject.check("direct paths", ours.direct.T, torch.stack(direct), scale)
     subject.check("paths", torch.stack(found), torch.stack(edges), scale)
     assert float(torch.stack(edges).abs().max()) > 0.05 * scale  # some tell something
-
-
-def written(llama: plain.Llama, ids: Tensor) -> dict[int, Tensor]:
-    """The outputs z [B, H, T, d] of all heads, by layer."""
-    kept: dict[int, Tensor] = {}
-
-    def attend(layer: int, *states: Tensor) -> Tensor:
-        kept[layer] = plain.attention(*states)
-        return kept[layer].clone()
-
-    llama(ids, attend)
-    return kept

@@ -1,23 +1,20 @@
-"""Numbers that are committed for SmolLM2, data/values/smollm2/, measured again: 20 of each array, chosen by a hash.
+"""Numbers that are committed for SmolLM2, data/values/smollm2/, measured again by the reference.
 
-By hooks and eager attention where one pass is enough (`plain`), otherwise by a direct call of the suite. What is a mean
-over hundreds of prompts would take as long as the notebook did, and is not measured again.
+These are the maps of induction scores, and 20 heads of the IOI pair. What is a mean over hundreds of prompts would take
+as long as the notebook did, and is not measured again.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
+from tests.real_model.test_real_patches import some_heads
 from util import paths
 from util.figures.induction_scores.measure import head_attribution
 from util.load_model_and_data import untrained_twin
@@ -25,194 +22,80 @@ from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
 from util.show import files
 
-CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals
-SCALE = {"patched": "scores", "permuted": "scores"}  # changes are as exact as the logit differences that change
-NOT_AGAIN = ("untrained",)  # of 128 prompts on another model
-FOLDER = paths.root() / "data" / "values" / paths.model_folder(NAME)
-
-Place = tuple[str | int, ...]
-Again = Callable[[Place], float]  # where in an array -> the number measured again
-Figure = tuple[str, dict[str, Any], dict[str, Again]]  # stem, values, what measures them again
-
-# ------------------------------------------------------------------------------------------------ arrays and cells
 
 
-def numbers(stored: Any) -> list[Place]:
-    """Where the numbers of an array, a list of lists or a dictionary of those are."""
-    if isinstance(stored, dict):
-        return [(key, *rest) for key, value in stored.items() for rest in numbers(value)]
-    if isinstance(stored, list):
-        return [(i, *rest) for i, value in enumerate(stored) for rest in numbers(value)]
-    return [()] if isinstance(stored, int | float) and not isinstance(stored, bool) else []
+def stored(stem: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The committed values of a figure, and their request."""
+    values = files.read_values(paths.root() / "data" / "values" / paths.model_folder(NAME) / f"{stem}.json")
+    assert (values["request"]["model"], values["request"]["figure"]) == (NAME, stem)
+    return values, values["request"]
 
 
-def drawn(stored: Any, what: str) -> list[Place]:
-    """CELLS of them, chosen by a hash of the array's name and the place."""
-    return sorted(numbers(stored), key=lambda place: hashlib.sha256(f"{what} {place}".encode()).hexdigest())[:CELLS]
+def check(what: str, mine: Any, theirs: Any, scale: float = 0.0) -> None:
+    ours, committed = np.asarray(mine, float), np.asarray(theirs, float)
+    assert ours.shape == committed.shape
+    gap, largest = float(np.abs(ours - committed).max()), scale or float(np.abs(committed).max())
+    print(f"{what}: largest difference {gap:.1e} of {largest:.3g}")
+    assert gap <= 1e-5 * largest + ROUNDED, f"{what}: largest difference {gap:.2e} of {largest:.3g}"
 
 
-def at(stored: Any, place: Place) -> Any:
-    for step in place:
-        stored = stored[step]
-    return stored
+def scores(llama: plain.Llama, drawn: Sequences, *heads_out: plain.Head) -> dict[str, Tensor]:
+    """Mean scores [L, H] by name, read off attention matrices; heads_out: heads whose outputs are 0."""
+    start, total = drawn.bos + drawn.length, torch.zeros(4, llama.layers, llama.heads, dtype=torch.float64)
+    for row in torch.from_numpy(drawn.ids):
+        weights = plain.observed(llama, row[None], plain.replaced(heads_out, lambda *given: 0 * given[2]))[0][:, 0]
+        same = (row[:, None] == row).tril(-1)
+        same[:, : drawn.bos] = False
+        first = torch.zeros_like(same)
+        first[:, 0] = True
+        before = torch.ones_like(same).tril(-1) & ~torch.ones_like(same).tril(-2)
+        cells = torch.stack([same.roll(1, 1), same, before, first])[:, start:].double()
+        total += torch.einsum("lhqk,nqk->nlh", weights[:, :, start:].double(), cells) / (len(row) - start)
+    return dict(
+        zip(("prefix", "duplicate token", "previous token", "first token (BOS)"), total / len(drawn.ids), strict=True)
+    )
 
 
-# ------------------------------------------------------------------------------------------------ induction_scores
-
-
-def sequences(real: Subject, request: dict[str, Any]) -> Sequences:
+def test_committed_induction_scores(real: Subject) -> None:
+    values, request = stored("induction_scores")
     seeds = range(request["seed"], request["seed"] + request["sequences"])
-    return repeated_sequences(real.tokenizer, request["length"], request["copies"], seeds, request["bos"])
-
-
-def eager_scores(twin: Any, found: Sequences) -> dict[str, np.ndarray]:
-    """Mean scores [L, H] by name, read off eager attention matrices."""
-    total: dict[str, Any] = dict.fromkeys(("prefix", "previous token", "duplicate token", "first token (BOS)"), 0.0)
-    start = found.bos + found.length
-    for row in found.ids.tolist():
-        with torch.no_grad():
-            weights = torch.stack(twin(torch.tensor([row]), use_cache=False, output_attentions=True).attentions)[:, 0]
-        cells: dict[str, list[tuple[int, int]]] = {name: [] for name in total}
-        for query in range(start, len(row)):
-            keys = range(found.bos, query)
-            cells["prefix"] += [(query, key + 1) for key in keys if row[key] == row[query]]
-            cells["duplicate token"] += [(query, key) for key in keys if row[key] == row[query]]
-            cells["previous token"].append((query, query - 1))
-            cells["first token (BOS)"].append((query, 0))
-        for name, chosen in cells.items():
-            queries, keys_ = torch.tensor(chosen).T
-            total[name] = total[name] + weights[:, :, queries, keys_].double().sum(-1) / (len(row) - start)
-    return {name: np.asarray(value / len(found.ids)) for name, value in total.items()}
-
-
-def again_induction(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
-    request = stored["request"]
-
-    @cache
-    def attention() -> dict[str, np.ndarray]:
-        return eager_scores(real.twin, sequences(real, request))
-
-    @cache
-    def untrained() -> np.ndarray:
-        return eager_scores(plain.eager(untrained_twin(real.model, 0)), sequences(real, request))["prefix"]
-
-    @cache
-    def direct() -> np.ndarray:
-        return head_attribution(real.model, sequences(real, request)).mean(0)
-
-    def companion(place: Place) -> float:
-        name, *head = place
-        values = direct() if name == "attribution" else attention()[str(name)]
-        return float(values[tuple(map(int, head))])
-
-    @cache
-    def without(heads: tuple[plain.Head, ...]) -> np.ndarray:
-        layers: dict[int, list[int]] = {}
-        for layer, head in heads:
-            layers.setdefault(layer, []).append(head)
-        with plain.heads(real.twin, {layer: zeroed(own) for layer, own in layers.items()}):
-            return eager_scores(real.twin, sequences(real, request))["prefix"]
-
-    def mechanism(place: Place) -> float:
-        makers = tuple((layer, head) for layer, head in stored["mechanism"]["previous_token_heads"])
-        layer, head = stored["chosen"][place[0]]
-        return float(without(makers)[layer, head])
-
+    drawn = repeated_sequences(real.tokenizer, request["length"], request["copies"], seeds, request["bos"])
+    found = scores(real.llama, drawn)
+    check("scores", found.pop("prefix"), values["scores"]["mean"])
+    for name, mean in (found | {"attribution": head_attribution(real.model, drawn).mean(0)}).items():
+        check(name, mean, values["companions"][name])
+    fresh = untrained_twin(real.model, 0)
+    untrained = scores(plain.Llama(fresh.state_dict(), fresh.config), drawn)["prefix"]
+    check("untrained", untrained, values["scores"]["untrained"])
     uniform = uniform_prefix_matching(request["length"], request["copies"], request["bos"])
-    return {
-        "scores/mean": lambda place: float(attention()["prefix"][place]),  # type: ignore[index]
-        "scores/untrained": lambda place: float(untrained()[place]),  # type: ignore[index]
-        "scores/uniform": lambda place: uniform,
-        "companions": companion,
-        "mechanism/scores/previous-token heads out": mechanism,
-    }
+    check("uniform", uniform, values["scores"]["uniform"])
+    mechanism = values["mechanism"]
+    without = scores(real.llama, drawn, *map(tuple, mechanism["previous_token_heads"]))["prefix"]
+    left = [without[layer, head] for layer, head in values["chosen"]]
+    check("previous-token heads out", left, mechanism["scores"]["previous-token heads out"])
 
 
-def zeroed(heads: list[int]) -> plain.Edit:
-    def edit(z: Tensor) -> Tensor:
-        z[:, :, heads] = 0
-        return z
-
-    return edit
-
-
-# ------------------------------------------------------------------------------------------------ ioi_patching
-
-
-def again_ioi(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
-    request = stored["request"]
-    base, source = (real.tokenizer(text, return_tensors="pt").input_ids for text in request["texts"])
-    answer, other = (real.tokenizer(f" {name}").input_ids[0] for name in request["names"])
-    first = int((base != source)[0].nonzero()[0])
+def test_committed_patches_of_the_ioi_pair(real: Subject) -> None:
+    values, request = stored("ioi_patching")
+    base, source = map(real.ids, request["texts"])
+    answer, other = (int(real.ids(f" {name}")[0, 0]) for name in request["names"])
+    first, z = int((base != source)[0].nonzero()[0]), plain.observed(real.llama, source)[1]
 
     def difference(logits: Tensor) -> float:
         return float(logits[0, -1, answer] - logits[0, -1, other])
 
-    @cache
-    def run(which: str) -> tuple[float, dict[int, Tensor]]:
-        ids = base if which == "base" else source
-        with torch.no_grad():
-            return difference(real.twin(ids, use_cache=False).logits), plain.outputs(real.twin, ids)
+    def patched(layer: int, head: int, own: Tensor) -> Tensor:
+        return torch.cat([own[:, :first], z[layer, :, head, first:]], dim=1)
 
-    def patched(place: Place) -> float:
-        def value(layer: int, head: int, own: Tensor) -> Tensor:
-            return torch.cat([own[:, :first], run("source")[1][layer][:, first:, head]], dim=1)
+    def permuted(layer: int, head: int, own: Tensor) -> Tensor:
+        order = np.random.default_rng((request["seed"], layer, head)).permutation(own.numel())  # tokens, dimensions
+        return own.flatten()[torch.from_numpy(order)].view_as(own)
 
-        return difference(plain.with_heads(real.twin, base, [place], value)) - run("base")[0]  # type: ignore[list-item]
-
-    def permuted(place: Place) -> float:
-        def value(layer: int, head: int, own: Tensor) -> Tensor:
-            flat = own[0].flatten()  # tokens, then dimensions
-            order = np.random.default_rng((request["seed"], layer, head)).permutation(len(flat))
-            return flat[torch.from_numpy(order)].view_as(own)
-
-        return difference(plain.with_heads(real.twin, base, [place], value)) - run("base")[0]  # type: ignore[list-item]
-
-    return {
-        "scores": lambda place: run(("base", "source")[int(place[0])])[0],
-        "patched": patched,
-        "permuted": permuted,
-    }
-
-
-# ------------------------------------------------------------------------------------------------ forerunner_heads
-
-
-# ------------------------------------------------------------------------------------------------ the comparison
-
-AGAIN: dict[str, Callable[..., dict[str, Again]]] = {
-    "induction_scores": again_induction,
-    "ioi_patching": again_ioi,
-}
-
-
-def stored_values(stem: str) -> dict[str, Any]:
-    file = FOLDER / f"{stem}.json"
-    if not file.exists():
-        pytest.skip(f"{file.relative_to(paths.root())} is not there: `make figures MODEL={NAME}` writes it")
-    values = files.read_values(file)
-    assert values["request"]["model"] == NAME and (values["request"].get("figure") or values["request"]["stem"]) == stem
-    return values
-
-
-@pytest.fixture(scope="module", params=sorted(AGAIN))
-def figure(request: Any, real: Subject) -> Figure:
-    values = stored_values(request.param)
-    return request.param, values, AGAIN[request.param](real, values)
-
-
-def test_stored_numbers_are_measured_again(figure: Figure) -> None:
-    stem, values, rules = figure
-    for name, measure in rules.items():
-        array = at(values, tuple(name.split("/")))
-        if isinstance(array, dict):
-            array = {key: value for key, value in array.items() if key not in NOT_AGAIN}
-        places = drawn(array, f"{stem} {name}")
-        mine = np.array([measure(place) for place in places])
-        theirs = np.array([at(array, place) for place in places], float)
-        assert len(places) == min(CELLS, len(numbers(array))) > 0
-        scale = at(values, tuple(SCALE.get(name, name).split("/")))
-        gap, largest = float(np.abs(mine - theirs).max()), max(abs(at(scale, place)) for place in numbers(scale))
-        print(f"{stem}, {name}: {len(places)} cells, largest difference {gap:.1e} of {largest:.3g}")
-        assert gap <= 1e-5 * largest + ROUNDED, f"{stem}, {name}: largest difference {gap:.2e} of {largest:.3g}"
+    runs = [difference(real.llama(ids)) for ids in (base, source)]
+    check("scores", runs, values["scores"])
+    heads = some_heads(20, "committed")
+    for name, value in (("patched", patched), ("permuted", permuted)):
+        changes = [difference(plain.with_heads(real.llama, base, [head], value)) - runs[0] for head in heads]
+        # changes are as exact as the logit differences that change
+        check(name, changes, [values[name][layer][head] for layer, head in heads], max(map(abs, runs)))

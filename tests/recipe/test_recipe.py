@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -53,37 +53,24 @@ def test_planted_duplicates_share_a_fragment():
     assert not texts.fragments("the cat sat down") & known
 
 
+def word_runs(text: str) -> list[str]:
+    """A text's words in one, and every eight of them in a row."""
+    words = re.findall(r"\w+", text.lower())
+    return [" ".join(words), *(" ".join(words[i : i + 8]) for i in range(len(words) - 7))]
+
+
 def test_clean_pools_share_nothing_with_any_query_and_the_card_has_their_sizes():
     queries = [text for name in texts.DATA_SETS for text, _ in texts.load(name).queries]
     assert len(queries) == 5120
-    forbidden = {run for text in queries for run in _word_runs(text)}
+    forbidden = {run for text in queries for run in word_runs(text)}
     card = (embedded.home() / "README.md").read_text()
     for name in texts.DATA_SETS:
-        pool = texts.clean_pool(name)
-        use = "yes" if name in texts.TRAINED_ON else "tokenizer only"
+        pool, use = texts.clean_pool(name), "yes" if name in texts.TRAINED_ON else "tokenizer only"
         assert f"| {name} | {len(texts.load(name).pool)} | {len(pool)} | {use} |" in card
-        assert not any(run in forbidden for text, _ in pool[::4] for run in _word_runs(text))
-
-
-def _word_runs(text: str) -> list[str]:
-    found = "".join(character if character.isalnum() or character == "_" else " " for character in text.lower()).split()
-    return [" ".join(found), *(" ".join(found[i : i + 8]) for i in range(len(found) - 7))]
+        assert not any(run in forbidden for text, _ in pool[::4] for run in word_runs(text))
 
 
 # --- the corpus ------------------------------------------------------------------------------------------------------
-
-
-def test_corpus_is_determined_by_the_seed(corpus):
-    streams = ("repeats", "maps", "long_maps", "words", "pairs", "ioi", "recurring", "relabelled", "episodes")
-    assert {stream for stage in train.RECIPE for stream in stage.shares} == {*streams}
-    shares = dict.fromkeys(streams, 1 / len(streams))
-    one, again, other = (corpus.batch(np.random.default_rng(seed), shares, 18, 96) for seed in (5, 5, 6))
-    assert one[0].shape == one[1].shape == (18, 96)
-    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
-    assert not np.array_equal(one[0], other[0])
-    assert one[1].sum() == pytest.approx(1, abs=1e-5)
-    assert (one[0][:, 0] == texts.BOS_ID).all()
-    assert not (one[0][:, 1:] == texts.BOS_ID).any()
 
 
 def test_word_pairs_are_one_task_a_row_and_none_is_held_out(corpus, tokenizer):
@@ -123,18 +110,15 @@ def test_ioi_answers_are_right_and_held_out_names_never_meet(corpus, tokenizer, 
 @pytest.mark.parametrize("keep", [(0, 2), (2, 3), (0, 1)])
 def test_growing_leaves_logits_bit_equal(keep):
     small = train.new_model(2, seed=1).eval()
-    before = copy.deepcopy(small.state_dict())
     grown = train.grow(small, 4, keep, seed=2).eval()
     tokens = torch.randint(2, 4096, (2, 70), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(small(tokens).logits, grown(tokens).logits)
         wider = train.grow(small, 4, keep, seed=2, heads=8).eval()
         torch.testing.assert_close(wider.double()(tokens).logits, small.double()(tokens).logits, atol=1e-12, rtol=0)
-    assert len(grown.model.layers) == 4
-    assert wider.config.num_attention_heads == 8
-    new = grown.model.layers[next(i for i in range(4) if i not in keep)]
+    new = next(layer for number, layer in enumerate(grown.model.layers) if number not in keep)
+    assert len(grown.model.layers) == 4 and wider.config.num_attention_heads == 8
     assert new.self_attn.q_proj.weight.abs().sum() > 0
-    assert all(torch.equal(before[name], value) for name, value in train.new_model(2, seed=1).state_dict().items())
 
 
 @pytest.mark.parametrize("length", [5, 64, 150])
@@ -167,46 +151,27 @@ def test_twenty_steps_are_the_first_of_the_committed_weights(tokenizer):
 def test_all_stages_train_and_the_seed_decides(corpus):
     recipe = [replace(stage, tokens=2 * 16 * 64, rows=16, length=64) for stage in train.RECIPE]
     (model, losses), (again, same), (_, other) = (train.train(corpus, seed, recipe) for seed in (3, 3, 4))
-    assert len(losses) == 10 and np.isfinite(losses).all()
-    assert losses == same != other
-    states = model.state_dict(), again.state_dict()
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert len(losses) == 10 and np.isfinite(losses).all() and losses == same != other
+    states = again.state_dict()
+    assert all(torch.equal(states[key], weights) for key, weights in model.state_dict().items())
     assert len(model.model.layers) == 4 and model.config.num_attention_heads == 8
 
 
 # --- the card --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def pair():
-    return load_ICL_model("embedded", device="cpu", verbose=False)
-
-
-@pytest.fixture(scope="module")
-def card():
-    """The measured table of the model card: measure -> (n, value, interval, bar, met)."""
+def test_the_card_is_of_the_committed_model():
+    """The cheap rows, measured again as the card was; a model without a new card differs in most of them."""
     lines = (embedded.home() / "README.md").read_text().splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith(evaluate.HEADER.splitlines()[0]))
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start + 2 :] if line.startswith("| ")]
-    return {measure: tuple(others) for measure, *others in cells}
-
-
-def test_bars_are_met_but_for_random_label_words(card):
+    card = {measure: others for measure, *others in cells}  # measure -> n, value, interval, bar, met
     verdicts = {measure: met for measure, (*_, met, _, _) in card.items() if met}
-    assert len(verdicts) > 20
-    assert {measure for measure, met in verdicts.items() if met != "yes"} == {
-        f"StaICC, k = {k}, random label words: data sets above chance" for k in (4, 8)
-    }
-
-
-def test_the_card_is_of_the_committed_model(pair, card):
-    """The cheap rows, measured again as the card was; a model without a new card differs in most of them."""
-    rows = [
-        *evaluate.induction_rows(pair),
-        *evaluate.ioi_rows(pair),
-        *evaluate.word_pair_rows(pair),
-        *evaluate.word_sequence_rows(pair),
-    ]
+    missed = {f"StaICC, k = {k}, random label words: data sets above chance" for k in (4, 8)}
+    assert len(verdicts) > 20 and {measure for measure, met in verdicts.items() if met != "yes"} == missed
+    pair = load_ICL_model("embedded", device="cpu", verbose=False)
+    measures = (evaluate.induction_rows, evaluate.ioi_rows, evaluate.word_pair_rows, evaluate.word_sequence_rows)
+    rows = [row for measure in measures for row in measure(pair)]
     assert len(rows) == len(card) - 4
     for row in rows:
         n, value, _, bar, met, *_ = card[row.measure]

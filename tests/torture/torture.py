@@ -16,11 +16,11 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,63 +38,54 @@ ALLOWED = 1.2  # how much work a killed and resumed run may take, in undisturbed
 # ------------------------------------------------------------------------------------------------ the studies, small
 
 
-def toy(model: Model, folder: Path) -> None:
-    for seed in (0, 8, 16):  # a kill costs the part that it meets, and a study of one draw has three: a third each
-        study = Study("toy_induction_head", model, length=20, copies=3, sequences=8, seed=seed, folder=folder)
-        study.numbers("heads")
-        study.numbers("patterns")
+class Small(NamedTuple):
+    """A small study: the stem of its figure, its parts, and its settings, once for each draw."""
+
+    stem: str
+    parts: Sequence[str]
+    draws: Sequence[dict[str, Any]]
 
 
-def forerunner_heads(model: Model, folder: Path) -> None:
-    sizes = {"dataset": "agnews", "k": 1, "prompts": 16, "ablated": 8, "choice_prompts": 8, "grid_prompts": 8}
-    tasks = {"causal_datasets": ["agnews"], "causal_k": [1], "grid_datasets": ["sst5", "trec"]}
-    study = Study("forerunner_heads", model, **sizes, **tasks, untrained_control=False, folder=folder)
-    for part in ("counts", "specificity", "grid", "task", "ablation"):
-        study.numbers(part)
-
-
-def induction_scores(model: Model, folder: Path) -> None:
-    study = Study(
-        "induction_scores", model, tasks=["wordseq1", "repetition"], k=4, prompts=8, control_sets=2, sequences=2,
-        primary=3, folder=folder,
-    )  # fmt: skip
-    for part in ("scores", "pattern", "ablation"):
-        study.numbers(part)
-
-
-def ioi_patching(model: Model, folder: Path) -> None:
-    study = Study("ioi_patching", model, prompts=16, path_heads=4, folder=folder)
-    for part in ("p1", "population", "circuit", "paths"):
-        study.arrays(part)
-
-
-def edge_ablation(model: Model, folder: Path) -> None:
-    study = Study(
-        "edge_ablation", model, tasks=["capitalization", "present_past"], k=4, prompts=8, donor_seeds=[0, 1],
-        random_circuits=2, corruptions=[1, 2], folder=folder,
-    )  # fmt: skip
-    for part in ("circuits", "map", "windows"):
-        study.numbers(part)
-
-
-STUDIES: Mapping[str, Callable[[Model, Path], None]] = {
-    study.__name__: study for study in (toy, forerunner_heads, induction_scores, ioi_patching, edge_ablation)
-}
+STUDIES = {
+    # a kill costs the part that it meets, and a study of one draw has three: a third each
+    "toy": Small(
+        "toy_induction_head", ("heads", "patterns"),
+        [{"length": 20, "copies": 3, "sequences": 8, "seed": seed} for seed in (0, 8, 16)],
+    ),
+    "forerunner_heads": Small(
+        "forerunner_heads", ("counts", "specificity", "grid", "task", "ablation"),
+        [{"dataset": "agnews", "k": 1, "prompts": 16, "ablated": 8, "choice_prompts": 8, "grid_prompts": 8,
+          "causal_datasets": ["agnews"], "causal_k": [1], "grid_datasets": ["sst5", "trec"],
+          "untrained_control": False}],
+    ),
+    "induction_scores": Small(
+        "induction_scores", ("scores", "pattern", "ablation"),
+        [{"tasks": ["wordseq1", "repetition"], "k": 4, "prompts": 8, "control_sets": 2, "sequences": 2, "primary": 3}],
+    ),
+    "ioi_patching": Small(
+        "ioi_patching", ("p1", "population", "circuit", "paths"), [{"prompts": 16, "path_heads": 4}]
+    ),
+    "edge_ablation": Small(
+        "edge_ablation", ("circuits", "map", "windows"),
+        [{"tasks": ["capitalization", "present_past"], "k": 4, "prompts": 8, "donor_seeds": [0, 1],
+          "random_circuits": 2, "corruptions": [1, 2]}],
+    ),
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ kills
 
 
-def run(study: Callable[[Model, Path], None], folder: Path, seconds: float | None) -> tuple[int, float]:
+def run(name: str, folder: Path, seconds: float | None = None) -> tuple[int, float]:
     """Run a study in a process of its own; kill it after some seconds. Returns its work, and how long it took."""
     work = mmap.mmap(-1, 8)  # shared with the process, and there when it is killed
     started = time.monotonic()
     child = os.fork()
     if child == 0:
         try:
-            _measure(study, folder, work)
+            _measure(STUDIES[name], folder, work)
         except BaseException as error:
-            print(f"{study.__name__}: {error!r}", file=sys.stderr, flush=True)
+            print(f"{name}: {error!r}", file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
     if seconds is not None:
@@ -102,11 +93,11 @@ def run(study: Callable[[Model, Path], None], folder: Path, seconds: float | Non
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        raise RuntimeError(f"{study.__name__} failed")
+        raise RuntimeError(f"{name} failed")
     return struct.unpack("q", work[:8])[0], time.monotonic() - started
 
 
-def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap) -> None:
+def _measure(small: Small, folder: Path, work: mmap.mmap) -> None:
     done = 0
 
     def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -117,7 +108,11 @@ def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap
 
     torch.nn.modules.module.register_module_forward_pre_hook(count)
     forerunner.BLOCK, measure.PATCHED = 4, 128  # small studies have small blocks
-    study(Model("embedded", verbose=False), folder)
+    model = Model("embedded", verbose=False)
+    for settings in small.draws:
+        study = Study(small.stem, model, **settings, folder=folder)
+        for part in small.parts:
+            study.numbers(part)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -132,13 +127,12 @@ def contents(folder: Path) -> dict[str, str]:
 
 def kills(name: str, times: int, scratch: Path) -> dict[str, Any]:
     """Kill a study at random moments, each time once, and start it again. Returns the counts."""
-    study, draw = STUDIES[name], random.Random(name)
-    whole, seconds = run(study, scratch / name, None)
+    draw = random.Random(name)
+    whole, seconds = run(name, scratch / name)
     expected, ratios, wrong = contents(scratch / name), [], 0
     for number in range(times):
         folder = scratch / f"{name}-{number}"
-        before = run(study, folder, draw.uniform(0, seconds))[0]
-        after = run(study, folder, None)[0]
+        before, after = run(name, folder, draw.uniform(0, seconds))[0], run(name, folder)[0]
         wrong += contents(folder) != expected
         ratios.append((before + after) / whole)
     return {

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
-from tests.stored import FOLDERS
 from tests.stored import values as stored
 from util.figures.forerunner_heads import cuts, measure, numbers, show
 from util.show.part import drawn
@@ -136,7 +135,7 @@ def test_the_smallest_results_can_be_drawn():
         assert faults(picture(name, values)) == []
 
 
-@pytest.mark.parametrize("model", FOLDERS)
+@pytest.mark.parametrize("model", ["embedded", pytest.param("smollm2", marks=pytest.mark.slow)])
 def test_stored_values_are_drawn(model):
     for name, part in PARTS.items():
         if part.panels:

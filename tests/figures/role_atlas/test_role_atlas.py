@@ -200,6 +200,7 @@ def small(folder, **more):
     return model, Study("role_atlas", Model.given(model, tokenizer, "given:tiny"), folder=folder, **sizes)
 
 
+@pytest.mark.slow
 def test_a_model_of_another_shape_is_measured_and_kept(tmp_path):
     _, study = small(tmp_path, datasets="glue_sst2", ks=2, untrained_control=False)
     first = study.numbers("atlas")
@@ -219,7 +220,7 @@ def test_the_untrained_twin_is_asked_the_data_set_of_the_model(tmp_path, monkeyp
     assert twins == [{"word_prompts": 8, "datasets": "agnews", "ks": 4}]
 
 
-@pytest.mark.parametrize("lacking", [1, 4])
+@pytest.mark.parametrize("lacking", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_what_does_not_fit_is_left_out_and_the_other_roles_are_tested(lacking, tmp_path, monkeypatch):
     """Tasks that the tokenizer has no prompts of, and prompts that are longer than the context."""
     model, study = small(tmp_path, datasets="agnews", ks=4)
