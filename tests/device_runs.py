@@ -193,7 +193,7 @@ def label_scores(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
     cells = [np.array([(len(row) - 1, 2), (4, 2)]) for row in chosen]
     edits = {"knockout": knockouts(cells, {layer: [0, 1]}), "zero": replacements({layer: [0]}, {layer: 0.0})}
     found = {f"plain {name}": value for name, value in label_log_probs(model, plan, text=True).items()}
-    runs = BaseRuns(model, [layer])
+    runs = BaseRuns(model)
     for name, edit in edits.items():
         found[name] = label_log_probs(model, plan, edit, runs=runs)["log_prob"]
     found |= label_reads(model, plan)

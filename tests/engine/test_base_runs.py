@@ -39,7 +39,7 @@ def edits_of(layers):
 def test_every_bit_is_that_of_whole_passes(name):
     model = architectures.build(name, torch.float32)
     layers, plan = prepare(model).layers, planned()
-    runs, text_runs = BaseRuns(model, layers), BaseRuns(model, layers)
+    runs, text_runs = BaseRuns(model), BaseRuns(model)
     for title, attach in edits_of(layers).items():
         alone, shared = (label_log_probs(model, plan, attach, 32, runs=some)["log_prob"] for some in (None, runs))
         np.testing.assert_array_equal(shared, alone, err_msg=title)
@@ -89,5 +89,5 @@ def test_a_model_whose_logits_change_runs_whole():
     last.mlp.register_forward_hook(lambda _, __, out: out + model.seen)
     PREPARED[model].facts.clear()
     assert startable(model) is None
-    runs = BaseRuns(model, support(model).layers)
+    runs = BaseRuns(model)
     np.testing.assert_array_equal(*(label_log_probs(model, planned(), runs=some)["log_prob"] for some in (None, runs)))

@@ -80,10 +80,11 @@ class Ablation:
         limits = [*((layer, 0) for layer in self.layers or ()), *(self.heads or ())]
         if wrong := sorted(place for place in limits if place[0] >= layers or place[1] >= heads):
             raise ValueError(f"the model has {layers} layers of {heads} heads, not {wrong}")
-        acts = np.ones((layers, heads), bool)
-        for layer, head in np.ndindex(acts.shape):
-            chosen = self.layers is None or layer in self.layers
-            acts[layer, head] = chosen and (self.heads is None or (layer, head) in self.heads)
+        acts = np.full((layers, heads), self.heads is None)
+        for place in self.heads or ():
+            acts[place] = True
+        if self.layers is not None:
+            acts &= np.isin(np.arange(layers), self.layers)[:, None]
         return acts
 
     def plain(self) -> dict[str, Any]:
@@ -124,19 +125,17 @@ def windows(layers: int, at: Sequence[int]) -> dict[str, Ablation]:
     """Contextualisation taken out from each of some layers on, and aggregation below it, by name."""
     ablations = {}
     for layer in at:
-        above, below = tuple(range(layer, layers)), tuple(range(layer))
-        ablations[names.context_from(layer)] = Ablation(removed=FAMILIES["CONTEXT"], layers=above)
-        ablations[names.aggregation_below(layer)] = Ablation(removed=FAMILIES["AGG"], layers=below)
+        ablations[names.context_from(layer)] = Ablation(removed=("CONTEXT",), layers=range(layer, layers))
+        ablations[names.aggregation_below(layer)] = Ablation(removed=("AGG",), layers=range(layer))
     return ablations
 
 
 def halves(layers: int) -> dict[str, Ablation]:
     """Contextualisation and aggregation, each taken out of the lower and of the upper half of the layers, by name."""
     half = layers // 2
-    lower, upper = tuple(range(half)), tuple(range(half, layers))
     return windows(layers, [half]) | {
-        names.context_below(half): Ablation(removed=FAMILIES["CONTEXT"], layers=lower),
-        names.aggregation_from(half): Ablation(removed=FAMILIES["AGG"], layers=upper),
+        names.context_below(half): Ablation(removed=("CONTEXT",), layers=range(half)),
+        names.aggregation_from(half): Ablation(removed=("AGG",), layers=range(half, layers)),
     }
 
 

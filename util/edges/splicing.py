@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,8 +24,18 @@ from transformers import PreTrainedModel
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import check_matched
 from util.edges.states import Renewed, States, Store, of_rows, plain_states, takes_some_tokens
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, logits_at, run_rows
-from util.engine.call import Instrument
+from util.engine.batches import (
+    TOKEN_BUDGET,
+    Batch,
+    Row,
+    all_logits,
+    array_type,
+    check_context,
+    forward,
+    logits_at,
+    run_rows,
+)
+from util.engine.call import Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureStates, Splice
@@ -60,10 +71,9 @@ class Group:
 def without_demonstrations(group: Group) -> Group:
     """The prompt's query alone, with its answer and without donors."""
     base, kept = group.base, ("bos", "query", "last_separator", "target")
-    chosen = [place for place, kind in enumerate(base.types) if kind in kept]
-    ids, types = (base.ids[place] for place in chosen), (base.types[place] for place in chosen)
-    examples, slots = (base.examples[place] for place in chosen), (base.slots[place] for place in chosen)
-    return Group(TypedTokens(tuple(ids), tuple(types), tuple(examples), tuple(slots)), {})
+    chosen = [kind in kept for kind in base.types]
+    fields = (tuple(compress(field, chosen)) for field in (base.ids, base.types, base.examples, base.slots))
+    return Group(TypedTokens(*fields), {})
 
 
 def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
@@ -77,14 +87,11 @@ def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
 def of_layouts(groups: Sequence[Group], compute: Callable[[TypedTokens], Layout]) -> list[Layout]:
     """What a function gives for each prompt, computed once for each layout, of which there are few."""
     known: dict[Any, Layout] = {}
-    for tokens in (group.base for group in groups):
-        if _layout(tokens) not in known:
-            known[_layout(tokens)] = compute(tokens)
-    return [known[_layout(group.base)] for group in groups]
-
-
-def _layout(tokens: TypedTokens) -> Any:
-    return tokens.types, tokens.examples, tokens.slots
+    layouts = [(group.base.types, group.base.examples, group.base.slots) for group in groups]
+    for layout, group in zip(layouts, groups, strict=True):
+        if layout not in known:
+            known[layout] = compute(group.base)
+    return [known[layout] for layout in layouts]
 
 
 class Ablated:
@@ -118,10 +125,10 @@ class Ablated:
         number = {c: place for place, c in enumerate(ablation.corruptions, 1)}
         sources = torch.tensor([0, number.get(0, 0), *(number[c] for _, c in ablation.probed)])
         by_layer = zip(self.support.layers, self.acts, strict=True)
-        self.tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
+        tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
         # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
-        cut = any(map(torch.any, self.codes)) and any(map(torch.any, self.tables.values()))
-        self.donors = ablation.corruptions if cut else ()
+        cut = any(map(torch.any, self.codes)) and any(map(torch.any, tables.values()))
+        self.donors, self.tables = (ablation.corruptions, tables) if cut else ((), {})
 
     def run(
         self, visit: Callable[[list[int]], None], token_budget: int, bar: tqdm | None = None, length: int | None = None
@@ -170,11 +177,11 @@ class Ablated:
         """Reads from donors that have run, one row of each for every row of codes."""
         rows = len(codes)
         donors = torch.arange(rows)[:, None] + rows * torch.arange(len(ran))
-        states = {}
-        for layer in tables:
-            keys, values = zip(*(states[layer] for states in ran), strict=True)
-            states[layer] = torch.cat(keys), torch.cat(values)
-        return Splice(codes, tables, donors, "kv", states, places)
+        states = {
+            layer: (torch.cat([one[layer][0] for one in ran]), torch.cat([one[layer][1] for one in ran]))
+            for layer in tables
+        }
+        return Splice(codes, tables, donors, states, places)
 
     def _donor_states(self, numbers: Sequence[int]) -> list[States]:
         """The states of the donors, corruption after corruption."""
@@ -228,12 +235,11 @@ class Ablated:
             answers.append(len(group.target))
         # states are read for all prompts together, as they are stored, and computed for those with as many tokens
         ran, ids = self._donor_states(numbers), self.ids(numbers)
-        states, tables = plain_states(self.model, ids, self.store), self.tables if ran else {}
-        logits: dict[int, Tensor] = {}
+        states, logits = plain_states(self.model, ids, self.store), dict[int, Tensor]()
         for some in _alike([*map(len, again)]):
             donors, answer = [of_rows(one, some) for one in ran], max(answers[place] for place in some)
             parts = [ids[place] for place in some], [again[place] for place in some], codes[torch.tensor(some)]
-            rows = self._renew(of_rows(states, some), *parts, tables, donors, answer)[0]
+            rows = self._renew(of_rows(states, some), *parts, self.tables, donors, answer)[0]
             logits |= {place: own[len(own) - answers[place] :] for place, own in zip(some, rows, strict=True)}
         return torch.cat([logits[place] for place in range(len(numbers))])
 
@@ -245,8 +251,8 @@ class Ablated:
             changed = _rows_again(self.codes[number][:size, :size], *edits)
             again.append(torch.cat([changed[changed < size - 1], torch.tensor([size - 1])]))
         ran, ids = self._donor_states(numbers), self.ids(numbers)
-        states, tables = plain_states(self.model, ids, self.store), self.tables if ran else {}
-        logits, states = self._renew(states, ids, again, self.padded(numbers), tables, ran)
+        states = plain_states(self.model, ids, self.store)
+        logits, states = self._renew(states, ids, again, self.padded(numbers), self.tables, ran)
         return logits[:, -1], states
 
     def _renew(
@@ -331,12 +337,11 @@ def whole_logits(
     store: fill it with the plain runs of the prompts.
     """
     run = Ablated(model, groups, WHOLE, store)
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    logits = np.empty((len(groups), model.config.get_text_config().vocab_size), dtype)
+    logits = np.empty((len(groups), model.config.get_text_config().vocab_size), array_type(model))
 
     def visit(numbers: list[int]) -> None:
         rows, _, steps = _rows_after(run, numbers)
-        logits[numbers] = rows[steps == 0].to(torch.promote_types(rows.dtype, torch.float32)).numpy()
+        logits[numbers] = at_least_float32(rows[steps == 0]).numpy()
 
     run.run(visit, token_budget)
     return logits

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -70,7 +71,8 @@ def _write_together(run: Ablated, write: Write, token_budget: int, bar: tqdm) ->
 
     def visit(numbers: list[int]) -> None:
         logits, states = run.prompted(numbers)
-        states = {layer: (_longer(keys), _longer(values)) for layer, (keys, values) in states.items()}
+        room = 0, 0, 0, NEW_TOKENS
+        states = {layer: (pad(keys, room), pad(values, room)) for layer, (keys, values) in states.items()}
         places = torch.tensor([[run.groups[number].length] for number in numbers])
 
         def go_on(tokens: Tensor) -> Tensor:
@@ -83,10 +85,6 @@ def _write_together(run: Ablated, write: Write, token_budget: int, bar: tqdm) ->
         write(numbers, logits, go_on)
 
     run.run(visit, token_budget, bar)
-
-
-def _longer(states: Tensor) -> Tensor:
-    return torch.cat([states, states.new_zeros(*states.shape[:2], NEW_TOKENS, states.shape[3])], 2)
 
 
 def _write_by_length(run: Ablated, write: Write, token_budget: int, bar: tqdm) -> None:

@@ -23,7 +23,7 @@ from util.engine.attention import PREPARED, head_writes, input_device, instrumen
 from util.engine.call import Call, Instrument, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
-from util.engine.instruments import CaptureHeads, CaptureValues
+from util.engine.instruments import CaptureHeads
 from util.engine.layer_calls import Before, LayerCall, Stop, first_of, in_place_of
 from util.engine.replay import SHORT, Runs, plan_of
 
@@ -247,14 +247,6 @@ def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
     return blocks
 
 
-def known_blocks(model: PreTrainedModel) -> tuple[Block, ...] | None:
-    """How the layers of a prepared model are built, None where that is not known."""
-    try:
-        return blocks_of(model)
-    except UnsupportedModel:
-        return None
-
-
 @once
 def _blocks(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Block, ...] | str]:
     """A model's modules at the time, and how its layers are built, or why that is not known."""
@@ -447,8 +439,12 @@ def direct_effects(
     """
     prepare(model)
     check_length(model, ids.shape[1])
-    blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
-    if not plan.replays or blocks is None:
+    plan = plan_of(model, ids.shape[1])
+    try:
+        blocks = blocks_of(model)
+    except UnsupportedModel:
+        return None
+    if not plan.replays:
         return None
     run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]
     heads = CaptureHeads(torch.tensor(places), layers=[at for at in changes if blocks[at].normed])
@@ -471,30 +467,3 @@ def direct_effects(
     check_finite(base, "the logits", model, ids)
     check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
     return seen, base
-
-
-def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
-    """Returns what every head makes of tokens [S] by its weights alone: their logits [L, H, S, S].
-
-    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s (the
-    OV circuit of Elhage et al. 2021, with all norms). Rows are comparable within themselves only. None as for
-    `direct_effects`, and where a norm behind attention sees all heads together.
-    """
-    prepare(model)
-    blocks, plan = known_blocks(model), plan_of(model)
-    if not plan.replays or blocks is None or any(block.normed or block.factor != 1 for block in blocks):
-        return None
-    run, rows = Runs(model, plan), tokens[:, None].to(input_device(model))
-    with torch.inference_mode(), run.unembedding(tokens[None]) as columns:
-        with plan.recorded() as calls:
-            model.base_model(rows, use_cache=False)
-        logits = []
-        for layer in support(model).layers:
-            with instrument(model, values := CaptureValues(layers=layer)):
-                calls[layer].again(calls[0].hidden)
-            written = head_writes(blocks[layer].projection, values.values[layer][:, 0])
-            ends = [run.end(w[:, None], calls[-1].out) for w in written.unbind(1)]
-            logits.append(torch.stack([run.picked(end, columns) for end in ends]).cpu())
-    bare = torch.stack(logits)
-    check_finite(bare.movedim(2, 0), "the logits by the weights alone", model, tokens[:, None])
-    return bare

@@ -145,25 +145,6 @@ class CaptureHeads(Indexed):
         return out
 
 
-class CaptureValues(Indexed):
-    """Capture the values v that heads read at chosen keys, before they are weighted by attention.
-
-    keys: None (all), [K], or [B, K]. After the forward pass `values[layer]` is [B, K, H, dv], a copy; a value that
-    several heads share is repeated for each of them. Without knockouts, attention times these values is z.
-    """
-
-    def __init__(self, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
-        super().__init__(layers)
-        self.keys = self.index("keys", keys, "keys")
-        self.values: dict[int, Tensor] = {}
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        values = call.value if self.keys is None else take(call.value, self.keys, dim=2)
-        heads_per_value = call.query.shape[1] // values.shape[1]
-        self.values[call.layer] = values.transpose(1, 2).repeat_interleave(heads_per_value, dim=2)
-        return out
-
-
 class CaptureStates(Instrument):
     """Capture the keys and values that attention reads, so that a `Splice` in another forward pass can read them.
 
@@ -250,21 +231,6 @@ class SumHeads(Indexed):
         return out
 
 
-class AddHeads(Indexed):
-    """Add to the outputs z of all heads of one layer, at all positions.
-
-    delta: broadcasts to [B, T, H, dv]. The gradient with respect to a delta of zeros is the gradient with respect to z,
-    with its effect on later layers included.
-    """
-
-    def __init__(self, layer: int, delta: Tensor) -> None:
-        super().__init__(layer)
-        self.delta = delta
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        return out + self.delta.to(out.device, out.dtype)
-
-
 class Knockout(Indexed):
     """Forbid chosen (query, key) cells of attention. The softmax is taken over the keys that are left.
 
@@ -328,25 +294,21 @@ class Knockout(Indexed):
             warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
 
 
-CHANNELS = ("kv", "k", "v")
-
-
 class Splice(Indexed):
-    """Let chosen queries read chosen keys, values or both from other rows of the same batch (resample ablation).
+    """Let chosen queries read chosen keys and their values from other rows of the same batch (resample ablation).
 
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
     tables: by layer [H, U + 1] integers from 0 to D, the source from which a head reads cells of a kind: 0 is the
     example itself, m is its donor number m. Layers without a table are not changed.
     donors: [B, D], the D donors of each example, as rows of the batch.
-    channel: what is read from donors: keys and values ("kv"), only keys ("k") or only values ("v").
     states: keys and values of an earlier forward pass (`CaptureStates.states`). If they are given, donors are rows of
     that pass. Otherwise donors are read in the same layer of the same pass, where their own splices may have changed
     them.
     places: [B, T], the index of each query among the keys, by default 0 to T - 1.
 
     Queries are always those of the example itself, and the softmax is taken over the keys that are read. A token always
-    reads itself from its own run. Raises ValueError for indices out of range, for an unknown channel, and where the
-    cell of a token and itself is not of kind 0.
+    reads itself from its own run. Raises ValueError for indices out of range, and where the cell of a token and itself
+    is not of kind 0.
     """
 
     def __init__(
@@ -354,14 +316,11 @@ class Splice(Indexed):
         codes: Tensor,
         tables: dict[int, Tensor],
         donors: Tensor,
-        channel: str = "kv",
         states: Mapping[int, tuple[Tensor, Tensor]] | None = None,
         places: Tensor | None = None,
     ) -> None:
-        if channel not in CHANNELS:
-            raise ValueError(f"Splice: unknown channel {channel!r}; there are {', '.join(CHANNELS)}")
         super().__init__(tables)
-        self.channel, self.states = channel, states
+        self.states = states
         self.codes = self.index("codes", codes, dims=3, by_example=False)
         self.donors = self.index("donors", donors)
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
@@ -424,6 +383,6 @@ class Splice(Indexed):
             masks.append(torch.where(source == number, additive, closed))
             if number:
                 donor = self.donors[:, number - 1].to(device)
-                keys.append(donor_keys[donor] if "k" in self.channel else call.key)
-                values.append(donor_values[donor] if "v" in self.channel else call.value)
+                keys.append(donor_keys[donor])
+                values.append(donor_values[donor])
         return torch.cat(keys, 2), torch.cat(values, 2), torch.cat(masks, 3)
