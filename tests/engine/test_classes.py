@@ -31,7 +31,7 @@ from util.engine.attention import IMPLEMENTATION, instrument, selected_keys, sup
 from util.engine.batches import Row, check_writing, plan, run_rows
 from util.engine.call import UnsupportedModel, in_double
 from util.engine.handshake import FIRST, SOON, check_length, prepare, switches
-from util.engine.instruments import CaptureRows, CaptureValues
+from util.engine.instruments import CaptureRows
 from util.engine.label_scores import next_token_logits
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
@@ -288,7 +288,7 @@ def test_selected_keys():
 def test_rows_say_what_sinks_leave(kind):
     """Whether the sink stands in the softmax or behind the values, rows sum to what it leaves, and give z."""
     model = prepared(kind)
-    with instrument(model, rows := CaptureRows(torch.arange(8)), CaptureValues()):
+    with instrument(model, rows := CaptureRows(torch.arange(8))):
         model(ids(8), use_cache=False)
     assert support(model).scaled_outputs == (kind == "granite_swa")
     assert all(weights.sum(-1).max() < 1 + 1e-6 and weights.sum(-1).min() < 0.8 for weights in rows.weights.values())

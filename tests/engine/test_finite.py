@@ -12,7 +12,7 @@ from util.edges.splicing import groups_of, outcomes
 from util.edges.writing import continuations
 from util.engine import batches, label_scores, means
 from util.engine.batches import Row
-from util.engine.components import bare_writes, direct_effects
+from util.engine.components import direct_effects
 from util.engine.finite import NotFinite, all_finite, check_finite, check_record
 from util.engine.handshake import check_ids, prepare
 from util.engine.instruments import PatchHeads
@@ -128,8 +128,6 @@ def test_edited_runs_are_checked_too():
         replay(model, rows, [], answers)
     with pytest.raises(NotFinite, match="logits of prompt 3 .*embed_tokens.weight is not finite"):
         direct_effects(model, rows, {1: torch.zeros(4, 1, 4, 16)}, answers)
-    with pytest.raises(NotFinite, match=r"prompt 1 \(1 tokens"):
-        bare_writes(model, torch.tensor([5, WORD, 7]))
 
 
 def test_word_pairs_are_checked():

@@ -1,5 +1,6 @@
 """Replayed runs against the naive loop: one whole forward pass of the class for every edit, on every architecture."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
 from tests.tiny_models import tiny_model
 from util.engine import replay as room
 from util.engine.attention import instrument, support
-from util.engine.components import bare_writes, blocks_of, direct_effects
+from util.engine.components import blocks_of, direct_effects
 from util.engine.handshake import prepare, well_past
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, replay
@@ -90,7 +91,7 @@ def check(model, first, bound, budget=room.BUDGET, count=2):
     edits = [edits[i] for i in torch.randperm(len(edits), generator=torch.Generator().manual_seed(0))]
     wanted, plain = naive(model, base, edits, ANSWERS[:count])
     found = replay(model, base, edits, ANSWERS[:count], first, budget=budget)
-    assert found.path == "replayed layers" == room.path(model)
+    assert found.path == "replayed layers" == room.plan_of(model).path
     assert found.logits.shape == (len(edits), count, 2) and found.logits.dtype == model.dtype
     limit = bound * max(1.0, plain.abs().max().item())
     assert (found.base - plain).abs().max() <= limit and (found.logits - wanted).abs().max() <= limit
@@ -152,31 +153,10 @@ class Shares(nn.Module):
         return out
 
 
-def refusing(*_, **__):
-    raise TypeError("called alone")
-
-
-@pytest.mark.parametrize("fault", ["shares", "refuses", "two lists"])
-def test_other_models_take_whole_forward_passes_and_say_why(fault):
-    model = prepared("gpt2")
-    reasons: tuple[str, ...]
-    if fault == "shares":
-        memory: list[Tensor] = []
-        model.transformer.h = nn.ModuleList(Shares(layer, memory) for layer in model.transformer.h)
-        reasons = ("change the logits", "Error")
-    elif fault == "refuses":
-        layer = model.transformer.h[1]
-        forward = layer.forward
-
-        def once(*args, **kwargs):  # rows that were not in the prompts' batch
-            return forward(*args, **kwargs) if len(args[0]) <= 2 else refusing()
-
-        layer.forward, reasons = once, ("TypeError: called alone",)
-    else:
-        model.transformer.more = nn.ModuleList(nn.Linear(1, 1) for _ in range(3))
-        reasons = ("not in one list",)
-    assert room.path(model).startswith("whole forward passes (")
-    assert any(reason in room.path(model) for reason in reasons)
+def test_a_layer_that_reads_more_than_its_arguments_takes_whole_forward_passes():
+    model, memory = prepared("gpt2"), list[Tensor]()
+    model.transformer.h = nn.ModuleList(Shares(layer, memory) for layer in model.transformer.h)
+    assert re.match(r"whole forward passes \(.*(change the logits|Error)", room.plan_of(model).path)
 
 
 def test_lack_of_memory_is_no_fault_of_a_class(monkeypatch):
@@ -187,11 +167,11 @@ def test_lack_of_memory_is_no_fault_of_a_class(monkeypatch):
 
     monkeypatch.setattr(room._Base, "edited", full)
     with pytest.raises(torch.OutOfMemoryError):
-        room.path(model)
+        room.plan_of(model).path
     with pytest.raises(torch.OutOfMemoryError):
         blocks_of(model)
     monkeypatch.setattr(room._Base, "edited", own)  # with memory again, both are found out
-    assert room.path(model) == "replayed layers" and len(blocks_of(model)) == 3
+    assert room.plan_of(model).path == "replayed layers" and len(blocks_of(model)) == 3
 
 
 def test_each_range_of_lengths_has_its_own_plan(monkeypatch):
@@ -229,7 +209,7 @@ def test_whole_forward_passes_give_the_same():
     other = prepared("llama")
     other.model.more = nn.ModuleList(nn.Linear(1, 1) for _ in range(3))
     theirs = replay(other, base, edits, ANSWERS, FIRST, budget=7 * room.row_bytes(other, LENGTH, LENGTH))
-    assert theirs.path.startswith("whole") and (ours.logits - theirs.logits).abs().max() <= 1e-12
+    assert theirs.path == "whole forward passes (its layers are not in one list)" and (ours.logits - theirs.logits).abs().max() <= 1e-12
 
 
 # ------------------------------------------------------------------------------------------------ order
@@ -283,7 +263,7 @@ def test_a_prefix_and_a_last_layer_save_what_they_should(monkeypatch):
     layer = model.transformer.h[-1]
     layer.mlp.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape[:2])))
     edits = every_head(model, heads_of(model, source))
-    room.path(model)
+    room.plan_of(model).path
     seen.clear()
     replay(model, base, edits, ANSWERS, FIRST)
     assert seen == [(2, FIRST), (2, LENGTH - FIRST), (2, 1), (2 * len(edits), 1)]
@@ -348,13 +328,3 @@ def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
     assert (logits - plain).abs().amax((2, 3, 4)).min() > 1e-6  # not vacuous
 
 
-@names
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_which_classes_have_direct_effects_and_bare_writes(name, dtype):
-    """Direct effects where the stream is a sum of parts; bare writes where it takes each head's as they are."""
-    model, (base, _) = prepared(name, dtype), prompts()
-    heads = heads_of(model, base)
-    assert (direct_effects(model, base, {at: z[:, -1:] for at, z in heads.items()}, ANSWERS) is None) == (
-        name == "qwen3_next"
-    )
-    assert (bare_writes(model, base[0]) is None) == (name in NORMED | SCALED | {"qwen3_next"})

@@ -8,7 +8,7 @@ from tests import eager_runs
 from tests.architectures import HEADS, VOCABULARY, build
 from util.engine.attention import instrument, support
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, Knockout, Splice
+from util.engine.instruments import CaptureRows, CaptureStates, Knockout, Splice
 
 pytestmark = [
     pytest.mark.oracle,
@@ -53,23 +53,22 @@ def name_of(model):
     return model.config.model_type
 
 
-def batch_of(codes, donors):
-    """Codes of a batch [donors ..., prompt] and its donor rows."""
-    every = torch.zeros(donors + 1, LENGTH, LENGTH, dtype=torch.long)
-    every[-1] = codes
-    return every, torch.arange(donors).expand(donors + 1, -1)
+def states_of(model, ids):
+    with torch.no_grad(), instrument(model, kept := CaptureStates()):
+        model(ids, use_cache=False)
+    return kept.states
 
 
 @torch.no_grad()
-def spliced(model, ids, codes, tables, channel="kv", *attached):
+def spliced(model, ids, codes, tables, *attached):
     """The logits of the last row, whose donors are the others."""
-    every, rows = batch_of(codes, len(ids) - 1)
-    with instrument(model, Splice(every, tables, rows, channel), *attached):
-        return model(ids, use_cache=False).logits[-1]
+    splice = Splice(codes[None], tables, torch.arange(len(ids) - 1)[None], states_of(model, ids[:-1]))
+    with instrument(model, splice, *attached):
+        return model(ids[-1:], use_cache=False).logits[0]
 
 
 @torch.no_grad()
-def by_token(model, ids, codes, tables, channel="kv"):
+def by_token(model, ids, codes, tables):
     """The same by a stock model, one token after the other."""
     stock, layers = eager_runs.reference(model), support(model).layers
     donors = []
@@ -85,9 +84,8 @@ def by_token(model, ids, codes, tables, channel="kv"):
             for head in range(keys.shape[1]):
                 choice = tables[layer][head * HEADS // keys.shape[1]][codes[q, :q]]
                 for place, source in enumerate(choice.tolist()):
-                    if source and "k" in channel:
+                    if source:
                         keys[0, head, place] = donors[source - 1][number][0][0, head, place]
-                    if source and "v" in channel:
                         values[0, head, place] = donors[source - 1][number][1][0, head, place]
             cache.update(keys, values, number)
         position = {} if name_of(model) == "bloom" else {"position_ids": torch.tensor([[q]])}
@@ -101,11 +99,10 @@ def by_token(model, ids, codes, tables, channel="kv"):
 
 @families
 @pytest.mark.parametrize("donors", [1, 2])
-@pytest.mark.parametrize("channel", ["kv", "k", "v"])
-def test_splices_equal_a_model_that_is_fed_token_by_token(name, donors, channel):
+def test_splices_equal_a_model_that_is_fed_token_by_token(name, donors):
     model, ids = prepared(name), prompts(donors + 1)
     codes, tables = random_splice(model, donors)
-    found, wanted = spliced(model, ids, codes, tables, channel), by_token(model, ids, codes, tables, channel)
+    found, wanted = spliced(model, ids, codes, tables), by_token(model, ids, codes, tables)
     assert (found - wanted).abs().max() < 1e-10
     with torch.no_grad():
         plain = model(ids[-1:]).logits[0]
@@ -117,12 +114,12 @@ def test_no_edges_and_a_donor_that_is_the_prompt_change_nothing(name):
     model, ids = prepared(name), prompts(2)
     codes, tables = random_splice(model, 1)
     with torch.no_grad():
-        plain = model(ids, use_cache=False).logits[-1]
+        plain = model(ids[-1:], use_cache=False).logits[0]
     nothing = {layer: torch.zeros_like(table) for layer, table in tables.items()}
     assert torch.equal(spliced(model, ids, codes, nothing), plain)
     assert (spliced(model, ids[1:].repeat(2, 1), codes, tables) - plain).abs().max() < 1e-10
     with torch.no_grad():
-        assert torch.equal(model(ids, use_cache=False).logits[-1], plain)  # restored
+        assert torch.equal(model(ids[-1:], use_cache=False).logits[0], plain)  # restored
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
@@ -131,32 +128,11 @@ def test_batches_of_several_prompts_and_padding_change_nothing(name):
     codes, tables = random_splice(model, 1)
     alone = [spliced(model, ids[[at, at + 1]], codes, tables) for at in (0, 2)]
     padded = torch.cat([ids, torch.zeros(4, 3, dtype=torch.long)], 1)
-    every = torch.zeros(4, LENGTH + 3, LENGTH + 3, dtype=torch.long)
-    every[1, :LENGTH, :LENGTH] = every[3, :LENGTH, :LENGTH] = codes
-    rows = torch.tensor([[0], [0], [2], [2]])
-    with torch.no_grad(), instrument(model, Splice(every, tables, rows)):
-        together = model(padded, use_cache=False).logits[:, :LENGTH]
-    for row, wanted in zip((1, 3), alone, strict=True):
-        assert (together[row] - wanted).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_donor_may_be_spliced_itself(name):
-    """In lock-step, a donor inside a circuit: what it gives is what its own splice has made of it."""
-    model, ids = prepared(name), prompts(3)
-    codes, tables = random_splice(model, 1)
-    every = torch.zeros(3, LENGTH, LENGTH, dtype=torch.long)
-    every[1] = every[2] = codes
-    lock_step = Splice(every, tables, torch.tensor([[0], [0], [1]]))
-    with torch.no_grad(), instrument(model, lock_step):
-        found = model(ids, use_cache=False).logits[2]
-    plain_donor = spliced(model, ids[1:], codes, tables)
-    assert (found - plain_donor).abs().max() > 1e-3
-    only_first = {layer: table if layer == 0 else torch.zeros_like(table) for layer, table in tables.items()}
-    with torch.no_grad(), instrument(model, Splice(every, only_first, torch.tensor([[0], [0], [1]]))):
-        found = model(ids, use_cache=False).logits[2]
-    # in the first layer no splice has changed any keys yet
-    assert (found - spliced(model, ids[1:], codes, only_first)).abs().max() < 1e-10
+    every = torch.zeros(3, LENGTH + 3, LENGTH + 3, dtype=torch.long)
+    every[0, :LENGTH, :LENGTH] = every[2, :LENGTH, :LENGTH] = codes  # the second row reads nothing
+    with torch.no_grad(), instrument(model, Splice(every, tables, torch.tensor([[0], [1], [2]]), states_of(model, padded))):
+        together = model(padded[[1, 0, 3]], use_cache=False).logits[[0, 2], :LENGTH]
+    assert (together - torch.stack(alone)).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
@@ -165,12 +141,12 @@ def test_rows_that_are_captured_add_up_what_is_read_of_every_place(name):
     prepare(model)
     codes, tables = random_splice(model, 1)
     rows = CaptureRows(torch.arange(LENGTH))
-    spliced(model, ids, codes, tables, "kv", rows)
+    spliced(model, ids, codes, tables, rows)
     for layer in support(model).layers:
         weights = rows.weights[layer][-1]
         assert weights.shape == (HEADS, LENGTH, LENGTH)
         assert (weights.triu(1) == 0).all()
-        if name != "gpt_oss":
+        if name in ("llama", "gemma2"):
             assert (weights.sum(-1) - 1).abs().max() < 1e-5
 
 
@@ -178,7 +154,7 @@ def test_a_knockout_and_a_splice_act_together():
     model, ids = prepared("llama"), prompts(2)
     codes, tables = random_splice(model, 1)
     cut, rows = Knockout(torch.tensor([[9, 3], [11, 10]])), CaptureRows(torch.tensor([9, 11]))
-    found = spliced(model, ids, codes, tables, "kv", cut, rows)
+    found = spliced(model, ids, codes, tables, cut, rows)
     for weights in rows.weights.values():
         assert (weights[:, :, 0, 3] == 0).all() and (weights[:, :, 1, 10] == 0).all()
     assert (found - spliced(model, ids, codes, tables)).abs().max() > 1e-4
@@ -187,30 +163,28 @@ def test_a_knockout_and_a_splice_act_together():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"channel": "q"}, "channel"),
-        ({"donors": torch.tensor([[0], [2]])}, "out of range"),
+        ({"donors": torch.tensor([[1]])}, "out of range"),
         ({"tables": {0: torch.full((HEADS, 4), 2) * torch.tensor([0, 1, 1, 1])}}, "out of range"),
         ({"tables": {0: torch.zeros(HEADS, 2, dtype=torch.long)}}, "kinds"),
         ({"tables": {0: torch.ones(HEADS, 4, dtype=torch.long)}}, "zeros"),
-        ({"codes": torch.eye(LENGTH, dtype=torch.long).expand(2, -1, -1)}, "diagonal"),
+        ({"codes": torch.eye(LENGTH, dtype=torch.long)[None]}, "diagonal"),
         ({"tables": {7: torch.zeros(HEADS, 4, dtype=torch.long)}}, "no attention"),
         ({"tables": {0: torch.zeros(HEADS + 1, 4, dtype=torch.long)}}, "heads in a layer"),
-        ({"codes": torch.zeros(2, LENGTH, LENGTH + 1, dtype=torch.long)}, "the batch is"),
+        ({"codes": torch.zeros(1, LENGTH, LENGTH + 1, dtype=torch.long)}, "the batch is"),
     ],
 )
 def test_bad_splices_are_refused(change, words):
     model, ids = prepared("gpt2"), prompts(2)
     codes, tables = random_splice(model, 1)
-    every, rows = batch_of(codes, 1)
-    given = {"codes": every, "tables": tables, "donors": rows} | change
+    donors = {"donors": torch.tensor([[0]]), "states": states_of(model, ids[:1])}
+    given = {"codes": codes[None], "tables": tables, **donors} | change
     with pytest.raises(ValueError, match=words), instrument(model, Splice(**given)), torch.no_grad():
-        model(ids, use_cache=False)
+        model(ids[1:], use_cache=False)
 
 
 def test_two_splices_at_once_are_refused():
     model, ids = prepared("gpt2"), prompts(2)
     codes, tables = random_splice(model, 1)
-    every, rows = batch_of(codes, 1)
-    splice = Splice(every, tables, rows)
+    splice = Splice(codes[None], tables, torch.tensor([[0]]), states_of(model, ids[:1]))
     with pytest.raises(ValueError, match="two splices"), instrument(model, splice, splice), torch.no_grad():
-        model(ids, use_cache=False)
+        model(ids[1:], use_cache=False)

@@ -5,7 +5,7 @@ pass, all other indices in the first call, against its shapes.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import reduce
 from operator import add
@@ -295,15 +295,13 @@ class Knockout(Indexed):
 
 
 class Splice(Indexed):
-    """Let chosen queries read chosen keys and their values from other rows of the same batch (resample ablation).
+    """Let chosen queries read chosen keys and values from an earlier forward pass (resample ablation).
 
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
     tables: by layer [H, U + 1] integers from 0 to D, the source from which a head reads cells of a kind: 0 is the
     example itself, m is its donor number m. Layers without a table are not changed.
-    donors: [B, D], the D donors of each example, as rows of the batch.
-    states: keys and values of an earlier forward pass (`CaptureStates.states`). If they are given, donors are rows of
-    that pass. Otherwise donors are read in the same layer of the same pass, where their own splices may have changed
-    them.
+    donors: [B, D], the D donors of each example, as rows of the earlier pass.
+    states: the keys and values of that pass (`CaptureStates.states`).
     places: [B, T], the index of each query among the keys, by default 0 to T - 1.
 
     Queries are always those of the example itself, and the softmax is taken over the keys that are read. A token always
@@ -316,7 +314,7 @@ class Splice(Indexed):
         codes: Tensor,
         tables: dict[int, Tensor],
         donors: Tensor,
-        states: Mapping[int, tuple[Tensor, Tensor]] | None = None,
+        states: Mapping[int, tuple[Tensor, Tensor]],
         places: Tensor | None = None,
     ) -> None:
         super().__init__(tables)
@@ -331,11 +329,7 @@ class Splice(Indexed):
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_range(
-            "Splice donors",
-            self.donors,
-            len(self.codes) if states is None else min((len(keys) for keys, _ in states.values()), default=0),
-        )
+        _check_range("Splice donors", self.donors, min((len(keys) for keys, _ in states.values()), default=0))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
         if bool(self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any()):
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
@@ -358,12 +352,17 @@ class Splice(Indexed):
         spliced = self.tables[call.layer].any(0)
         return spliced[self.codes].any(-1).nonzero()
 
-    def only(self, examples: Tensor, call: Call) -> "Splice":
-        """The same splice for some examples [E] of a call. Their donors may be among the other examples."""
+    def only(self, examples: Tensor) -> "Splice":
+        """The same splice for some examples [E] of a batch."""
         fewer = copy(self)
         fewer.codes, fewer.donors = self.codes[examples], self.donors[examples]
-        fewer.states = {call.layer: (call.key, call.value)} if self.states is None else self.states
         return fewer
+
+    def with_values(self, layer: int, change: Callable[[Tensor], Tensor]) -> "Splice":
+        """The same splice in one layer, of donors whose values are changed."""
+        other, (keys, values) = copy(self), self.states[layer]
+        other.states = {layer: (keys, change(values))}
+        return other
 
     def apply(self, call: Call, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values [B, Hkv, (1 + D) S, d] of example and donors, and a mask [B, H or 1, R, (1 + D) S].
@@ -377,12 +376,10 @@ class Splice(Indexed):
             table = table[:1]
         codes = take(self.codes, rows, dim=1).to(device)
         source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]
-        donor_keys, donor_values = (call.key, call.value) if self.states is None else self.states[call.layer]
-        masks, keys, values = [], [call.key], [call.value]
-        for number in range(self.donors.shape[1] + 1):
-            masks.append(torch.where(source == number, additive, closed))
-            if number:
-                donor = self.donors[:, number - 1].to(device)
-                keys.append(donor_keys[donor])
-                values.append(donor_values[donor])
-        return torch.cat(keys, 2), torch.cat(values, 2), torch.cat(masks, 3)
+        donors = self.donors.T.to(device)
+        keys, values = (
+            torch.cat([own, *(part[donor] for donor in donors)], 2)
+            for own, part in zip((call.key, call.value), self.states[call.layer], strict=True)
+        )
+        masks = [torch.where(source == number, additive, closed) for number in range(len(donors) + 1)]
+        return keys, values, torch.cat(masks, 3)
