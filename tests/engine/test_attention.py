@@ -6,8 +6,6 @@ Bound everywhere: 1e-5 * max(1, max |reference|) in float32, on real tokens; eve
 
 import copy
 import gc
-import threading
-import warnings
 import weakref
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor

@@ -23,6 +23,7 @@ from util.engine.label_scores import (
     label_log_probs,
     label_reads,
     next_token_logits,
+    nothing,
     scoring,
 )
 from util.prompts.prompt import LabelledTokens, Prompt
@@ -67,56 +68,34 @@ def by_whole_passes(reference, plan, writes=None, cuts=()):
     return scores
 
 
-def bound(name):
-    return 2e-5 if name in FLOAT32 else 1e-10
-
-
-@pytest.mark.parametrize("budget", [1, 2048])
+@pytest.mark.parametrize("edit", ["none", "knockout", "ablation"])
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_are_scored_by_all_their_tokens(name, budget, wide_softmax):
-    model, reference = built(name)
-    plan = planned()
-    found = label_log_probs(model, plan, token_budget=budget)
-    assert set(found) == {"log_prob"}
-    np.testing.assert_allclose(found["log_prob"], by_whole_passes(reference, plan), atol=bound(name))
-    assert [label[0] for label in plan.labels[0]] == [11, 12, 12, 12, 17] and plan.lengths == [12, 15, 10, 15]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_labels_under_a_knockout_of_cells_of_the_prompt(name, wide_softmax):
+def test_labels_are_scored_by_all_their_tokens(name, edit, wide_softmax):
+    """Under a knockout of cells of the prompt; with one head at zero and another at a vector for each position."""
     model, reference = built(name)
     plan, layer = planned(), architectures.attention_layers(name)[-1]
     cells = [np.array([(len(ids) - 1, len(ids) - 3), (4, 2), (4, 3)]) for ids in plan.ids]
-    found = label_log_probs(model, plan, knockouts(cells, {layer: [1, 2]}))["log_prob"]
-    cuts = [[(layer, h, *cell) for h in (1, 2) for cell in cut.tolist()] for cut in cells]
-    np.testing.assert_allclose(found, by_whole_passes(reference, plan, cuts=cuts), atol=bound(name))
-    assert np.abs(found - label_log_probs(model, plan)["log_prob"]).max() > 1e-4
+    cuts = [[(layer, head, *cell) for head in (1, 2) for cell in cut.tolist()] for cut in cells]
+    with torch.no_grad():
+        width = eager_runs.run(reference, {"input_ids": torch.tensor([[20, 21]])}).z[layer].shape[-1]
+    vectors = torch.randn(16, 1, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(model.dtype)
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_labels_under_an_ablation_at_all_positions(name, wide_softmax):
-    """One head at zero, another at a vector that depends on the position: the labels' tokens are ablated too."""
-    model, reference = built(name)
-    plan, layer = planned(), architectures.attention_layers(name)[-1]
-    width = reference_width(reference, name)
-    rng = torch.Generator().manual_seed(0)
-    vectors = torch.randn(16, 1, width, generator=rng, dtype=torch.float64).to(model.dtype)
-
-    def attach(batch):
+    def ablated(batch):
         return [PatchHeads(layer, [1], 0.0), PatchHeads(layer, [2], vectors[batch.positions.clamp(max=15)])]
 
     def writes(prompt, position):
-        return {(layer, 1): torch.zeros(width, dtype=model.dtype), (layer, 2): vectors[position, 0]}
+        return {(layer, 1): torch.zeros_like(vectors[0, 0]), (layer, 2): vectors[position, 0]}
 
-    found = label_log_probs(model, plan, attach)["log_prob"]
-    np.testing.assert_allclose(found, by_whole_passes(reference, plan, writes), atol=bound(name))
-    assert np.abs(found - label_log_probs(model, plan)["log_prob"]).max() > 1e-4
-
-
-def reference_width(reference, name):
-    with torch.no_grad():
-        z = eager_runs.run(reference, {"input_ids": torch.tensor([[20, 21]])}).z
-    return z[architectures.attention_layers(name)[-1]].shape[-1]
+    attach, *reads = {
+        "none": (nothing,),
+        "knockout": (knockouts(cells, {layer: [1, 2]}), None, cuts),
+        "ablation": (ablated, writes),
+    }[edit]
+    wanted, bound = by_whole_passes(reference, plan, *reads), 2e-5 if name in FLOAT32 else 1e-10
+    for budget in (1, 2048):
+        found = label_log_probs(model, plan, attach, token_budget=budget)["log_prob"]
+        np.testing.assert_allclose(found, wanted, atol=bound)
+    assert edit == "none" or np.abs(found - label_log_probs(model, plan)["log_prob"]).max() > 1e-4
 
 
 def test_the_labels_of_a_prompt_share_its_pass_where_that_is_exact(monkeypatch):

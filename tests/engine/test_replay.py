@@ -167,7 +167,7 @@ def test_lack_of_memory_is_no_fault_of_a_class(monkeypatch):
 
     monkeypatch.setattr(room._Base, "edited", full)
     with pytest.raises(torch.OutOfMemoryError):
-        room.plan_of(model).path
+        room.plan_of(model)
     with pytest.raises(torch.OutOfMemoryError):
         blocks_of(model)
     monkeypatch.setattr(room._Base, "edited", own)  # with memory again, both are found out
@@ -209,7 +209,10 @@ def test_whole_forward_passes_give_the_same():
     other = prepared("llama")
     other.model.more = nn.ModuleList(nn.Linear(1, 1) for _ in range(3))
     theirs = replay(other, base, edits, ANSWERS, FIRST, budget=7 * room.row_bytes(other, LENGTH, LENGTH))
-    assert theirs.path == "whole forward passes (its layers are not in one list)" and (ours.logits - theirs.logits).abs().max() <= 1e-12
+    assert (
+        theirs.path == "whole forward passes (its layers are not in one list)"
+        and (ours.logits - theirs.logits).abs().max() <= 1e-12
+    )
 
 
 # ------------------------------------------------------------------------------------------------ order
@@ -263,7 +266,7 @@ def test_a_prefix_and_a_last_layer_save_what_they_should(monkeypatch):
     layer = model.transformer.h[-1]
     layer.mlp.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape[:2])))
     edits = every_head(model, heads_of(model, source))
-    room.plan_of(model).path
+    room.plan_of(model)
     seen.clear()
     replay(model, base, edits, ANSWERS, FIRST)
     assert seen == [(2, FIRST), (2, LENGTH - FIRST), (2, 1), (2 * len(edits), 1)]
@@ -326,5 +329,3 @@ def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
                 wanted = frozen(model, base, source, layer, head, place)
                 assert (logits[layer, head, :, number] - wanted).abs().max() < 1e-12
     assert (logits - plain).abs().amax((2, 3, 4)).min() > 1e-6  # not vacuous
-
-

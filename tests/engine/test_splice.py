@@ -130,7 +130,10 @@ def test_batches_of_several_prompts_and_padding_change_nothing(name):
     padded = torch.cat([ids, torch.zeros(4, 3, dtype=torch.long)], 1)
     every = torch.zeros(3, LENGTH + 3, LENGTH + 3, dtype=torch.long)
     every[0, :LENGTH, :LENGTH] = every[2, :LENGTH, :LENGTH] = codes  # the second row reads nothing
-    with torch.no_grad(), instrument(model, Splice(every, tables, torch.tensor([[0], [1], [2]]), states_of(model, padded))):
+    with (
+        torch.no_grad(),
+        instrument(model, Splice(every, tables, torch.tensor([[0], [1], [2]]), states_of(model, padded))),
+    ):
         together = model(padded[[1, 0, 3]], use_cache=False).logits[[0, 2], :LENGTH]
     assert (together - torch.stack(alone)).abs().max() < 1e-10
 

@@ -194,12 +194,13 @@ class Runs:
         """
         if any(edit.hidden is not None for edit in edits):
             raise ValueError(f"hidden states cannot be edited: the model runs by {self.plan.path}")
+        rows = torch.arange(len(ids))
         attached = [
             one
             for number, edit in enumerate(edits)
             for layer in support(self.model).layers
             if layer >= edit.start
-            for one in edit.instruments(Place(layer, prompts, torch.arange(len(ids)) + number * len(ids), range(ids.shape[1])))
+            for one in edit.instruments(Place(layer, prompts, rows + number * len(ids), range(ids.shape[1])))
         ]
         last = torch.tensor([ids.shape[1] - 1])
         with instrument(self.model, *attached), logits_at(self.model, last) as options:
@@ -258,7 +259,7 @@ class _Base:
     """The base run of a batch of prompts, to be gone on with from any layer."""
 
     def __init__(self, model: PreTrainedModel, plan: "Plan", ids: Tensor, prompts: slice, first: int) -> None:
-        self.model, self.plan, self.prompts, self.rows = model, plan, prompts, len(ids)
+        self.model, self.plan, self.prompts, self.rows = model, plan, prompts, torch.arange(len(ids))
         self.queries = range(first, ids.shape[1])
         cache = DynamicCache() if plan.cached else None
         self.prefix, self.calls = plan.base_run(model, ids, first, cache)
@@ -296,7 +297,7 @@ class _Base:
             attached = [
                 one
                 for place, edit in enumerate(edits[:entered])
-                for one in edit.instruments(Place(number, self.prompts, torch.arange(self.rows) + place * self.rows, queries))
+                for one in edit.instruments(Place(number, self.prompts, self.rows + place * len(self.rows), queries))
             ]
             with instrument(self.model, *attached):
                 hidden = call.again(hidden, Before(keys, values) if self.plan.cached else None)
