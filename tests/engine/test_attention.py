@@ -4,7 +4,6 @@ Bound everywhere: 1e-5 * max(1, max |reference|) in float32, on real tokens; eve
 1e-3 somewhere, so that no comparison is vacuous.
 """
 
-import copy
 import gc
 import weakref
 from collections import namedtuple
@@ -255,23 +254,17 @@ def test_captured_heads(name, layout):
 @torch.no_grad()
 def test_what_each_head_writes_adds_up_to_what_attention_writes(name):
     model, inputs = prepared(name), batch("plain").inputs
-    written, modules = {}, support(model).projections
+    modules = support(model).projections
     assert {layer for layer, module in modules.items() if module is None} == (
         set(attention_layers(name)) if name in GATED else set()
     )
-    hooks = [
-        module.register_forward_hook(lambda _, args, out, layer=layer: written.update({layer: out}))
-        for layer, module in modules.items()
-        if module is not None
-    ]
     logits(model, inputs, heads := CaptureHeads())
-    for hook in hooks:
-        hook.remove()
-    for layer, out in written.items():
-        module: Any = modules[layer]
+    for layer, module in modules.items():
+        if module is None:
+            continue
+        z = heads.z[layer].flatten(2)
         alone = head_writes(module, heads.z[layer])
-        bias = module(torch.zeros_like(heads.z[layer].flatten(2)))
-        close(alone.sum(2) + bias, out)
+        close(alone.sum(2) + module(torch.zeros_like(z)), module(z))
         assert module is eager_runs.output_projection(eager_runs.attention_modules(model)[layer])
         assert alone.norm(dim=-1).min() > 0
 
@@ -377,38 +370,21 @@ def test_order_of_entry(name):
 def test_restored_after_an_exception(name):
     model, inputs = prepared(name), batch("plain").inputs
     before = logits(model, inputs)
-    patch, knockout = PatchHeads(0, 1, 0.0), Knockout(torch.tensor([[6, 5]]))
-    with pytest.raises(ZeroDivisionError), instrument(model, patch), instrument(model, knockout):
+    with pytest.raises(ZeroDivisionError), instrument(model, PatchHeads(0, 1, 0.0)), instrument(model, CaptureHeads()):
         model(**inputs).logits / (1 // 0)
     assert torch.equal(logits(model, inputs), before)
-    handle = eager_runs.attention_modules(model)[2].register_forward_pre_hook(
-        lambda *_: 1 / 0
-    )  # fails inside the forward
-    with pytest.raises(ZeroDivisionError), instrument(model, patch):
-        model(**inputs)
-    handle.remove()
-    assert torch.equal(logits(model, inputs), before)
 
 
-def test_two_models_in_one_thread():
+def test_other_models_and_threads_are_not_touched():
     first, second, inputs = prepared("gpt2"), prepared("llama"), batch("plain").inputs
     plain = logits(first, inputs), logits(second, inputs)
-    rows, z = CaptureRows(torch.tensor([3])), CaptureHeads()
-    with instrument(first, rows, Knockout(torch.tensor([[6, 5]]))), instrument(second, z, PatchHeads(2, 0, 0.0)):
+    z = CaptureHeads()
+    with instrument(first, Knockout(torch.tensor([[6, 5]]))), instrument(second, z, PatchHeads(2, 0, 0.0)):
         moved(logits(first, inputs), plain[0])
-        assert (set(rows.weights), set(z.z)) == ({0, 1, 2}, set())
-        rows.weights.clear()
+        assert not z.z
         moved(logits(second, inputs), plain[1])
-        assert (set(rows.weights), set(z.z)) == (set(), {0, 1, 2})
-    with instrument(first, PatchHeads(0, 1, 0.0)):
-        assert torch.equal(logits(second, inputs), plain[1])
-
-
-def test_another_thread_is_not_touched():
-    model, inputs = prepared("llama"), batch("plain").inputs
-    plain = logits(model, inputs)
-    with instrument(model, PatchHeads(0, 1, 0.0)), ThreadPoolExecutor(1) as pool:
-        assert torch.equal(pool.submit(logits, model, inputs).result(), plain)
+        with ThreadPoolExecutor(1) as pool:
+            assert torch.equal(pool.submit(logits, second, inputs).result(), plain[1])
 
 
 # --------------------------------------------------------------------------- autograd, modes, caches, types, memory
@@ -477,28 +453,6 @@ def test_suffix_on_a_cached_prefix(name, prefix):
         close(rows.weights[layer], full.weights[layer][:, :, TOTAL - 1 :])
         close(some.weights[layer], full.weights[layer][:, :, TOTAL - 1 :, keys[0]])
         close(z.z[layer], full.z[layer][:, TOTAL - 1 :])
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
-@torch.no_grad()
-def test_bfloat16(name):
-    """Rows, heads and logits of a bfloat16 model stay within 2e-2 of the float32 reference of the same weights.
-
-    The one with experts is held against its own bfloat16 eager path: in float32 its router chooses others.
-    """
-    model = build(name, torch.bfloat16, spread=0.06)
-    twin = eager_runs.reference(copy.deepcopy(model).to(torch.bfloat16 if name == "gpt_oss" else torch.float32))
-    prepare(model)
-    inputs, cells, positions = batch("plain").inputs, torch.tensor([[9, 8]]), torch.tensor([9, 13])
-    rows, z = CaptureRows(positions), CaptureHeads(positions)
-    ours = logits(model, inputs, rows, z, Knockout(cells))
-    after = eager_runs.run(twin, inputs, cuts=every_cell(cells))
-    close(ours.float(), after.logits.float(), 2e-2)
-    for layer in range(LAYERS):
-        assert rows.weights[layer].dtype == torch.float32
-        assert not rows.weights[layer][:, :, 0, 8].any()
-        close(rows.weights[layer], after.weights[layer][:, :, positions].float(), 2e-2)
-        close(z.z[layer].float(), after.z[layer][:, positions].float(), 2e-2)
 
 
 @names

@@ -17,8 +17,7 @@ from util.engine.finite import NotFinite, all_finite, check_finite, check_record
 from util.engine.handshake import check_ids, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.replay import Edit, replay
-from util.figures.forerunner_heads import measure as magnitudes
-from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.load_model_and_data import load_ICL_model
 from util.prompts import word_pair_prompts
 from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
@@ -219,12 +218,6 @@ def test_a_token_without_an_embedding_is_named_before_the_first_pass(name, monke
     check_ids(model, [])
 
 
-@pytest.mark.parametrize("budget", [0, -1])
-def test_a_budget_of_no_token_is_refused(budget):
-    model = toys.model()
-    run = magnitudes.label_run(model, toys.tokenizer(), staicc_prompts(0, 1)[:2])
-    with pytest.raises(ValueError, match=f"token_budget = {budget}: a batch has at least one token"):
-        magnitudes.copy_magnitudes(model, run, token_budget=budget)
-    with pytest.raises(ValueError, match=f"token_budget = {budget}"):
-        label_scores.next_token_logits(model, texts(), token_budget=budget)
-    assert batches.shared_budget(budget, 2) < 1 == batches.shared_budget(1, 2)
+def test_a_budget_of_no_token_is_refused():
+    with pytest.raises(ValueError, match="token_budget = 0: a batch has at least one token"):
+        batches.plan([3], batches.shared_budget(0, 2))

@@ -112,21 +112,6 @@ def test_the_labels_of_a_prompt_share_its_pass_where_that_is_exact(monkeypatch):
         assert max(rows.shape[1] for rows in ran) == (12 + 4 if shared else 12 + 3)  # 12, 14, 16 and 17, or 12, 14, 16
 
 
-def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(wide_softmax):
-    for name in ("llama", "gemma2"):  # in one row for each prompt, and in one for each label
-        tokenizer = toys.tokenizer("bpe", 300)
-        model = architectures.build(name, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=256)
-        prompts = [question(text, ("party", "paint", "x")) for text in ("one two :", "a longer one :")]
-        plan = scoring(model, tokenizer, prompts)
-        short = Scoring(
-            plan.tokens, plan.ids, [tuple(label[:1] for label in row[1:]) for row in plan.labels], plan.gold
-        )
-        found, wanted = (label_log_probs(model, each, text=True) for each in (plan, short))
-        np.testing.assert_allclose(found["text_loss"], wanted["text_loss"], atol=1e-10)
-        plain = label_log_probs(model, plan)
-        np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-10)
-
-
 def test_padding_beside_branches_has_positions_that_the_model_has():
     """A prompt as long as the context, beside one whose labels run as branches: what is padded is not one longer."""
     model = prepared_gpt2(positions := 12)

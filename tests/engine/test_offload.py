@@ -211,7 +211,8 @@ def test_accelerates_own_offload_changes_no_bit(folder, kind, tmp_path):
 @pytest.mark.gpu
 def test_offload_from_a_gpu_changes_no_bit(family, folder):
     plain, tokenizer = load_ICL_model(folder, device="cuda", verbose=False)
-    for chosen in (spread(family, 0, "cpu"), spread(family, 0, "disk"), spread(family, "cpu", 0)):
+    two = [spread(family, 0, 1)] if torch.cuda.device_count() > 1 else []
+    for chosen in (*two, spread(family, 0, "cpu"), spread(family, 0, "disk"), spread(family, "cpu", 0)):
         model, _ = load_ICL_model(folder, device_map=chosen, dtype="float32", verbose=False)
         assert_same(model, plain)
 

@@ -104,11 +104,6 @@ def test_every_single_head_patch_equals_the_naive_loop(name, first):
     check(prepared(name), first, SINGLE_INSIDE.get(name, 1e-12))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "mixtral", "bloom", "falcon_7b", "xglm"])
-def test_in_single_precision(name):
-    check(prepared(name, torch.float32), FIRST, 1e-4)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "qwen3_next"])
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("count", [1, 2])
@@ -120,19 +115,13 @@ def test_chunks_and_single_prompts_change_nothing(name, rows, count):
 def test_log_probabilities_are_those_of_the_whole_vocabulary():
     model, (base, source) = prepared("cohere"), prompts()
     edits = every_head(model, heads_of(model, source))
-    found = replay(model, base, edits, ANSWERS, FIRST, log_probabilities=True)
+    found, logits = (replay(model, base, edits, ANSWERS, FIRST, log_probabilities=logs) for logs in (True, False))
     with torch.no_grad():
         wanted = model(base).logits[:, -1].log_softmax(-1).gather(1, ANSWERS)
     assert (found.base - wanted).abs().max() < 1e-12
-    logits = replay(model, base, edits, ANSWERS, FIRST)
-    gaps = [(part[..., 0] - part[..., 1]) for part in (found.logits, logits.logits)]
-    assert (gaps[0] - gaps[1]).abs().max() < 1e-12
-
-
-def test_no_edits_are_the_base_run():
-    model, (base, _) = prepared("gpt2"), prompts()
-    found = replay(model, base, [], ANSWERS)
-    assert found.logits.shape == (0, 2, 2) and found.base.shape == (2, 2)
+    assert (found.logits.diff(dim=-1) - logits.logits.diff(dim=-1)).abs().max() < 1e-12
+    none = replay(model, base, [], ANSWERS)
+    assert none.logits.shape == (0, 2, 2) and none.base.shape == (2, 2)
 
 
 # ------------------------------------------------------------------------------------------------ where it cannot be

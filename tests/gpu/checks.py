@@ -7,9 +7,8 @@ not run is listed with the reason. With `--device cpu` it is a rehearsal: the sa
 
     float32     what a model gives on the device and on the CPU, TF32 off: the largest difference
     bfloat16    a model in bfloat16 on the device, and the same weights in float32 on the CPU: the mean difference
-    NF4         a model in 4 bits with instruments that only read, and without any: the largest difference
-    device maps a model that is spread or offloaded, and the same one on the device alone
     memory      a batch that does not fit is halved, and gives what it gives whole
+    marked      the tests that are marked `gpu`: weights in 4 bits, models that are spread or offloaded
 
 All differences are shares of the largest number that is compared (of 1 at least).
 """
@@ -18,13 +17,11 @@ import argparse
 import platform
 import subprocess
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import accelerate
@@ -35,18 +32,13 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests import architectures, device_runs, toys
-from util.engine.attention import instrument, support
+from tests import architectures, device_runs
 from util.engine.batches import Batch, run_rows
-from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureHeads, CaptureRows
+from util.engine.handshake import prepare
 from util.engine.label_scores import next_logits
-from util.load_model_and_data import load_ICL_model, untrained_twin
 
 MODELS = ("llama", "gpt2", "gemma2", "mixtral")
 FLOAT32, BFLOAT16, HALVED = 1e-4, 5e-2, 1e-5  # bounds
-# Wide enough for 4-bit blocks of 64.
-WIDE = {"vocab_size": 1000, "hidden_size": 128, "intermediate_size": 256, "max_position_embeddings": 1024}
 CHUNK = 100 * 2**20  # bytes that a row takes while memory is short
 NO_GPU = (
     "No CUDA device here, so nothing was run. What is checked without one: make test TESTS=tests/fake_gpu NOTEBOOKS= "
@@ -125,75 +117,6 @@ def bfloat16(device: str) -> Iterator[Outcome]:
         yield Outcome(f"bfloat16: {run}", max(gaps), BFLOAT16)
 
 
-def saved(folder: Path) -> Path:
-    """A folder with a toy model and tokenizer that the loader takes."""
-    return toys.save(folder, architectures.build("llama", **WIDE))
-
-
-def seen(model: PreTrainedModel, *instruments: Any) -> Tensor:
-    """The logits of two random prompts, with instruments or without."""
-    ids = device_runs.ids(2).to(input_device(model))
-    with torch.inference_mode(), instrument(model, *instruments):
-        return model(ids, use_cache=False).logits.float()
-
-
-def nf4(device: str) -> Iterator[Outcome]:
-    """4-bit weights: loaded, instrumented, and with a twin that is not in 4 bits."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = saved(Path(folder))
-        model, tokenizer = load_ICL_model(place, device=device, quantized=True, dtype="bfloat16", verbose=False)
-        plain, _ = load_ICL_model(place, device=device, dtype="float32", verbose=False)
-        packed = sum(isinstance(module, bitsandbytes.nn.Linear4bit) for module in model.modules())
-        wanted = 7 * len(support(model).layers)
-        yield Outcome("NF4: layers that were not quantised on loading", wanted - packed, 0)
-        rows, z = CaptureRows(torch.tensor([4, 8])), CaptureHeads()
-        yield Outcome("NF4: logits under instruments that read, beside none", gap(seen(model, rows, z), seen(model)), 0)
-        sums = max(float((weights.sum(-1) - 1).abs().max()) for weights in rows.weights.values())
-        yield Outcome("NF4: captured rows, from a sum of 1", sums, 1e-2)
-        again = seen(model)
-        yield Outcome("NF4: the same logits twice", gap(again, seen(model)), 0)
-        yield Outcome("NF4: logits, beside those of unquantised weights", gap(again, seen(plain), np.nanmean))
-        twin = untrained_twin(model)
-        quantised = sum(isinstance(module, bitsandbytes.nn.Linear4bit) for module in twin.modules())
-        yield Outcome("NF4: quantised layers of the untrained twin", quantised, 0)
-        try:
-            load_ICL_model(place, quantized=True, device_map={"": "disk"}, verbose=False)
-        except ValueError:
-            yield Outcome("NF4: offloaded 4-bit weights that were not refused", 0, 0)
-        else:
-            yield Outcome("NF4: offloaded 4-bit weights that were not refused", 1, 0)
-
-
-def layer_map(first: Any, others: Any) -> dict[str, Any]:
-    """A device map of the toy model, which puts its first layer elsewhere than the others."""
-    around = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), first)
-    return around | {f"model.layers.{layer}": others if layer else first for layer in range(architectures.LAYERS)}
-
-
-def device_maps(device: str) -> Iterator[Outcome]:
-    """Models that are spread or offloaded give what they give on one device."""
-    cuda, devices = device != "cpu", torch.cuda.device_count()
-    first: Any = 0 if cuda else "cpu"
-    maps: dict[str, Any] = {"auto": "auto", "layers on disk": layer_map(first, "disk")}
-    if cuda:
-        maps["layers on the CPU"] = layer_map(0, "cpu")
-    if devices > 1:
-        maps["two GPUs"] = layer_map(0, 1)
-    with tempfile.TemporaryDirectory() as folder:
-        place = saved(Path(folder))
-        plain, _ = load_ICL_model(place, device=device, dtype="float32", verbose=False)
-        for name, device_map in maps.items():
-            model, _ = load_ICL_model(place, device_map=device_map, dtype="float32", verbose=False)
-            for run in ("capture rows", "patch heads", "knockout", "label scores"):
-                function = (device_runs.INSTRUMENTS | device_runs.WHOLE)[run]
-                yield Outcome(f"device map, {name}: {run}", worst(function, model, plain, np.nanmax), FLOAT32)
-    if not cuda:
-        yield Outcome("device map, layers on the CPU of a model on a GPU", not_run="a rehearsal has no GPU")
-    if devices < 2:
-        why = "one GPU only" if devices else "a rehearsal has no GPU"
-        yield Outcome("device map, two GPUs", not_run=f"{why}; on fake ones: make test TESTS=tests/fake_gpu")
-
-
 def memory(device: str) -> Iterator[Outcome]:
     """Each row of a batch takes CHUNK bytes while two and a half of them are free: batches of four are halved."""
     model = built("llama", torch.float32, device)
@@ -247,10 +170,7 @@ def marked(device: str) -> Iterator[Outcome]:
             yield Outcome("a test marked gpu", not_run=line)
 
 
-CHECKS = {
-    "float32": float32, "bfloat16": bfloat16, "NF4": nf4, "device maps": device_maps, "memory": memory,
-    "marked": marked,
-}  # fmt: skip
+CHECKS = {"float32": float32, "bfloat16": bfloat16, "memory": memory, "marked": marked}
 
 
 # ------------------------------------------------------------------------------------------------ the report

@@ -247,6 +247,14 @@ def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
     return blocks
 
 
+def known_blocks(model: PreTrainedModel) -> tuple[Block, ...] | None:
+    """How the layers of a prepared model are built, None where that is not known."""
+    try:
+        return blocks_of(model)
+    except UnsupportedModel:
+        return None
+
+
 @once
 def _blocks(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Block, ...] | str]:
     """A model's modules at the time, and how its layers are built, or why that is not known."""
@@ -439,12 +447,8 @@ def direct_effects(
     """
     prepare(model)
     check_length(model, ids.shape[1])
-    plan = plan_of(model, ids.shape[1])
-    try:
-        blocks = blocks_of(model)
-    except UnsupportedModel:
-        return None
-    if not plan.replays:
+    blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
+    if not plan.replays or blocks is None:
         return None
     run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]
     heads = CaptureHeads(torch.tensor(places), layers=[at for at in changes if blocks[at].normed])
