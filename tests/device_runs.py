@@ -104,14 +104,13 @@ def capture_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
 
 
 def patch_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
-    """Heads patched with a number, a tensor, and the outputs of another prompt."""
+    """Heads patched with a number and a tensor."""
     layer = support(model).layers[-1]
     width = capture_heads(model)[f"z {layer}"].shape[-1]
     value = torch.randn(2, width, generator=torch.Generator().manual_seed(1))
     patches = {
         "number": PatchHeads(layer, 0, 0.0, positions=torch.tensor([1, 3])),
         "tensor": PatchHeads(layer, [1, 2], value, positions=torch.tensor([[2], [4]]), examples=torch.tensor([0, 2])),
-        "donor": PatchHeads(layer, [0, 3], from_rows=torch.tensor([1, 0, 2])),
     }
     return {f"hidden {name}": attached(model, patch, tokens=tokens) for name, patch in patches.items()}
 

@@ -278,14 +278,12 @@ def check_patches(name, layout, dtype=torch.float32, bound=1e-5):
     everywhere, shared, own = torch.arange(TOTAL), shared_positions(layout), own_positions(layout)
     donor = noise(BATCH, 3, 2, z.shape[-1], dtype=dtype)
     mean = z[real].mean(0)  # [2, dv]
-    order = torch.tensor([2, 0, 1])
     cases = [  # the instrument, and its values [B, P, 2, dv] at its positions
         (PatchHeads(layer, heads, 0.0), torch.zeros_like(z), everywhere),
         (PatchHeads(layer, heads, 0.5, positions=own), torch.full_like(donor, 0.5), own),
         (PatchHeads(layer, heads, donor, positions=own), donor, own),
         (PatchHeads(layer, heads, donor[:1], positions=shared), donor[:1].expand_as(donor), shared),
         (PatchHeads(layer, heads, mean), mean.expand_as(z), everywhere),
-        (PatchHeads(layer, heads, positions=shared, from_rows=order), pick(z, shared)[order], shared),
         (PatchHeads(layer, 2, donor[:, :, :1], positions=own), donor[:, :, :1], own),
     ]
     for patch, value, positions in cases:
@@ -353,17 +351,17 @@ SOME = pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", *ADAPTED])
 def test_order_of_entry(name):
     model, inputs = prepared(name), batch("plain").inputs
     captures = [CaptureHeads(layers=1) for _ in range(4)]
-    swap = torch.tensor([1, 0, 2])
+    mean = noise(HEADS, 16)
     outer, inner = PatchHeads(1, 0, 1.0), PatchHeads(1, [0, 1], 2.0, torch.tensor([3]))
     with instrument(model, captures[0], outer), instrument(model, captures[1], inner):
-        logits(model, inputs, captures[2], PatchHeads(1, range(HEADS), from_rows=swap), captures[3])
+        logits(model, inputs, captures[2], PatchHeads(1, range(HEADS), mean), captures[3])
     z = baseline(name, "plain").z[1].clone()
     close(captures[0].z[1], z)
     z[:, :, 0] = 1.0
     close(captures[1].z[1], z)
     z[:, 3, :2] = 2.0
     close(captures[2].z[1], z)
-    close(captures[3].z[1], z[swap])
+    close(captures[3].z[1], mean.expand_as(z))
 
 
 @SOME
@@ -527,7 +525,6 @@ WRONG: dict[str, tuple[Any, ...]] = {  # what is raised, with which instrument a
     "CaptureRows: layers .3. have no attention": (CaptureRows, torch.tensor([3]), None, [1, LAYERS]),
     "PatchHeads heads: negative index -1": (PatchHeads, 0, -1, 0.0),
     "PatchHeads heads: index 4 is out of range": (PatchHeads, 0, [0, HEADS], 0.0),
-    "either a value or from_rows": (PatchHeads, 0, 0, 0.0, None, torch.tensor([0, 1, 2])),
     "rows of .query, key. or": (Knockout, torch.tensor([[0, 0, 3, 1]])),
     "Knockout heads: index 4 is out of range": (Knockout, torch.tensor([[3, 1]]), None, [HEADS]),
     "CaptureRows rows: expected integers": (CaptureRows, torch.tensor([1.0])),
@@ -538,8 +535,6 @@ WRONG: dict[str, tuple[Any, ...]] = {  # what is raised, with which instrument a
     "CaptureRows keys: given for 2": (CaptureRows, torch.tensor([3]), torch.zeros(2, 1, 1, dtype=torch.long)),
     "CaptureHeads positions: index 14 is out of range": (CaptureHeads, torch.tensor([TOTAL])),
     "PatchHeads positions: given for 2": (PatchHeads, 0, 0, 0.0, torch.tensor([[1], [2]])),
-    "PatchHeads from_rows: index 3 is out of range": (PatchHeads, 0, 0, None, None, torch.tensor([0, 1, BATCH])),
-    "PatchHeads from_rows: given for 2": (PatchHeads, 0, 0, None, None, torch.tensor([1, 0])),
     "Knockout queries: index 14 is out of range": (Knockout, torch.tensor([[TOTAL, 0]])),
     "Knockout keys: index 14 is out of range": (Knockout, torch.tensor([[3, TOTAL]])),
     "Knockout examples: index 3 is out of range": (Knockout, torch.tensor([[BATCH, 3, 1]])),

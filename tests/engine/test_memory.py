@@ -75,9 +75,7 @@ def test_activations_by_hand():
         return estimate(config, rows, budget, captured, device_map="cpu", **options).activations["cpu"]
 
     llama = LlamaConfig(**LLAMA)
-    assert bytes_of(llama, [10] * 7) == 70 * TOKEN
-    assert bytes_of(llama, [10] * 7, 40) == 40 * TOKEN
-    assert bytes_of(llama, [10] * 7, 1) == 10 * TOKEN  # one prompt at least
+    assert [bytes_of(llama, [10] * 7, *budget) for budget in ((), (40,), (1,))] == [70 * TOKEN, 40 * TOKEN, 10 * TOKEN]
     assert bytes_of(llama, [10, 30, 30], 60, captured=5) == 60 * TOKEN + 3 * 4 * 60 * 4 * 5
     bf16 = bytes_of(llama, [10], captured=5, dtype=torch.bfloat16)
     assert bf16 == 10 * TOKEN // 2 + 3 * 4 * 10 * 4 * 5  # softmax is float32 in 16-bit models too
@@ -97,8 +95,6 @@ def test_every_device_has_its_own_weights():
     assert found.weights == ends | {"cpu": layer, "disk": layer}
     # the largest offloaded weight visits; what runs on neither needs nothing
     assert found.activations == dict.fromkeys(ends, 10 * TOKEN + 3 * 4 * 10 * 4 * 2 + 4 * 64 * 96)
-    assert found.total == 4 * NUMBERS + 2 * found.activations["cuda:0"]
-    assert estimate(config, [10], device_map={"": "disk"}).activations == {"cpu": 10 * TOKEN + 4 * 64_000}
 
 
 def test_check_raises_above_what_is_free_and_warns_above_80_percent(room):

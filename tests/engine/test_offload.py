@@ -64,7 +64,7 @@ def observe(model):
     """Logits, captured rows and heads of an edited run, and the gradient at a patch: everything instruments give."""
     ids = torch.randint(99, (2, 9), generator=torch.Generator().manual_seed(0)).to(input_device(model))
     rows, heads = CaptureRows(torch.tensor([3, 8])), CaptureHeads()
-    edits = Knockout(torch.tensor([[5, 2], [8, 7]])), PatchHeads(1, [0, 2], from_rows=torch.tensor([1, 0]))
+    edits = Knockout(torch.tensor([[5, 2], [8, 7]])), PatchHeads(1, [0, 2], 0.5)
     with torch.inference_mode(), instrument(model, *edits, rows, heads):
         found = [model(ids).logits, *rows.weights.values(), *heads.z.values()]
     value = torch.zeros(2, 9, 2, heads.z[1].shape[-1], requires_grad=True)

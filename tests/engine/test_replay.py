@@ -267,19 +267,6 @@ NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}  # a norm behind at
 SCALED = {"granite"}  # a multiplier
 
 
-def direct(model, base, source):
-    z = [heads_of(model, ids) for ids in (base, source)]
-    changes = {at: z[1][at] - z[0][at] for at in support(model).layers}
-    places = [11, LENGTH - 1]
-    both = direct_effects(model, base, {at: z[:, places] for at, z in changes.items()}, ANSWERS, places)
-    alone = direct_effects(model, base, {at: z[:, -1:] for at, z in changes.items()}, ANSWERS)
-    assert both is not None and alone is not None
-    logits, plain = both
-    for one, two in ((alone[0][..., 0, :], logits[..., 1, :]), (alone[1][:, 0], plain[:, 1])):
-        assert (one - two).abs().max() < 1e-12  # not to the bit: some CPUs multiply as many rows in another order
-    return logits, plain
-
-
 def frozen(model, base, source, layer, head, place):
     """The logits with one head from the source at one token, all other heads and the MLPs as in the base run."""
     z, other = heads_of(model, base), heads_of(model, source)
@@ -307,11 +294,13 @@ def frozen(model, base, source, layer, head, place):
 )
 def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
     model, (base, source) = prepared(name), prompts()
-    logits, plain = direct(model, base, source)
+    z, places = [heads_of(model, ids) for ids in (base, source)], [11, LENGTH - 1]
+    changes = {at: (z[1][at] - z[0][at])[:, places] for at in support(model).layers}
+    logits, plain = direct_effects(model, base, changes, ANSWERS, places)
     assert logits.shape == (3, HEADS, 2, 2, 2)
     with torch.no_grad():
         whole = model(base, use_cache=False).logits
-    for number, place in enumerate((11, LENGTH - 1)):
+    for number, place in enumerate(places):
         assert (plain[:, number] - whole[:, place].gather(1, ANSWERS)).abs().max() < 1e-12
         for layer in support(model).layers:
             for head in range(HEADS):

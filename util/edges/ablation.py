@@ -97,19 +97,17 @@ class Ablation:
 WHOLE = Ablation()
 
 
-def circuit_ablations(
-    circuits: Mapping[str, Sequence[Edge]], random: int = 0, seed: int = 0, like: str | None = None
-) -> dict[str, Ablation]:
+def circuit_ablations(circuits: Mapping[str, Sequence[Edge]], random: int, seed: int, like: str) -> dict[str, Ablation]:
     """What circuits are compared by, by name: FULL and NONE; each circuit; the model without its type pairs.
 
-    random: and so many random circuits with as many type pairs as the circuit `like`. See `edges.names`.
+    random: and so many random circuits, with as many type pairs as the circuit `like`. See `edges.names`.
     """
     ablations = {name: Ablation(kept=CIRCUITS[name]) for name in (names.FULL, names.NONE)}
     for name, kept in circuits.items():
         ablations[name] = Ablation(kept=tuple(kept))
         if name not in (names.FULL, names.NONE):
             ablations[names.without(name)] = Ablation(removed=type_pairs(kept))
-    drawn = random_circuits(circuits[like], random, seed) if like is not None else []
+    drawn = random_circuits(circuits[like], random, seed)
     return ablations | {names.random_circuit(number): Ablation(kept=kept) for number, kept in enumerate(drawn, 1)}
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -164,12 +165,9 @@ class Ablated:
 
     def padded(self, numbers: Sequence[int]) -> Tensor:
         """The codes of these prompts, [B, T, T]."""
-        width = max(self.lengths[number] for number in numbers)
-        codes = torch.zeros(len(numbers), width, width, dtype=torch.long)
-        for place, number in enumerate(numbers):
-            size = self.lengths[number]
-            codes[place, :size, :size] = self.codes[number][:size, :size]
-        return codes
+        sizes = [self.lengths[number] for number in numbers]
+        codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
+        return torch.stack([pad(own, (0, max(sizes) - len(own)) * 2) for own in codes])
 
     def _splice(
         self, codes: Tensor, tables: dict[int, Tensor], ran: Sequence[States], places: Tensor | None = None
@@ -249,7 +247,7 @@ class Ablated:
         for number in numbers:
             size = self.groups[number].length
             changed = _rows_again(self.codes[number][:size, :size], *edits)
-            again.append(torch.cat([changed[changed < size - 1], torch.tensor([size - 1])]))
+            again.append(torch.cat([changed, torch.tensor([size - 1])]).unique())
         ran, ids = self._donor_states(numbers), self.ids(numbers)
         states = plain_states(self.model, ids, self.store)
         logits, states = self._renew(states, ids, again, self.padded(numbers), self.tables, ran)
@@ -381,16 +379,16 @@ def outcomes_of(
         rows, owners, steps = _rows_after(run, numbers)
         owned = [numbers[owner] for owner in owners.tolist()]
         check_finite(rows, "the logits", run.model, [groups[number].base.ids for number in owned], owned)
-        log_probs = rows.double().log_softmax(-1)
+        log_probs, first = rows.double().log_softmax(-1), steps == 0
         targets = torch.tensor([token for number in numbers for token in groups[number].target])
-        scores, first = log_probs.gather(1, targets[:, None])[:, 0], steps == 0
-        data["top"][numbers] = log_probs[first].argmax(-1).numpy()
-        data["right"][numbers] = data["top"][numbers] == targets[first].numpy()
-        data["log_prob"][numbers] = np.bincount(owners.numpy(), weights=scores.numpy())
+        scores, after = log_probs.gather(1, targets[:, None])[:, 0], log_probs[first]
+        top = after.argmax(-1)
+        data["top"][numbers], data["right"][numbers] = top, top == targets[first]
+        data["log_prob"][numbers] = np.bincount(owners, weights=scores)
         if whole is not None:
             reference = torch.from_numpy(whole[numbers]).double().log_softmax(-1)
-            data["kl"][numbers] = (reference.exp() * (reference - log_probs[first])).sum(-1).numpy()
-            data["agrees"][numbers] = data["top"][numbers] == whole[numbers].argmax(-1)
+            data["kl"][numbers] = (reference.exp() * (reference - after)).sum(-1)
+            data["agrees"][numbers] = top.numpy() == whole[numbers].argmax(-1)
 
     with progress(n) as bar:
         run.run(visit, token_budget, bar)

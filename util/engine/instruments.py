@@ -163,28 +163,21 @@ class PatchHeads(Indexed):
     """Replace the output z of some heads of one layer.
 
     examples: the E examples of the batch that are patched, None for all. positions: None (all), [P], or [E, P].
-    value: a number, or a tensor that broadcasts to [E, P, len(heads), dv] (the z of a donor run, a mean). Instead of a
-    value, from_rows [E] may be given: each patched example takes the z of that example of the same batch (a
-    permutation, or a donor that runs in the same batch). Raises ValueError unless exactly one of the two is given.
+    value: a number, or a tensor that broadcasts to [E, P, len(heads), dv] (the z of a donor run, a mean).
     """
 
     def __init__(
         self,
         layer: int,
         heads: int | Iterable[int],
-        value: float | Tensor | None = None,
+        value: float | Tensor,
         positions: Tensor | None = None,
-        from_rows: Tensor | None = None,
         examples: Tensor | None = None,
     ) -> None:
-        if (value is None) == (from_rows is None):
-            raise ValueError("PatchHeads: give either a value or from_rows")
         super().__init__(layer)
         self.heads = self.index("heads", _heads(heads), "heads", by_example=False)
         self.value = value
         self.positions = self.index("positions", positions, "queries")
-        # one row of the batch for each patched example
-        self.from_rows = self.index("from_rows", from_rows, "batch", dims=0)
         self.examples = self.index("examples", examples, "batch", by_example=False)
 
     def examples_in(self, call: Call) -> int:
@@ -196,11 +189,7 @@ class PatchHeads(Indexed):
         examples = torch.arange(call.batch) if self.examples is None else self.examples
         positions = positions.expand(len(examples), -1).to(device)[:, :, None]
         heads = self.heads.to(device)[None, None]
-        if self.from_rows is not None:
-            value: Any = out[self.from_rows.to(device)[:, None, None], positions, heads]
-        else:
-            value = torch.as_tensor(self.value, dtype=out.dtype, device=device)
-        out = writable(out)
+        value, out = torch.as_tensor(self.value, dtype=out.dtype, device=device), writable(out)
         out[examples.to(device)[:, None, None], positions, heads] = value
         return out
 
