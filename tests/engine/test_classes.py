@@ -105,7 +105,12 @@ def ids(length, seed=0):
     return torch.randint(3, 99, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", EXACT)
+QUICK = {"deepseek_v32", "gemma4, widths", "granite_swa", "qwen3_next"}  # the others are slow
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EXACT]
+)
 def test_exact(name):
     kind, changes = EXACT[name]
     known(kind)

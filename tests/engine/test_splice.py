@@ -8,6 +8,8 @@ from util.engine.attention import instrument, support
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, CaptureStates, Knockout, Splice
 
+pytestmark = pytest.mark.usefixtures("wide_softmax")
+
 LENGTH = 12
 
 
