@@ -123,8 +123,9 @@ def windows(layers: int, at: Sequence[int]) -> dict[str, Ablation]:
     """Contextualisation taken out from each of some layers on, and aggregation below it, by name."""
     ablations = {}
     for layer in at:
-        ablations[names.context_from(layer)] = Ablation(removed=("CONTEXT",), layers=range(layer, layers))
-        ablations[names.aggregation_below(layer)] = Ablation(removed=("AGG",), layers=range(layer))
+        above, below = tuple(range(layer, layers)), tuple(range(layer))
+        ablations[names.context_from(layer)] = Ablation(removed=FAMILIES["CONTEXT"], layers=above)
+        ablations[names.aggregation_below(layer)] = Ablation(removed=FAMILIES["AGG"], layers=below)
     return ablations
 
 
@@ -132,8 +133,8 @@ def halves(layers: int) -> dict[str, Ablation]:
     """Contextualisation and aggregation, each taken out of the lower and of the upper half of the layers, by name."""
     half = layers // 2
     return windows(layers, [half]) | {
-        names.context_below(half): Ablation(removed=("CONTEXT",), layers=range(half)),
-        names.aggregation_from(half): Ablation(removed=("AGG",), layers=range(half, layers)),
+        names.context_below(half): Ablation(removed=FAMILIES["CONTEXT"], layers=tuple(range(half))),
+        names.aggregation_from(half): Ablation(removed=FAMILIES["AGG"], layers=tuple(range(half, layers))),
     }
 
 
