@@ -278,7 +278,8 @@ def test_selected_keys():
     indices, full = torch.tensor([[[0, 2], [1, 2]]]), torch.ones(1, 1, 2, 3, dtype=torch.bool)
     wanted = torch.tensor([[[[True, False, True], [False, True, True]]]])
     assert torch.equal(selected_keys(full, indices, 3), wanted)
-    assert torch.equal(selected_keys(torch.zeros(1, 1, 2, 3), indices, 3) > -1e30, wanted)
+    additive = selected_keys(torch.zeros(1, 1, 2, 3), indices, 3)
+    assert additive is not None and torch.equal(additive > -1e30, wanted)
     assert selected_keys(None, indices, 3) is None and selected_keys(full, None, 3) is full
 
 

@@ -296,7 +296,9 @@ def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
     model, (base, source) = prepared(name), prompts()
     z, places = [heads_of(model, ids) for ids in (base, source)], [11, LENGTH - 1]
     changes = {at: (z[1][at] - z[0][at])[:, places] for at in support(model).layers}
-    logits, plain = direct_effects(model, base, changes, ANSWERS, places)
+    found = direct_effects(model, base, changes, ANSWERS, places)
+    assert found is not None
+    logits, plain = found
     assert logits.shape == (3, HEADS, 2, 2, 2)
     with torch.no_grad():
         whole = model(base, use_cache=False).logits

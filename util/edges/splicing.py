@@ -73,8 +73,8 @@ def without_demonstrations(group: Group) -> Group:
     """The prompt's query alone, with its answer and without donors."""
     base, kept = group.base, ("bos", "query", "last_separator", "target")
     chosen = [kind in kept for kind in base.types]
-    fields = (tuple(compress(field, chosen)) for field in (base.ids, base.types, base.examples, base.slots))
-    return Group(TypedTokens(*fields), {})
+    fields = {name: tuple(compress(field, chosen)) for name, field in vars(base).items()}
+    return Group(replace(base, **fields), {})
 
 
 def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
