@@ -21,13 +21,11 @@ from util.edges.writing import continuations
 from util.engine.attention import support
 from util.engine.batches import Batch, Row, forward
 from util.engine.call import Instrument
-from util.engine.components import bare_writes, direct_effects
+from util.engine.components import direct_effects
 from util.engine.instruments import (
-    AddHeads,
     CaptureHeads,
     CaptureRows,
     CaptureStates,
-    CaptureValues,
     Knockout,
     PatchHeads,
     ScoreRows,
@@ -63,7 +61,7 @@ TYPES = ("bos", "x", "t", "y", "n", "x", "t", "y", "n", "query", "last_separator
 EXAMPLES = (0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3)
 EDGES = Ablation(kept=("WITHIN", "AGG", "ANCHOR"), probed={"y->last_separator": 1})
 # What a run gives as the model computes it.
-OWN_DTYPE = {"z", "values", "keys", "hidden"}
+OWN_DTYPE = {"z", "keys", "hidden"}
 
 
 def ids(rows: int = PROMPTS, tokens: int = TOKENS, seed: int = 0) -> Tensor:
@@ -97,24 +95,22 @@ def capture_rows(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
 
 
 def capture_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
-    """Outputs, values and states of heads, and sums of outputs."""
+    """Outputs and states of heads, and sums of outputs."""
     z, some = CaptureHeads(), CaptureHeads(torch.tensor([[1], [2], [3]]))
-    values, states, sums = CaptureValues(torch.tensor([0, 2])), CaptureStates(), SumHeads(torch.ones(PROMPTS, tokens))
-    attached(model, z, some, values, states, sums, tokens=tokens)
+    states, sums = CaptureStates(), SumHeads(torch.ones(PROMPTS, tokens))
+    attached(model, z, some, states, sums, tokens=tokens)
     keys = {layer: pair[0] for layer, pair in states.states.items()}
-    return by_layer({"z": z.z, "z some": some.z, "values": values.values, "keys": keys, "sums": sums.sums})
+    return by_layer({"z": z.z, "z some": some.z, "keys": keys, "sums": sums.sums})
 
 
 def patch_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
-    """Heads patched with a number, a tensor, and the outputs of another prompt; something added to all heads."""
+    """Heads patched with a number and a tensor."""
     layer = support(model).layers[-1]
     width = capture_heads(model)[f"z {layer}"].shape[-1]
     value = torch.randn(2, width, generator=torch.Generator().manual_seed(1))
     patches = {
         "number": PatchHeads(layer, 0, 0.0, positions=torch.tensor([1, 3])),
         "tensor": PatchHeads(layer, [1, 2], value, positions=torch.tensor([[2], [4]]), examples=torch.tensor([0, 2])),
-        "donor": PatchHeads(layer, [0, 3], from_rows=torch.tensor([1, 0, 2])),
-        "added": AddHeads(layer, value[:1]),
     }
     return {f"hidden {name}": attached(model, patch, tokens=tokens) for name, patch in patches.items()}
 
@@ -129,7 +125,7 @@ def knock_out(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
 
 
 def splice_edges(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
-    """Cells that are read from other rows of the batch, and from states of an earlier pass."""
+    """Cells that are read from states of an earlier pass."""
     found = support(model)
     codes = torch.zeros(PROMPTS, tokens, tokens, dtype=torch.long)
     codes[0, 4:, 1:3], codes[2, 5:, 3] = 1, 2
@@ -137,10 +133,9 @@ def splice_edges(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
     tables = {layer: table for layer in found.layers}
     donors = torch.tensor([[1, 2], [0, 2], [0, 1]])
     rows = CaptureRows(torch.tensor([6]))
-    together = attached(model, Splice(codes, tables, donors), rows, tokens=tokens)
     attached(model, states := CaptureStates(), tokens=tokens)
-    apart = attached(model, Splice(codes, tables, donors, "v", states.states), tokens=tokens)
-    return {"hidden together": together, "hidden apart": apart, **by_layer({"rows": rows.weights})}
+    hidden = attached(model, Splice(codes, tables, donors, states.states), rows, tokens=tokens)
+    return {"hidden": hidden, **by_layer({"rows": rows.weights})}
 
 
 def by_layer(found: Mapping[str, Mapping[int, Any]]) -> Numbers:
@@ -193,7 +188,7 @@ def label_scores(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
     cells = [np.array([(len(row) - 1, 2), (4, 2)]) for row in chosen]
     edits = {"knockout": knockouts(cells, {layer: [0, 1]}), "zero": replacements({layer: [0]}, {layer: 0.0})}
     found = {f"plain {name}": value for name, value in label_log_probs(model, plan, text=True).items()}
-    runs = BaseRuns(model, [layer])
+    runs = BaseRuns(model)
     for name, edit in edits.items():
         found[name] = label_log_probs(model, plan, edit, runs=runs)["log_prob"]
     found |= label_reads(model, plan)
@@ -212,12 +207,12 @@ def means(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
 
 
 def direct(model: PreTrainedModel) -> Numbers:
-    """Direct effects of heads on logits, and what they write of bare embeddings."""
+    """Direct effects of heads on logits."""
     prompts = ids(2)
     z = capture_heads(model)
     changes = {layer: -z[f"z {layer}"][:2, -1:] for layer in support(model).layers}
     found = direct_effects(model, prompts, changes, torch.tensor([[5, 7], [6, 8]]))
-    return {"direct": None if found is None else found[0], "bare": bare_writes(model, torch.tensor([4, 5, 6]))}
+    return {"direct": None if found is None else found[0]}
 
 
 def groups(vocabulary: int = VOCABULARY) -> list[Group]:

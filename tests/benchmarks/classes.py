@@ -36,7 +36,7 @@ from util.engine.batches import check_writing, logits_at
 from util.engine.call import UnsupportedModel
 from util.engine.components import known_blocks
 from util.engine.handshake import check_length, prepare
-from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads
+from util.engine.instruments import CaptureHeads, CaptureRows, CaptureStates, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, plan_of, replay
 
 LENGTHS = (8, 24)  # tokens
@@ -141,10 +141,13 @@ def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
     layers = support(ours).layers
     layer = layers[len(layers) // 2]
     token, query, key = length - 3, length - 2, length - 4
-    with instrument(ours, rows := CaptureRows(torch.arange(length)), z := CaptureHeads(), v := CaptureValues()):
+    with instrument(ours, rows := CaptureRows(torch.arange(length)), z := CaptureHeads(), kept := CaptureStates()):
         logits = ours(ids, use_cache=False).logits
     plain, weights, heads = reference(theirs, ids)
-    read = {at: torch.einsum("bhts,bshd->bthd", rows.weights[at], v.values[at].float()) for at in layers}
+    values = {
+        at: kept.states[at][1].repeat_interleave(z.z[at].shape[2] // kept.states[at][1].shape[1], 1) for at in layers
+    }
+    read = {at: (rows.weights[at] @ values[at].float()).transpose(1, 2) for at in layers}
     if support(ours).scaled_outputs:  # eager gives the weights without what the sink takes
         weights = {at: weights[at] * rows.weights[at].sum(-1, keepdim=True) for at in layers}
     errors = {

@@ -1,6 +1,7 @@
 """Edges between token types against their definition in loops, and what circuits keep."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -65,15 +66,10 @@ def test_an_edge_is_its_definition(pair, relation, tokens):
 def test_circuits_keep_what_their_names_say(tokens):
     kept = {name: together(found, tokens) for name, found in CIRCUITS.items()}
     asks = np.array([kind != "target" for kind in tokens.types])[:, None]  # what the answer reads is never taken out
-    assert not asks.all()
     everything = np.tri(len(tokens.ids), k=-1, dtype=bool) & asks
-    assert (kept["FULL"] == everything).all() and not removed_by(CIRCUITS["FULL"], tokens).any()
-    for smaller, larger in (
-        ("NONE", "AGG-ONLY"),
-        ("AGG-ONLY", "CTX+AGG"),
-        ("CTX+AGG", "FULL"),
-        ("CTX_IO+AGG", "CTX+AGG"),
-    ):
+    assert not asks.all() and (kept["FULL"] == everything).all()
+    order = ("NONE", "AGG-ONLY", "CTX+AGG", "FULL"), ("CTX_IO+AGG", "CTX+AGG")
+    for smaller, larger in (pair for chain in order for pair in pairwise(chain)):
         assert (kept[smaller] <= kept[larger]).all() and (kept[smaller] != kept[larger]).any(), (smaller, larger)
     context = together(FAMILIES["CONTEXT"], tokens)
     assert (kept["AGG-ONLY"] | context == kept["CTX+AGG"]).all() and not (kept["AGG-ONLY"] & context).any()
@@ -154,8 +150,5 @@ def test_edges_that_are_in_no_prompt_are_warned_of_but_not_those_of_families(tok
     assert not Ablation(kept=["CTX+AGG", "NONE"]).named
 
 
-@pytest.mark.parametrize("layers", [1, 4, 12, 30, 48])
-def test_cuts_are_ends_and_middle_and_evenly_spaced(layers):
-    at = cuts(layers)
-    assert {0, layers // 2, layers} <= set(at) and len(at) <= 9 and at == tuple(sorted(set(at)))
-    assert np.diff(at).max() <= np.diff(at).min() + 2
+def test_cuts_are_ends_and_middle_and_evenly_spaced():
+    assert [cuts(layers) for layers in (1, 4, 12)] == [(0, 1), (0, 1, 2, 3, 4), (0, 2, 3, 4, 6, 8, 9, 10, 12)]

@@ -12,13 +12,12 @@ from util.edges.splicing import groups_of, outcomes
 from util.edges.writing import continuations
 from util.engine import batches, label_scores, means
 from util.engine.batches import Row
-from util.engine.components import bare_writes, direct_effects
+from util.engine.components import direct_effects
 from util.engine.finite import NotFinite, all_finite, check_finite, check_record
 from util.engine.handshake import check_ids, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.replay import Edit, replay
-from util.figures.forerunner_heads import measure as magnitudes
-from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.load_model_and_data import load_ICL_model
 from util.prompts import word_pair_prompts
 from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
@@ -128,8 +127,6 @@ def test_edited_runs_are_checked_too():
         replay(model, rows, [], answers)
     with pytest.raises(NotFinite, match="logits of prompt 3 .*embed_tokens.weight is not finite"):
         direct_effects(model, rows, {1: torch.zeros(4, 1, 4, 16)}, answers)
-    with pytest.raises(NotFinite, match=r"prompt 1 \(1 tokens"):
-        bare_writes(model, torch.tensor([5, WORD, 7]))
 
 
 def test_word_pairs_are_checked():
@@ -221,12 +218,6 @@ def test_a_token_without_an_embedding_is_named_before_the_first_pass(name, monke
     check_ids(model, [])
 
 
-@pytest.mark.parametrize("budget", [0, -1])
-def test_a_budget_of_no_token_is_refused(budget):
-    model = toys.model()
-    run = magnitudes.label_run(model, toys.tokenizer(), staicc_prompts(0, 1)[:2])
-    with pytest.raises(ValueError, match=f"token_budget = {budget}: a batch has at least one token"):
-        magnitudes.copy_magnitudes(model, run, token_budget=budget)
-    with pytest.raises(ValueError, match=f"token_budget = {budget}"):
-        label_scores.next_token_logits(model, texts(), token_budget=budget)
-    assert batches.shared_budget(budget, 2) < 1 == batches.shared_budget(1, 2)
+def test_a_budget_of_no_token_is_refused():
+    with pytest.raises(ValueError, match="token_budget = 0: a batch has at least one token"):
+        batches.plan([3], batches.shared_budget(0, 2))

@@ -7,7 +7,6 @@ import torch
 
 from tests.architectures import build
 from tests.tiny_models import tiny_model
-from util.engine import call as calls
 from util.engine.attention import instrument
 from util.engine.call import Instrument
 from util.engine.handshake import prepare
@@ -84,14 +83,3 @@ def test_scores_are_those_written_out_even_where_weights_vanish(name, far):
     found, wanted = ((one - one.amax(-1, keepdim=True))[open_] for one in (found, wanted))
     tolerance = 1e-3 if call.query.dtype == torch.float32 else 1e-4  # the softmax is taken in float32
     assert float((found - wanted).abs().max()) < tolerance
-
-
-@torch.no_grad()
-def test_one_softmax_is_taken_where_no_weight_vanishes(monkeypatch):
-    call, _ = call_of("llama")
-    taken, raised = [], calls.Call._raised
-    monkeypatch.setattr(calls.Call, "_raised", lambda self, by: taken.append(by) or raised(self, by))
-    call.joint_scores(call.key.flip(2), torch.arange(LENGTH))
-    assert taken == [None]
-    call.joint_scores(call.key * 100, torch.arange(LENGTH))
-    assert 2 < len(taken) < 1 + calls.PASSES

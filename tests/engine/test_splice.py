@@ -1,216 +1,95 @@
-"""Spliced keys and values against a stock model that is fed token by token on a cache put together for each token."""
+"""Splices by themselves: what they refuse, and what goes with them. `tests/edges/test_splicing.py` has their oracle."""
 
 import pytest
 import torch
-from transformers import DynamicCache
 
-from tests import eager_runs
 from tests.architectures import HEADS, VOCABULARY, build
 from util.engine.attention import instrument, support
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, Knockout, Splice
+from util.engine.instruments import CaptureRows, CaptureStates, Knockout, Splice
 
-pytestmark = [
-    pytest.mark.oracle,
-    pytest.mark.filterwarnings("ignore:Knockout"),
-    pytest.mark.usefixtures("wide_softmax"),
-]
+pytestmark = pytest.mark.usefixtures("wide_softmax")
 
 LENGTH = 12
-FAMILIES = ("gpt2", "llama", "phi", "gemma2", "mistral", "gpt_neox", "falcon_7b", "bloom")
-families = pytest.mark.parametrize("name", FAMILIES)
 
 
-def prepared(name, **changes):
-    model = build(name, torch.float64, **changes)
+def prepared(name, dtype=torch.float64):
+    model = build(name, dtype)
     prepare(model)
     return model
 
 
-def prompts(rows, seed=0):
-    return torch.randint(3, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
+def states_of(model, ids):
+    with torch.no_grad(), instrument(model, kept := CaptureStates()):
+        model(ids, use_cache=False)
+    return kept.states
 
 
-def keys_of(model):
-    config = model.config.get_text_config()
-    return getattr(config, "num_kv_heads", None) or getattr(config, "num_key_value_heads", None) or HEADS
-
-
-def random_splice(model, donors, kinds=3, seed=0):
-    """Codes of one prompt [T, T] and tables by layer, at random; heads that share keys choose alike."""
-    generator = torch.Generator().manual_seed(seed)
-    codes = torch.randint(kinds + 1, (LENGTH, LENGTH), generator=generator).tril(-1)
-    shared = 1 if name_of(model) == "falcon" else keys_of(model)
-    tables = {}
-    for layer in support(model).layers:
-        table = torch.randint(donors + 1, (shared, kinds + 1), generator=generator)
-        table[:, 0] = 0
-        tables[layer] = table.repeat_interleave(HEADS // shared, 0)
-    return codes, tables
-
-
-def name_of(model):
-    return model.config.model_type
-
-
-def batch_of(codes, donors):
-    """Codes of a batch [donors ..., prompt] and its donor rows."""
-    every = torch.zeros(donors + 1, LENGTH, LENGTH, dtype=torch.long)
-    every[-1] = codes
-    return every, torch.arange(donors).expand(donors + 1, -1)
+def drawn(model):
+    """A donor and a prompt [2, T], and random codes and tables of a splice."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, VOCABULARY, (2, LENGTH), generator=generator)
+    codes = torch.randint(4, (1, LENGTH, LENGTH), generator=generator).tril(-1)
+    tables = {
+        layer: torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]).repeat(HEADS // 2, 1) for layer in support(model).layers
+    }
+    return ids, {"codes": codes, "tables": tables, "donors": torch.tensor([[0]]), "states": states_of(model, ids[:1])}
 
 
 @torch.no_grad()
-def spliced(model, ids, codes, tables, channel="kv", *attached):
-    """The logits of the last row, whose donors are the others."""
-    every, rows = batch_of(codes, len(ids) - 1)
-    with instrument(model, Splice(every, tables, rows, channel), *attached):
-        return model(ids, use_cache=False).logits[-1]
+def run(model, ids, *instruments):
+    with instrument(model, *instruments):
+        return model(ids, use_cache=False).logits
 
 
-@torch.no_grad()
-def by_token(model, ids, codes, tables, channel="kv"):
-    """The same by a stock model, one token after the other."""
-    stock, layers = eager_runs.reference(model), support(model).layers
-    donors = []
-    for donor in ids[:-1]:
-        stock(donor[None], past_key_values=(cache := DynamicCache()), use_cache=True)
-        donors.append([(layer.keys, layer.values) for layer in cache.layers])
-    own: dict = {}
-    logits = []
-    for q in range(LENGTH):
-        cache = DynamicCache()
-        for number, layer in enumerate(layers if q else ()):
-            keys, values = (part.clone() for part in own[layer])
-            for head in range(keys.shape[1]):
-                choice = tables[layer][head * HEADS // keys.shape[1]][codes[q, :q]]
-                for place, source in enumerate(choice.tolist()):
-                    if source and "k" in channel:
-                        keys[0, head, place] = donors[source - 1][number][0][0, head, place]
-                    if source and "v" in channel:
-                        values[0, head, place] = donors[source - 1][number][1][0, head, place]
-            cache.update(keys, values, number)
-        position = {} if name_of(model) == "bloom" else {"position_ids": torch.tensor([[q]])}
-        out = stock(ids[-1:, q : q + 1], past_key_values=cache, use_cache=True, **position)
-        logits.append(out.logits[0, -1])
-        for number, layer in enumerate(layers):
-            new = cache.layers[number].keys[:, :, -1:], cache.layers[number].values[:, :, -1:]
-            own[layer] = new if q == 0 else tuple(torch.cat(pair, 2) for pair in zip(own[layer], new, strict=True))
-    return torch.stack(logits)
-
-
-@families
-@pytest.mark.parametrize("donors", [1, 2])
-@pytest.mark.parametrize("channel", ["kv", "k", "v"])
-def test_splices_equal_a_model_that_is_fed_token_by_token(name, donors, channel):
-    model, ids = prepared(name), prompts(donors + 1)
-    codes, tables = random_splice(model, donors)
-    found, wanted = spliced(model, ids, codes, tables, channel), by_token(model, ids, codes, tables, channel)
-    assert (found - wanted).abs().max() < 1e-10
-    with torch.no_grad():
-        plain = model(ids[-1:]).logits[0]
-    assert (found - plain).abs().max() > 1e-2  # not vacuous
-
-
-@families
-def test_no_edges_and_a_donor_that_is_the_prompt_change_nothing(name):
-    model, ids = prepared(name), prompts(2)
-    codes, tables = random_splice(model, 1)
-    with torch.no_grad():
-        plain = model(ids, use_cache=False).logits[-1]
-    nothing = {layer: torch.zeros_like(table) for layer, table in tables.items()}
-    assert torch.equal(spliced(model, ids, codes, nothing), plain)
-    assert (spliced(model, ids[1:].repeat(2, 1), codes, tables) - plain).abs().max() < 1e-10
-    with torch.no_grad():
-        assert torch.equal(model(ids, use_cache=False).logits[-1], plain)  # restored
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
-def test_batches_of_several_prompts_and_padding_change_nothing(name):
-    model, ids = prepared(name), prompts(4)
-    codes, tables = random_splice(model, 1)
-    alone = [spliced(model, ids[[at, at + 1]], codes, tables) for at in (0, 2)]
-    padded = torch.cat([ids, torch.zeros(4, 3, dtype=torch.long)], 1)
-    every = torch.zeros(4, LENGTH + 3, LENGTH + 3, dtype=torch.long)
-    every[1, :LENGTH, :LENGTH] = every[3, :LENGTH, :LENGTH] = codes
-    rows = torch.tensor([[0], [0], [2], [2]])
-    with torch.no_grad(), instrument(model, Splice(every, tables, rows)):
-        together = model(padded, use_cache=False).logits[:, :LENGTH]
-    for row, wanted in zip((1, 3), alone, strict=True):
-        assert (together[row] - wanted).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_donor_may_be_spliced_itself(name):
-    """In lock-step, a donor inside a circuit: what it gives is what its own splice has made of it."""
-    model, ids = prepared(name), prompts(3)
-    codes, tables = random_splice(model, 1)
-    every = torch.zeros(3, LENGTH, LENGTH, dtype=torch.long)
-    every[1] = every[2] = codes
-    lock_step = Splice(every, tables, torch.tensor([[0], [0], [1]]))
-    with torch.no_grad(), instrument(model, lock_step):
-        found = model(ids, use_cache=False).logits[2]
-    plain_donor = spliced(model, ids[1:], codes, tables)
-    assert (found - plain_donor).abs().max() > 1e-3
-    only_first = {layer: table if layer == 0 else torch.zeros_like(table) for layer, table in tables.items()}
-    with torch.no_grad(), instrument(model, Splice(every, only_first, torch.tensor([[0], [0], [1]]))):
-        found = model(ids, use_cache=False).logits[2]
-    # in the first layer no splice has changed any keys yet
-    assert (found - spliced(model, ids[1:], codes, only_first)).abs().max() < 1e-10
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_a_donor_that_is_the_prompt_changes_nothing_and_padding_neither(name):
+    model = prepared(name)
+    ids, given = drawn(model)
+    plain, found = run(model, ids[1:]), run(model, ids[1:], Splice(**given))
+    assert (found - plain).abs().max() > 1e-2
+    own = {"states": states_of(model, ids[1:])}
+    assert (run(model, ids[1:], Splice(**given | own)) - plain).abs().max() < 1e-10
+    padded = torch.nn.functional.pad(ids, (0, 3))
+    codes = torch.zeros(2, LENGTH + 3, LENGTH + 3, dtype=torch.long)
+    codes[1, :LENGTH, :LENGTH] = given["codes"]  # the first row reads nothing
+    both = {"codes": codes, "donors": torch.tensor([[1], [0]]), "states": states_of(model, padded)}
+    together = run(model, padded, Splice(**given | both))[:, :LENGTH]
+    assert (together[1:] - found).abs().max() < 1e-10 and (together[:1] - run(model, ids[:1])).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
-def test_rows_that_are_captured_add_up_what_is_read_of_every_place(name):
-    model, ids = build(name, torch.float32), prompts(2)
-    prepare(model)
-    codes, tables = random_splice(model, 1)
-    rows = CaptureRows(torch.arange(LENGTH))
-    spliced(model, ids, codes, tables, "kv", rows)
-    for layer in support(model).layers:
-        weights = rows.weights[layer][-1]
-        assert weights.shape == (HEADS, LENGTH, LENGTH)
-        assert (weights.triu(1) == 0).all()
-        if name != "gpt_oss":
-            assert (weights.sum(-1) - 1).abs().max() < 1e-5
-
-
-def test_a_knockout_and_a_splice_act_together():
-    model, ids = prepared("llama"), prompts(2)
-    codes, tables = random_splice(model, 1)
-    cut, rows = Knockout(torch.tensor([[9, 3], [11, 10]])), CaptureRows(torch.tensor([9, 11]))
-    found = spliced(model, ids, codes, tables, "kv", cut, rows)
-    for weights in rows.weights.values():
-        assert (weights[:, :, 0, 3] == 0).all() and (weights[:, :, 1, 10] == 0).all()
-    assert (found - spliced(model, ids, codes, tables)).abs().max() > 1e-4
+@pytest.mark.filterwarnings("ignore:Knockout")
+def test_rows_add_up_what_is_read_of_every_place_and_a_knockout_closes_it(name):
+    model = prepared(name, torch.float32)
+    ids, given = drawn(model)
+    whole, rows = CaptureRows(torch.arange(LENGTH)), CaptureRows(torch.tensor([9, 11]))
+    spliced = run(model, ids[1:], Splice(**given), whole)
+    found = run(model, ids[1:], Splice(**given), rows, Knockout(torch.tensor([[9, 3], [11, 10]])))
+    assert (found - spliced).abs().max() > 1e-4
+    for layer, weights in whole.weights.items():
+        assert weights.shape == (1, HEADS, LENGTH, LENGTH) and (weights.triu(1) == 0).all()
+        assert name == "gpt_oss" or (weights.sum(-1) - 1).abs().max() < 1e-5  # it has sinks
+        closed = rows.weights[layer]
+        assert (closed[:, :, 0, 3] == 0).all() and (closed[:, :, 1, 10] == 0).all()
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"channel": "q"}, "channel"),
-        ({"donors": torch.tensor([[0], [2]])}, "out of range"),
+        ({"donors": torch.tensor([[1]])}, "out of range"),
         ({"tables": {0: torch.full((HEADS, 4), 2) * torch.tensor([0, 1, 1, 1])}}, "out of range"),
         ({"tables": {0: torch.zeros(HEADS, 2, dtype=torch.long)}}, "kinds"),
         ({"tables": {0: torch.ones(HEADS, 4, dtype=torch.long)}}, "zeros"),
-        ({"codes": torch.eye(LENGTH, dtype=torch.long).expand(2, -1, -1)}, "diagonal"),
+        ({"codes": torch.eye(LENGTH, dtype=torch.long)[None]}, "diagonal"),
         ({"tables": {7: torch.zeros(HEADS, 4, dtype=torch.long)}}, "no attention"),
         ({"tables": {0: torch.zeros(HEADS + 1, 4, dtype=torch.long)}}, "heads in a layer"),
-        ({"codes": torch.zeros(2, LENGTH, LENGTH + 1, dtype=torch.long)}, "the batch is"),
+        ({"codes": torch.zeros(1, LENGTH, LENGTH + 1, dtype=torch.long)}, "the batch is"),
+        (None, "two splices"),
     ],
 )
 def test_bad_splices_are_refused(change, words):
-    model, ids = prepared("gpt2"), prompts(2)
-    codes, tables = random_splice(model, 1)
-    every, rows = batch_of(codes, 1)
-    given = {"codes": every, "tables": tables, "donors": rows} | change
-    with pytest.raises(ValueError, match=words), instrument(model, Splice(**given)), torch.no_grad():
-        model(ids, use_cache=False)
-
-
-def test_two_splices_at_once_are_refused():
-    model, ids = prepared("gpt2"), prompts(2)
-    codes, tables = random_splice(model, 1)
-    every, rows = batch_of(codes, 1)
-    splice = Splice(every, tables, rows)
-    with pytest.raises(ValueError, match="two splices"), instrument(model, splice, splice), torch.no_grad():
-        model(ids, use_cache=False)
+    model = prepared("gpt2")
+    ids, given = drawn(model)
+    with pytest.raises(ValueError, match=words):
+        run(model, ids[1:], *[Splice(**given | (change or {}))] * (1 if change else 2))

@@ -80,10 +80,11 @@ class Ablation:
         limits = [*((layer, 0) for layer in self.layers or ()), *(self.heads or ())]
         if wrong := sorted(place for place in limits if place[0] >= layers or place[1] >= heads):
             raise ValueError(f"the model has {layers} layers of {heads} heads, not {wrong}")
-        acts = np.ones((layers, heads), bool)
-        for layer, head in np.ndindex(acts.shape):
-            chosen = self.layers is None or layer in self.layers
-            acts[layer, head] = chosen and (self.heads is None or (layer, head) in self.heads)
+        acts = np.full((layers, heads), self.heads is None)
+        for place in self.heads or ():
+            acts[place] = True
+        if self.layers is not None:
+            acts &= np.isin(np.arange(layers), self.layers)[:, None]
         return acts
 
     def plain(self) -> dict[str, Any]:
@@ -96,19 +97,17 @@ class Ablation:
 WHOLE = Ablation()
 
 
-def circuit_ablations(
-    circuits: Mapping[str, Sequence[Edge]], random: int = 0, seed: int = 0, like: str | None = None
-) -> dict[str, Ablation]:
+def circuit_ablations(circuits: Mapping[str, Sequence[Edge]], random: int, seed: int, like: str) -> dict[str, Ablation]:
     """What circuits are compared by, by name: FULL and NONE; each circuit; the model without its type pairs.
 
-    random: and so many random circuits with as many type pairs as the circuit `like`. See `edges.names`.
+    random: and so many random circuits, with as many type pairs as the circuit `like`. See `edges.names`.
     """
     ablations = {name: Ablation(kept=CIRCUITS[name]) for name in (names.FULL, names.NONE)}
     for name, kept in circuits.items():
         ablations[name] = Ablation(kept=tuple(kept))
         if name not in (names.FULL, names.NONE):
             ablations[names.without(name)] = Ablation(removed=type_pairs(kept))
-    drawn = random_circuits(circuits[like], random, seed) if like is not None else []
+    drawn = random_circuits(circuits[like], random, seed)
     return ablations | {names.random_circuit(number): Ablation(kept=kept) for number, kept in enumerate(drawn, 1)}
 
 
@@ -133,10 +132,9 @@ def windows(layers: int, at: Sequence[int]) -> dict[str, Ablation]:
 def halves(layers: int) -> dict[str, Ablation]:
     """Contextualisation and aggregation, each taken out of the lower and of the upper half of the layers, by name."""
     half = layers // 2
-    lower, upper = tuple(range(half)), tuple(range(half, layers))
     return windows(layers, [half]) | {
-        names.context_below(half): Ablation(removed=FAMILIES["CONTEXT"], layers=lower),
-        names.aggregation_from(half): Ablation(removed=FAMILIES["AGG"], layers=upper),
+        names.context_below(half): Ablation(removed=FAMILIES["CONTEXT"], layers=tuple(range(half))),
+        names.aggregation_from(half): Ablation(removed=FAMILIES["AGG"], layers=tuple(range(half, layers))),
     }
 
 

@@ -16,9 +16,9 @@ ALONE = "no demonstrations"  # the whole model after the query alone; no ablatio
 _RANDOM = "random "
 
 
-def without(removed: str, inside: str | None = None) -> str:
-    """A circuit or family of edges taken out of the whole model, or out of the circuit `inside`."""
-    return f"without {removed}" if inside is None else f"{inside} without {removed}"
+def without(removed: str) -> str:
+    """A circuit or family of edges taken out of the whole model."""
+    return f"without {removed}"
 
 
 def random_circuit(number: int) -> str:

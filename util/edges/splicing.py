@@ -12,19 +12,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import check_matched
 from util.edges.states import Renewed, States, Store, of_rows, plain_states, takes_some_tokens
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, logits_at, run_rows
-from util.engine.call import Instrument
+from util.engine.batches import (
+    TOKEN_BUDGET,
+    Batch,
+    Row,
+    all_logits,
+    array_type,
+    check_context,
+    forward,
+    logits_at,
+    run_rows,
+)
+from util.engine.call import Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureStates, Splice
@@ -60,10 +72,9 @@ class Group:
 def without_demonstrations(group: Group) -> Group:
     """The prompt's query alone, with its answer and without donors."""
     base, kept = group.base, ("bos", "query", "last_separator", "target")
-    chosen = [place for place, kind in enumerate(base.types) if kind in kept]
-    ids, types = (base.ids[place] for place in chosen), (base.types[place] for place in chosen)
-    examples, slots = (base.examples[place] for place in chosen), (base.slots[place] for place in chosen)
-    return Group(TypedTokens(tuple(ids), tuple(types), tuple(examples), tuple(slots)), {})
+    chosen = [kind in kept for kind in base.types]
+    fields = {name: tuple(compress(field, chosen)) for name, field in vars(base).items()}
+    return Group(replace(base, **fields), {})
 
 
 def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
@@ -77,14 +88,11 @@ def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
 def of_layouts(groups: Sequence[Group], compute: Callable[[TypedTokens], Layout]) -> list[Layout]:
     """What a function gives for each prompt, computed once for each layout, of which there are few."""
     known: dict[Any, Layout] = {}
-    for tokens in (group.base for group in groups):
-        if _layout(tokens) not in known:
-            known[_layout(tokens)] = compute(tokens)
-    return [known[_layout(group.base)] for group in groups]
-
-
-def _layout(tokens: TypedTokens) -> Any:
-    return tokens.types, tokens.examples, tokens.slots
+    layouts = [(group.base.types, group.base.examples, group.base.slots) for group in groups]
+    for layout, group in zip(layouts, groups, strict=True):
+        if layout not in known:
+            known[layout] = compute(group.base)
+    return [known[layout] for layout in layouts]
 
 
 class Ablated:
@@ -118,10 +126,10 @@ class Ablated:
         number = {c: place for place, c in enumerate(ablation.corruptions, 1)}
         sources = torch.tensor([0, number.get(0, 0), *(number[c] for _, c in ablation.probed)])
         by_layer = zip(self.support.layers, self.acts, strict=True)
-        self.tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
+        tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
         # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
-        cut = any(map(torch.any, self.codes)) and any(map(torch.any, self.tables.values()))
-        self.donors = ablation.corruptions if cut else ()
+        cut = any(map(torch.any, self.codes)) and any(map(torch.any, tables.values()))
+        self.donors, self.tables = (ablation.corruptions, tables) if cut else ((), {})
 
     def run(
         self, visit: Callable[[list[int]], None], token_budget: int, bar: tqdm | None = None, length: int | None = None
@@ -157,12 +165,9 @@ class Ablated:
 
     def padded(self, numbers: Sequence[int]) -> Tensor:
         """The codes of these prompts, [B, T, T]."""
-        width = max(self.lengths[number] for number in numbers)
-        codes = torch.zeros(len(numbers), width, width, dtype=torch.long)
-        for place, number in enumerate(numbers):
-            size = self.lengths[number]
-            codes[place, :size, :size] = self.codes[number][:size, :size]
-        return codes
+        sizes = [self.lengths[number] for number in numbers]
+        codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
+        return torch.stack([pad(own, (0, max(sizes) - len(own)) * 2) for own in codes])
 
     def _splice(
         self, codes: Tensor, tables: dict[int, Tensor], ran: Sequence[States], places: Tensor | None = None
@@ -170,11 +175,11 @@ class Ablated:
         """Reads from donors that have run, one row of each for every row of codes."""
         rows = len(codes)
         donors = torch.arange(rows)[:, None] + rows * torch.arange(len(ran))
-        states = {}
-        for layer in tables:
-            keys, values = zip(*(states[layer] for states in ran), strict=True)
-            states[layer] = torch.cat(keys), torch.cat(values)
-        return Splice(codes, tables, donors, "kv", states, places)
+        states = {
+            layer: (torch.cat([one[layer][0] for one in ran]), torch.cat([one[layer][1] for one in ran]))
+            for layer in tables
+        }
+        return Splice(codes, tables, donors, states, places)
 
     def _donor_states(self, numbers: Sequence[int]) -> list[States]:
         """The states of the donors, corruption after corruption."""
@@ -228,12 +233,11 @@ class Ablated:
             answers.append(len(group.target))
         # states are read for all prompts together, as they are stored, and computed for those with as many tokens
         ran, ids = self._donor_states(numbers), self.ids(numbers)
-        states, tables = plain_states(self.model, ids, self.store), self.tables if ran else {}
-        logits: dict[int, Tensor] = {}
+        states, logits = plain_states(self.model, ids, self.store), dict[int, Tensor]()
         for some in _alike([*map(len, again)]):
             donors, answer = [of_rows(one, some) for one in ran], max(answers[place] for place in some)
             parts = [ids[place] for place in some], [again[place] for place in some], codes[torch.tensor(some)]
-            rows = self._renew(of_rows(states, some), *parts, tables, donors, answer)[0]
+            rows = self._renew(of_rows(states, some), *parts, self.tables, donors, answer)[0]
             logits |= {place: own[len(own) - answers[place] :] for place, own in zip(some, rows, strict=True)}
         return torch.cat([logits[place] for place in range(len(numbers))])
 
@@ -243,10 +247,10 @@ class Ablated:
         for number in numbers:
             size = self.groups[number].length
             changed = _rows_again(self.codes[number][:size, :size], *edits)
-            again.append(torch.cat([changed[changed < size - 1], torch.tensor([size - 1])]))
+            again.append(torch.cat([changed, torch.tensor([size - 1])]).unique())
         ran, ids = self._donor_states(numbers), self.ids(numbers)
-        states, tables = plain_states(self.model, ids, self.store), self.tables if ran else {}
-        logits, states = self._renew(states, ids, again, self.padded(numbers), tables, ran)
+        states = plain_states(self.model, ids, self.store)
+        logits, states = self._renew(states, ids, again, self.padded(numbers), self.tables, ran)
         return logits[:, -1], states
 
     def _renew(
@@ -331,12 +335,11 @@ def whole_logits(
     store: fill it with the plain runs of the prompts.
     """
     run = Ablated(model, groups, WHOLE, store)
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    logits = np.empty((len(groups), model.config.get_text_config().vocab_size), dtype)
+    logits = np.empty((len(groups), model.config.get_text_config().vocab_size), array_type(model))
 
     def visit(numbers: list[int]) -> None:
         rows, _, steps = _rows_after(run, numbers)
-        logits[numbers] = rows[steps == 0].to(torch.promote_types(rows.dtype, torch.float32)).numpy()
+        logits[numbers] = at_least_float32(rows[steps == 0]).numpy()
 
     run.run(visit, token_budget)
     return logits
@@ -376,16 +379,16 @@ def outcomes_of(
         rows, owners, steps = _rows_after(run, numbers)
         owned = [numbers[owner] for owner in owners.tolist()]
         check_finite(rows, "the logits", run.model, [groups[number].base.ids for number in owned], owned)
-        log_probs = rows.double().log_softmax(-1)
+        log_probs, first = rows.double().log_softmax(-1), steps == 0
         targets = torch.tensor([token for number in numbers for token in groups[number].target])
-        scores, first = log_probs.gather(1, targets[:, None])[:, 0], steps == 0
-        data["top"][numbers] = log_probs[first].argmax(-1).numpy()
-        data["right"][numbers] = data["top"][numbers] == targets[first].numpy()
-        data["log_prob"][numbers] = np.bincount(owners.numpy(), weights=scores.numpy())
+        scores, after = log_probs.gather(1, targets[:, None])[:, 0], log_probs[first]
+        top = after.argmax(-1)
+        data["top"][numbers], data["right"][numbers] = top, top == targets[first]
+        data["log_prob"][numbers] = np.bincount(owners, weights=scores)
         if whole is not None:
             reference = torch.from_numpy(whole[numbers]).double().log_softmax(-1)
-            data["kl"][numbers] = (reference.exp() * (reference - log_probs[first])).sum(-1).numpy()
-            data["agrees"][numbers] = data["top"][numbers] == whole[numbers].argmax(-1)
+            data["kl"][numbers] = (reference.exp() * (reference - after)).sum(-1)
+            data["agrees"][numbers] = top.numpy() == whole[numbers].argmax(-1)
 
     with progress(n) as bar:
         run.run(visit, token_budget, bar)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from util.edges.ablation import WHOLE, Ablation
@@ -34,6 +34,12 @@ def continuations(
     logits from a cache than without one.
     """
     run = Ablated(model, groups, ablation, store, target=False)
+    lengths: list[int | None] = [*sorted(set(run.lengths))]
+    together = run.renewable(range(len(groups)), NEW_TOKENS - 1)
+    if together:
+        run, lengths = Ablated(model, groups, ablation, store), [None]
+    else:
+        check_writing(model, run.lengths, NEW_TOKENS)
     written = [list[int]() for _ in groups]
     ends = {tokenizer.eos_token_id}
 
@@ -41,7 +47,9 @@ def continuations(
         text = tokenizer.decode(written[number])
         return not ends & {*written[number]} and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
 
-    def write(numbers: Sequence[int], logits: Tensor, go_on: Callable[[Tensor], Tensor]) -> None:
+    @torch.inference_mode()
+    def visit(numbers: list[int]) -> None:
+        logits, go_on = _together(run, numbers) if together else _of_one_length(run, numbers)
         for number in numbers:
             written[number].clear()
         while True:
@@ -55,56 +63,41 @@ def continuations(
             logits = go_on(token[:, None])
 
     with progress(len(groups)) as bar:
-        if run.renewable(range(len(groups)), NEW_TOKENS - 1):
-            _write_together(Ablated(model, groups, ablation, store), write, token_budget, bar)
-        else:
-            _write_by_length(run, write, token_budget, bar)
+        for length in lengths:
+            run.run(visit, token_budget, bar, length)
     return [tokenizer.decode([token for token in tokens if token not in ends]) for tokens in written]
 
 
-Write = Callable[[Sequence[int], Tensor, Callable[[Tensor], Tensor]], None]  # prompts, first logits, one more token
+GoOn = Callable[[Tensor], Tensor]  # the logits [B, V] after one more token of each prompt [B, 1]
 
 
-def _write_together(run: Ablated, write: Write, token_budget: int, bar: tqdm) -> None:
-    """Prompts of any lengths, on states that are there; each new token has its place behind those of its own row."""
+def _together(run: Ablated, numbers: list[int]) -> tuple[Tensor, GoOn]:
+    """The logits after prompts of any lengths, on states that are there.
 
-    def visit(numbers: list[int]) -> None:
-        logits, states = run.prompted(numbers)
-        states = {layer: (_longer(keys), _longer(values)) for layer, (keys, values) in states.items()}
-        places = torch.tensor([[run.groups[number].length] for number in numbers])
+    Each new token has its place behind those of its own row.
+    """
+    logits, states = run.prompted(numbers)
+    room = 0, 0, 0, NEW_TOKENS
+    states = {layer: (pad(keys, room), pad(values, room)) for layer, (keys, values) in states.items()}
+    places = torch.tensor([[run.groups[number].length] for number in numbers])
 
-        def go_on(tokens: Tensor) -> Tensor:
-            nonlocal states, places
-            cache = Renewed(states, places)
-            logits = cache.run(run.model, tokens, [], 1)
-            states, places = cache.renewed, places + 1
-            return logits[:, -1]
+    def go_on(tokens: Tensor) -> Tensor:
+        nonlocal states, places
+        cache = Renewed(states, places)
+        logits = cache.run(run.model, tokens, [], 1)
+        states, places = cache.renewed, places + 1
+        return logits[:, -1]
 
-        write(numbers, logits, go_on)
-
-    run.run(visit, token_budget, bar)
-
-
-def _longer(states: Tensor) -> Tensor:
-    return torch.cat([states, states.new_zeros(*states.shape[:2], NEW_TOKENS, states.shape[3])], 2)
+    return logits, go_on
 
 
-def _write_by_length(run: Ablated, write: Write, token_budget: int, bar: tqdm) -> None:
-    """Prompts of one length at a time, so that nothing is padded."""
-    model = run.model
-    check_writing(model, run.lengths, NEW_TOKENS)
+def _of_one_length(run: Ablated, numbers: list[int]) -> tuple[Tensor, GoOn]:
+    """The logits after prompts of one length, so that nothing is padded."""
+    model, cache = run.model, cache_for(run.model)
 
-    @torch.inference_mode()
-    def visit(numbers: list[int]) -> None:
-        cache, device = cache_for(model), input_device(model)
+    def go_on(tokens: Tensor) -> Tensor:
+        options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+        return model(input_ids=tokens.to(input_device(model)), **options).logits[:, -1]
 
-        def go_on(tokens: Tensor) -> Tensor:
-            options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
-            return model(input_ids=tokens.to(device), **options).logits[:, -1]
-
-        with instrument(model, *run.instruments(numbers)):
-            logits = go_on(torch.tensor(run.ids(numbers)))
-        write(numbers, logits, go_on)
-
-    for length in sorted(set(run.lengths)):
-        run.run(visit, token_budget, bar, length)
+    with instrument(model, *run.instruments(numbers)):
+        return go_on(torch.tensor(run.ids(numbers))), go_on

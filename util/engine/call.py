@@ -159,7 +159,7 @@ class Call:
         if mask is not None and len(mask) > 1:
             mask = mask[examples.to(mask.device)]
         query, key, value = (part[examples.to(part.device)] for part in (self.query, self.key, self.value))
-        splice = self.splice and self.splice.only(examples, self)
+        splice = self.splice and self.splice.only(examples)
         return replace(self, query=query, key=key, value=value, mask=mask, splice=splice)
 
     def plain(self) -> Tensor:
@@ -192,10 +192,14 @@ class Call:
         """The weights [B, H, R, S] of the query rows [R] or [B, R], all edits applied. Times the values they are z."""
         if not self.scaled:
             # values of width 0 save the computation of outputs
-            return replace(self, value=self.value[..., :0]).rows(rows)[1]
+            return self._with_values(lambda values: values[..., :0]).rows(rows)[1]
         # of values that are all 1, a head reads the factor that its sink leaves of them
-        factor, weights = replace(self, value=torch.ones_like(self.value[..., :1])).rows(rows)
+        factor, weights = self._with_values(lambda values: torch.ones_like(values[..., :1])).rows(rows)
         return weights * factor.transpose(1, 2)
+
+    def _with_values(self, change: Callable[[Tensor], Tensor]) -> "Call":
+        splice = self.splice and self.splice.with_values(self.layer, change)
+        return replace(self, value=change(self.value), splice=splice)
 
     def joint_scores(self, others: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [B, H, R, 2 S] of query rows [R] at the own keys, then at others in the same places; and of sinks.

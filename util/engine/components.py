@@ -23,7 +23,7 @@ from util.engine.attention import PREPARED, head_writes, input_device, instrumen
 from util.engine.call import Call, Instrument, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
-from util.engine.instruments import CaptureHeads, CaptureValues
+from util.engine.instruments import CaptureHeads
 from util.engine.layer_calls import Before, LayerCall, Stop, first_of, in_place_of
 from util.engine.replay import SHORT, Runs, plan_of
 
@@ -471,30 +471,3 @@ def direct_effects(
     check_finite(base, "the logits", model, ids)
     check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
     return seen, base
-
-
-def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
-    """Returns what every head makes of tokens [S] by its weights alone: their logits [L, H, S, S].
-
-    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s (the
-    OV circuit of Elhage et al. 2021, with all norms). Rows are comparable within themselves only. None as for
-    `direct_effects`, and where a norm behind attention sees all heads together.
-    """
-    prepare(model)
-    blocks, plan = known_blocks(model), plan_of(model)
-    if not plan.replays or blocks is None or any(block.normed or block.factor != 1 for block in blocks):
-        return None
-    run, rows = Runs(model, plan), tokens[:, None].to(input_device(model))
-    with torch.inference_mode(), run.unembedding(tokens[None]) as columns:
-        with plan.recorded() as calls:
-            model.base_model(rows, use_cache=False)
-        logits = []
-        for layer in support(model).layers:
-            with instrument(model, values := CaptureValues(layers=layer)):
-                calls[layer].again(calls[0].hidden)
-            written = head_writes(blocks[layer].projection, values.values[layer][:, 0])
-            ends = [run.end(w[:, None], calls[-1].out) for w in written.unbind(1)]
-            logits.append(torch.stack([run.picked(end, columns) for end in ends]).cpu())
-    bare = torch.stack(logits)
-    check_finite(bare.movedim(2, 0), "the logits by the weights alone", model, tokens[:, None])
-    return bare

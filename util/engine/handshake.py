@@ -5,7 +5,6 @@ prompts are tried too: past lengths of up to SOON tokens on loading, past longer
 """
 
 import re
-import weakref
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -36,7 +35,6 @@ FIRST = 8  # tokens of the first prompt that is tried
 # What a class's own code raises on a prompt that it does not take, and what a device raises that lacks an operation.
 FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, AssertionError)
 
-_MODELS: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[PreTrainedModel]]" = weakref.WeakKeyDictionary()
 _TRYING: ContextVar[bool] = ContextVar("trying", default=False)
 
 
@@ -79,8 +77,7 @@ def prepare(model: PreTrainedModel) -> Support:
             ) from error
         raise
     base = model.base_model
-    if (PREPARED[model].switches or dynamic_rope(model)) and base not in _MODELS:
-        _MODELS[base] = weakref.ref(model)
+    if (PREPARED[model].switches or dynamic_rope(model)) and _check_pass not in base._forward_pre_hooks.values():
         base.register_forward_pre_hook(_check_pass, with_kwargs=True)
     return PREPARED[model]
 
@@ -119,7 +116,7 @@ def well_past(model: PreTrainedModel, switch: int) -> int:
 
 def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Before a forward pass of a prepared model: check its length. It is a hook on the model's base model."""
-    model = _MODELS[base]() if base in _MODELS else None
+    model: Any = next((model for model in list(PREPARED) if model.base_model is base), None)
     if model is None or base.training or known_support(model) is None:
         return
     inputs = keywords.get("input_ids", arguments[0] if arguments else None)

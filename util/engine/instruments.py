@@ -5,7 +5,7 @@ pass, all other indices in the first call, against its shapes.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import reduce
 from operator import add
@@ -145,25 +145,6 @@ class CaptureHeads(Indexed):
         return out
 
 
-class CaptureValues(Indexed):
-    """Capture the values v that heads read at chosen keys, before they are weighted by attention.
-
-    keys: None (all), [K], or [B, K]. After the forward pass `values[layer]` is [B, K, H, dv], a copy; a value that
-    several heads share is repeated for each of them. Without knockouts, attention times these values is z.
-    """
-
-    def __init__(self, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
-        super().__init__(layers)
-        self.keys = self.index("keys", keys, "keys")
-        self.values: dict[int, Tensor] = {}
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        values = call.value if self.keys is None else take(call.value, self.keys, dim=2)
-        heads_per_value = call.query.shape[1] // values.shape[1]
-        self.values[call.layer] = values.transpose(1, 2).repeat_interleave(heads_per_value, dim=2)
-        return out
-
-
 class CaptureStates(Instrument):
     """Capture the keys and values that attention reads, so that a `Splice` in another forward pass can read them.
 
@@ -182,28 +163,21 @@ class PatchHeads(Indexed):
     """Replace the output z of some heads of one layer.
 
     examples: the E examples of the batch that are patched, None for all. positions: None (all), [P], or [E, P].
-    value: a number, or a tensor that broadcasts to [E, P, len(heads), dv] (the z of a donor run, a mean). Instead of a
-    value, from_rows [E] may be given: each patched example takes the z of that example of the same batch (a
-    permutation, or a donor that runs in the same batch). Raises ValueError unless exactly one of the two is given.
+    value: a number, or a tensor that broadcasts to [E, P, len(heads), dv] (the z of a donor run, a mean).
     """
 
     def __init__(
         self,
         layer: int,
         heads: int | Iterable[int],
-        value: float | Tensor | None = None,
+        value: float | Tensor,
         positions: Tensor | None = None,
-        from_rows: Tensor | None = None,
         examples: Tensor | None = None,
     ) -> None:
-        if (value is None) == (from_rows is None):
-            raise ValueError("PatchHeads: give either a value or from_rows")
         super().__init__(layer)
         self.heads = self.index("heads", _heads(heads), "heads", by_example=False)
         self.value = value
         self.positions = self.index("positions", positions, "queries")
-        # one row of the batch for each patched example
-        self.from_rows = self.index("from_rows", from_rows, "batch", dims=0)
         self.examples = self.index("examples", examples, "batch", by_example=False)
 
     def examples_in(self, call: Call) -> int:
@@ -215,11 +189,7 @@ class PatchHeads(Indexed):
         examples = torch.arange(call.batch) if self.examples is None else self.examples
         positions = positions.expand(len(examples), -1).to(device)[:, :, None]
         heads = self.heads.to(device)[None, None]
-        if self.from_rows is not None:
-            value: Any = out[self.from_rows.to(device)[:, None, None], positions, heads]
-        else:
-            value = torch.as_tensor(self.value, dtype=out.dtype, device=device)
-        out = writable(out)
+        value, out = torch.as_tensor(self.value, dtype=out.dtype, device=device), writable(out)
         out[examples.to(device)[:, None, None], positions, heads] = value
         return out
 
@@ -248,21 +218,6 @@ class SumHeads(Indexed):
         wide = in_double(out)
         self.sums[call.layer] = torch.einsum(equation, self.weights.to(wide.device, torch.float64), wide)
         return out
-
-
-class AddHeads(Indexed):
-    """Add to the outputs z of all heads of one layer, at all positions.
-
-    delta: broadcasts to [B, T, H, dv]. The gradient with respect to a delta of zeros is the gradient with respect to z,
-    with its effect on later layers included.
-    """
-
-    def __init__(self, layer: int, delta: Tensor) -> None:
-        super().__init__(layer)
-        self.delta = delta
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        return out + self.delta.to(out.device, out.dtype)
 
 
 class Knockout(Indexed):
@@ -328,25 +283,19 @@ class Knockout(Indexed):
             warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
 
 
-CHANNELS = ("kv", "k", "v")
-
-
 class Splice(Indexed):
-    """Let chosen queries read chosen keys, values or both from other rows of the same batch (resample ablation).
+    """Let chosen queries read chosen keys and values from an earlier forward pass (resample ablation).
 
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
     tables: by layer [H, U + 1] integers from 0 to D, the source from which a head reads cells of a kind: 0 is the
     example itself, m is its donor number m. Layers without a table are not changed.
-    donors: [B, D], the D donors of each example, as rows of the batch.
-    channel: what is read from donors: keys and values ("kv"), only keys ("k") or only values ("v").
-    states: keys and values of an earlier forward pass (`CaptureStates.states`). If they are given, donors are rows of
-    that pass. Otherwise donors are read in the same layer of the same pass, where their own splices may have changed
-    them.
+    donors: [B, D], the D donors of each example, as rows of the earlier pass.
+    states: the keys and values of that pass (`CaptureStates.states`).
     places: [B, T], the index of each query among the keys, by default 0 to T - 1.
 
     Queries are always those of the example itself, and the softmax is taken over the keys that are read. A token always
-    reads itself from its own run. Raises ValueError for indices out of range, for an unknown channel, and where the
-    cell of a token and itself is not of kind 0.
+    reads itself from its own run. Raises ValueError for indices out of range, and where the cell of a token and itself
+    is not of kind 0.
     """
 
     def __init__(
@@ -354,14 +303,11 @@ class Splice(Indexed):
         codes: Tensor,
         tables: dict[int, Tensor],
         donors: Tensor,
-        channel: str = "kv",
-        states: Mapping[int, tuple[Tensor, Tensor]] | None = None,
+        states: Mapping[int, tuple[Tensor, Tensor]],
         places: Tensor | None = None,
     ) -> None:
-        if channel not in CHANNELS:
-            raise ValueError(f"Splice: unknown channel {channel!r}; there are {', '.join(CHANNELS)}")
         super().__init__(tables)
-        self.channel, self.states = channel, states
+        self.states = states
         self.codes = self.index("codes", codes, dims=3, by_example=False)
         self.donors = self.index("donors", donors)
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
@@ -372,11 +318,7 @@ class Splice(Indexed):
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_range(
-            "Splice donors",
-            self.donors,
-            len(self.codes) if states is None else min((len(keys) for keys, _ in states.values()), default=0),
-        )
+        _check_range("Splice donors", self.donors, min((len(keys) for keys, _ in states.values()), default=0))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
         if bool(self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any()):
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
@@ -399,12 +341,17 @@ class Splice(Indexed):
         spliced = self.tables[call.layer].any(0)
         return spliced[self.codes].any(-1).nonzero()
 
-    def only(self, examples: Tensor, call: Call) -> "Splice":
-        """The same splice for some examples [E] of a call. Their donors may be among the other examples."""
+    def only(self, examples: Tensor) -> "Splice":
+        """The same splice for some examples [E] of a batch."""
         fewer = copy(self)
         fewer.codes, fewer.donors = self.codes[examples], self.donors[examples]
-        fewer.states = {call.layer: (call.key, call.value)} if self.states is None else self.states
         return fewer
+
+    def with_values(self, layer: int, change: Callable[[Tensor], Tensor]) -> "Splice":
+        """The same splice in one layer, of donors whose values are changed."""
+        other, (keys, values) = copy(self), self.states[layer]
+        other.states = {layer: (keys, change(values))}
+        return other
 
     def apply(self, call: Call, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values [B, Hkv, (1 + D) S, d] of example and donors, and a mask [B, H or 1, R, (1 + D) S].
@@ -418,12 +365,10 @@ class Splice(Indexed):
             table = table[:1]
         codes = take(self.codes, rows, dim=1).to(device)
         source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]
-        donor_keys, donor_values = (call.key, call.value) if self.states is None else self.states[call.layer]
-        masks, keys, values = [], [call.key], [call.value]
-        for number in range(self.donors.shape[1] + 1):
-            masks.append(torch.where(source == number, additive, closed))
-            if number:
-                donor = self.donors[:, number - 1].to(device)
-                keys.append(donor_keys[donor] if "k" in self.channel else call.key)
-                values.append(donor_values[donor] if "v" in self.channel else call.value)
-        return torch.cat(keys, 2), torch.cat(values, 2), torch.cat(masks, 3)
+        donors = self.donors.T.to(device)
+        keys, values = (
+            torch.cat([own, *(part[donor] for donor in donors)], 2)
+            for own, part in zip((call.key, call.value), self.states[call.layer], strict=True)
+        )
+        masks = [torch.where(source == number, additive, closed) for number in range(len(donors) + 1)]
+        return keys, values, torch.cat(masks, 3)

@@ -15,9 +15,8 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -158,11 +157,6 @@ def row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
     return max(memory.estimate(model, [length], 1).activations.values()) + kept
 
 
-def logit_bytes(model: PreTrainedModel) -> int:
-    """The memory in bytes of one logit on the way to a log-probability: as it is, in float32 or better, normalised."""
-    return model.dtype.itemsize + 2 * max(4, model.dtype.itemsize)
-
-
 # ------------------------------------------------------------------------------------------------ one batch of prompts
 
 
@@ -200,12 +194,13 @@ class Runs:
         """
         if any(edit.hidden is not None for edit in edits):
             raise ValueError(f"hidden states cannot be edited: the model runs by {self.plan.path}")
+        rows = torch.arange(len(ids))
         attached = [
             one
             for number, edit in enumerate(edits)
             for layer in support(self.model).layers
             if layer >= edit.start
-            for one in edit.instruments(Place(layer, prompts, _examples(number, len(ids)), range(ids.shape[1])))
+            for one in edit.instruments(Place(layer, prompts, rows + number * len(ids), range(ids.shape[1])))
         ]
         last = torch.tensor([ids.shape[1] - 1])
         with instrument(self.model, *attached), logits_at(self.model, last) as options:
@@ -221,7 +216,9 @@ class Runs:
         at_once = len(hidden)
         if self.log_probabilities:
             vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
-            at_once = prompts * max(1, self.budget // (prompts * vocabulary * logit_bytes(self.model)))
+            size = self.model.dtype.itemsize
+            logit = size + 2 * max(4, size)  # bytes: as it is, in float32 or better, normalised
+            at_once = prompts * max(1, self.budget // (prompts * vocabulary * logit))
         return torch.cat([self.read(self.end(some, out), columns) for some in hidden.split(max(1, at_once))])
 
     def end(self, hidden: Tensor, out: Any) -> Tensor:
@@ -258,15 +255,11 @@ class Runs:
             self.model.set_output_embeddings(head)
 
 
-def _examples(number: int, prompts: int) -> Tensor:
-    return torch.arange(prompts) + number * prompts
-
-
 class _Base:
     """The base run of a batch of prompts, to be gone on with from any layer."""
 
     def __init__(self, model: PreTrainedModel, plan: "Plan", ids: Tensor, prompts: slice, first: int) -> None:
-        self.model, self.plan, self.prompts, self.rows = model, plan, prompts, len(ids)
+        self.model, self.plan, self.prompts, self.rows = model, plan, prompts, torch.arange(len(ids))
         self.queries = range(first, ids.shape[1])
         cache = DynamicCache() if plan.cached else None
         self.prefix, self.calls = plan.base_run(model, ids, first, cache)
@@ -304,7 +297,7 @@ class _Base:
             attached = [
                 one
                 for place, edit in enumerate(edits[:entered])
-                for one in edit.instruments(Place(number, self.prompts, _examples(place, self.rows), queries))
+                for one in edit.instruments(Place(number, self.prompts, self.rows + place * len(self.rows), queries))
             ]
             with instrument(self.model, *attached):
                 hidden = call.again(hidden, Before(keys, values) if self.plan.cached else None)
@@ -363,12 +356,6 @@ class Plan:
         with self.recorded() as calls:
             model.base_model(ids[:, first:], **options)
         return prefix, calls
-
-
-def path(model: PreTrainedModel) -> str:
-    """How a model's runs of short prompts are computed; found out once, by comparing them."""
-    prepare(model)
-    return plan_of(model).path
 
 
 def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
@@ -431,44 +418,37 @@ def _probe(layer: int, length: int) -> Edit:
 class BaseRuns:
     """What layers returned in unedited runs of batches, so that edited runs of them start where they are edited.
 
-    Masks, positions, later layers and the unembedding are the model's own, so that results do not change by a bit.
-    starts: the first edited layer of each run that is to come, the model's own number. limit: bytes; what layers return
-    is kept while there is room.
+    Masks, positions, later layers and the unembedding are the model's own, so that results do not change by a bit. Kept
+    is what goes into the first edited layer of each run, while there is room. limit: bytes.
     """
 
-    def __init__(self, model: PreTrainedModel, starts: Collection[int], limit: int = KEPT) -> None:
+    def __init__(self, model: PreTrainedModel, limit: int = KEPT) -> None:
         prepare(model)
         self._layers, self._kept, self._room = startable(model), dict[tuple[Hashable, int], Any](), limit
-        self.starts = sorted({*starts} - {0})
 
     @contextmanager
     def run(self, batch: Hashable, attached: Sequence[Instrument]) -> Iterator[None]:
         """Let one forward pass of a batch, with these instruments attached, start where they allow it.
 
-        batch: any name of it. What layers before the first instrument return in the pass is kept for later ones.
+        batch: any name of it.
         """
-        if self._layers is None:
+        first = min((0 if one.layers is None else min(one.layers) for one in attached), default=0)
+        if self._layers is None or not first:
             yield
             return
-        first = min((0 if one.layers is None else min(one.layers) for one in attached), default=len(self._layers))
-        start = max((at for at in self.starts if at <= first and (batch, at) in self._kept), default=0)
-        hooks = [
-            self._layers[at - 1].register_forward_hook(partial(self._keep, (batch, at)))
-            for at in self.starts
-            if start < at <= first
-        ]
-        skipped = bypassed(self._layers[:start], self._kept[batch, start]) if start else nullcontext()
+        start = max((at for at in range(1, first + 1) if (batch, at) in self._kept), default=0)
+
+        def keep(_: nn.Module, __: Any, out: Any) -> None:
+            if start < first and first_of(out).nbytes <= self._room:
+                self._room -= first_of(out).nbytes
+                self._kept[batch, first] = out
+
+        hook = self._layers[first - 1].register_forward_hook(keep)
         try:
-            with skipped:
+            with bypassed(self._layers[:start], self._kept.get((batch, start))):
                 yield
         finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _keep(self, place: tuple[Hashable, int], _: nn.Module, __: Any, out: Any) -> None:
-        if first_of(out).nbytes <= self._room:
-            self._room -= first_of(out).nbytes
-            self._kept[place] = out
+            hook.remove()
 
 
 @once

@@ -27,7 +27,7 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import check_widths
-from util.engine.replay import path, replay
+from util.engine.replay import plan_of, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
@@ -350,7 +350,7 @@ class FunctionVectorStudy(Measurement):
         prompts = self.tokens.take(numbers)
         patched = patched_probabilities(self.pair[0], prompts.corrupted, prompts.answers, self.means)
         intact = answer_probabilities(self.pair[0], prompts.intact, prompts.answers)
-        return {**patched, "intact": intact, "index": np.array(prompts.numbers), "path": path(self.pair[0])}
+        return {**patched, "intact": intact, "index": np.array(prompts.numbers), "path": plan_of(self.pair[0]).path}
 
 
 def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from util.engine.attention import support
 from util.engine.batches import Batch, Row, all_logits, check_context, logits_at, run_rows
 from util.engine.finite import check_finite
-from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
 from util.engine.replay import BaseRuns
 from util.roles import attention_scores
@@ -94,7 +93,7 @@ class SequenceRoles(SequenceStudy):
 
     @cached_property
     def _runs(self) -> BaseRuns:
-        return BaseRuns(self.pair[0], prepare(self.pair[0]).layers)
+        return BaseRuns(self.pair[0])
 
     def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> NDArray[np.float64]:
         """The mean log-probability [M] of the repeated tokens of some sequences [M], in nats.

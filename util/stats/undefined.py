@@ -6,7 +6,7 @@ NO_SHARE = "a share of what the whole model does, where that is not above nothin
 # Entries of records.
 IN_RECORDS = {
     "edges": "the receiver is in no later layer than the sender",
-    **dict.fromkeys(("copying", "attribution", "weights_copying", "direct"), NO_DIRECT_WRITING),
+    **dict.fromkeys(("attribution", "direct"), NO_DIRECT_WRITING),
 }
 
 # Entries of values files, or entries around them.

@@ -400,9 +400,10 @@ def samples(premises: Iterable[str], tokenizer: Any, tokens: int, count: int) ->
 
 
 def base_runs(model: PreTrainedModel, edits: Mapping[str, Edit]) -> BaseRuns:
-    """What lets each edit of the same texts start at its first layer."""
-    starts = [min(heads_by_layer(prepare(model), edit.heads)) for edit in edits.values() if edit.heads]
-    return BaseRuns(model, starts)
+    """What lets edits of the same texts start at their first layer. Raises ValueError for heads that there are not."""
+    for edit in edits.values():
+        heads_by_layer(prepare(model), edit.heads)
+    return BaseRuns(model)
 
 
 def under_edits(
