@@ -56,7 +56,7 @@ def test_paths_equal_frozen_runs_by_hooks(name):
     plain = build(name, torch.float64, **changes)
     plain = slow_paths.with_own_keys(plain) if hasattr(plain.config, "num_key_value_heads") else plain
     plain.set_attn_implementation("eager")
-    slow = slow_paths.Hooks(plain, base, source, ANSWERS)
+    slow = slow_paths.SlowPaths(plain, base, source, ANSWERS)
     found = path_effects(model, base, source, ANSWERS, MEMBERS)
     assert found.direct.shape == (2, 6) and found.edges.shape == (2, 6, 6, 4) and found.edges.dtype == torch.float64
     for row, sender in enumerate(MEMBERS):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from util.engine.attention import support
 from util.engine.instruments import Knockout, PatchHeads
 from util.engine.replay import Edit, Place
 from util.roles.heads import plain
@@ -27,11 +30,6 @@ def chunks(numbers: Sequence[int], size: int) -> Blocks:
     return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
 
 
-def cut_and_control(lost: Mapping[str, Any], heads: Heads) -> tuple[Floats, Floats]:
-    """Returns an effect and its control, [M, C] each, as most measures have them."""
-    return lost["cut"], lost["control"]
-
-
 def evidence(
     study: Measurement,
     role: Role,
@@ -39,22 +37,27 @@ def evidence(
     measure: Callable[[Sequence[int], Heads], dict[str, Any]],
     blocks: Callable[[Heads], Blocks],
     join: Join,
-    effect: Callable[[Mapping[str, Any], Heads], tuple[Floats, Floats]] = cut_and_control,
-    *,
-    part: Mapping[str, Any],
+    effect: Callable[[Mapping[str, Any]], Iterable[Floats]] = itemgetter("cut", "control"),
+    **part: Any,
 ) -> Evidence:
     """Returns the evidence on a role: the effects of the heads that its score chooses are measured.
 
     measure: of a block of numbers and these heads; blocks: what is measured before it is kept; effect: the effect and
-    its control, [M, C] each, of what was measured; part: what the record's request has beside the heads.
+    its control, [M, C] each, of what was measured; part: what the record's request has in place of the role.
     """
-    heads = score.chosen()
+    heads, part = score.chosen(), {"part": "effects", **(part or {"role": str(role)})}
     if not heads:
         return Evidence(role, score, heads, np.empty(0), np.empty(0))
     record = study.measured_in_blocks(
         lambda: blocks(heads), lambda numbers: measure(numbers, heads), join, **part, heads=plain(heads)
     )
-    return Evidence(role, score, heads, *effect(record.data, heads))
+    return Evidence(role, score, heads, *effect(record.data))
+
+
+def cuts(model: PreTrainedModel, heads: Heads, *of_prompts: Sequence[Cells]) -> list[Edit]:
+    """Returns the edits that cut cells of each of the N prompts in one head, for several sets of cells [N]."""
+    layers = support(model).layers
+    return [head_cut(layers[layer], head, cells) for cells in of_prompts for layer, head in heads]
 
 
 def head_cut(layer: int, head: int, cells: Sequence[Cells]) -> Edit:
@@ -98,10 +101,9 @@ def other_cells(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
     special: how many special tokens stand in front, which are never drawn. There are fewer cells than in the cut where
     a query has not enough other earlier tokens.
     """
-    rng, drawn = np.random.default_rng(list(seed)), []
-    for query in np.unique(cut[:, 0]).tolist():
+    rng, drawn = np.random.default_rng(list(seed)), [np.empty((0, 2), np.int64)]
+    for query in np.unique(cut[:, 0]):
         read = cut[cut[:, 0] == query, 1]
-        free = np.setdiff1d(np.arange(special, query), read)
-        keys = rng.permutation(free)[: len(read)]
-        drawn += [(query, key) for key in sorted(keys.tolist())]
-    return np.array(drawn, dtype=np.int64).reshape(-1, 2)
+        keys = rng.permutation(np.setdiff1d(np.arange(special, query), read))[: len(read)]
+        drawn.append(np.stack(np.broadcast_arrays(query, np.sort(keys)), axis=1))
+    return np.concatenate(drawn)

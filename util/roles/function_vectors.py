@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator
@@ -214,21 +215,6 @@ class FunctionVectorHeads:
 # ------------------------------------------------------------------------------------------------ study
 
 
-@dataclass(frozen=True)
-class TaskPrompts:
-    """P prompts as tokens: their numbers, tokens with intact and with corrupted demonstrations, first answer tokens."""
-
-    numbers: Sequence[int]
-    intact: Sequence[Sequence[int]]
-    corrupted: Sequence[Sequence[int]]
-    answers: Sequence[int]
-
-    def take(self, places: Sequence[int]) -> TaskPrompts:
-        """The prompts at some places."""
-        columns: tuple[Any, ...] = self.numbers, self.intact, self.corrupted, self.answers
-        return TaskPrompts(*([column[place] for place in places] for column in columns))
-
-
 def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
     """Raises an error for more prompts than a task has queries."""
     if prompts > queries:
@@ -317,13 +303,15 @@ class FunctionVectorStudy(Measurement):
         return self._drawn(self.intact, self.seed + OTHER_PROMPTS)
 
     @cached_property
-    def tokens(self) -> TaskPrompts:
-        """The corrupted prompts as tokens."""
-        items, rows = self.corrupted.items, []
-        for item, group in zip(items, groups_of(items, self.pair[1]), strict=True):
-            intact, corrupted = (typed.ids[: group.length] for typed in (group.base, group.donors[self._number]))
-            rows.append((item.index, intact, corrupted, group.target[0]))
-        return TaskPrompts(*zip(*rows, strict=True))
+    def tokens(self) -> pd.DataFrame:
+        """The corrupted prompts by number: tokens with intact and with corrupted demonstrations, first answer token."""
+        groups = groups_of(self.corrupted.items, self.pair[1])
+        rows = [
+            (group.base.ids[: group.length], group.donors[self._number].ids[: group.length], group.target[0])
+            for group in groups
+        ]
+        index = [item.index for item in self.corrupted.items]
+        return pd.DataFrame(rows, index, columns=["intact", "corrupted", "answer"])
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
@@ -344,13 +332,14 @@ class FunctionVectorStudy(Measurement):
 
     def _blocks(self) -> Blocks:
         """Prompts of like lengths together, as those of one length are run in one batch."""
-        return chunks(np.argsort(list(map(len, self.tokens.intact)), kind="stable").tolist(), BLOCK)
+        return chunks(np.argsort(self.tokens["intact"].map(len), kind="stable").tolist(), BLOCK)
 
     def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
-        prompts = self.tokens.take(numbers)
-        patched = patched_probabilities(self.pair[0], prompts.corrupted, prompts.answers, self.means)
-        intact = answer_probabilities(self.pair[0], prompts.intact, prompts.answers)
-        return {**patched, "intact": intact, "index": np.array(prompts.numbers), "path": path(self.pair[0])}
+        prompts = self.tokens.iloc[numbers]
+        intact, corrupted, answers = (prompts[name].tolist() for name in prompts)
+        patched = patched_probabilities(self.pair[0], corrupted, answers, self.means)
+        probable = answer_probabilities(self.pair[0], intact, answers)
+        return {**patched, "intact": probable, "index": prompts.index.to_numpy(), "path": path(self.pair[0])}
 
 
 def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:

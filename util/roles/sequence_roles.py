@@ -22,7 +22,7 @@ from util.engine.instruments import Knockout
 from util.engine.replay import BaseRuns
 from util.roles import attention_scores
 from util.roles.effects import Cells, chunks, evidence, other_cells
-from util.roles.rules import FACTOR, Evidence, Role, Score
+from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, checked
@@ -57,7 +57,7 @@ class SequenceRoles(SequenceStudy):
         layout = self.length, self.copies, self.bos
         cells, queries = attention_scores.cells(*layout)[SCORES[role]], attention_scores.queries(*layout)
         uniform = float((cells.sum(1) / (queries + 1)).mean())
-        return Score(self.scores().scores[SCORES[role]], np.full((1, 1, 1), FACTOR * uniform))
+        return Score(self.scores().scores[SCORES[role]], np.full(1, FACTOR * uniform))
 
     def _evidence(self, role: Role) -> Evidence:
         score = self._score(role)
@@ -67,19 +67,16 @@ class SequenceRoles(SequenceStudy):
             cut = self._cut(role)
             control = other_cells(cut, int(self.bos), (self.seed, ROLES.index(role)))
             whole, layers = self._log_probability(second), support(self.pair[0]).layers
-            lost = {
-                name: [
-                    whole - self._log_probability(second, Knockout(torch.from_numpy(cells), layers[layer], head))
-                    for layer, head in (heads[number] for number in numbers)
-                ]
-                for name, cells in (("cut", cut), ("control", control))
-            }
-            return {name: np.stack(values, axis=1) for name, values in lost.items()}
 
-        return evidence(
-            self, role, score, measure, lambda heads: chunks(range(len(heads)), BLOCK),
-            joined("cut", "control", axis=1), part={"part": "effects", "role": str(role)},
-        )  # fmt: skip
+            def lost(cells: Cells) -> Floats:
+                some = [(layers[layer], head) for layer, head in (heads[number] for number in numbers)]
+                knockouts = [Knockout(torch.from_numpy(cells), *place) for place in some]
+                return np.stack([whole - self._log_probability(second, knockout) for knockout in knockouts], axis=1)
+
+            return {"cut": lost(cut), "control": lost(control)}
+
+        join = joined("cut", "control", axis=1)
+        return evidence(self, role, score, measure, lambda heads: chunks(range(len(heads)), BLOCK), join)
 
     def _cut(self, role: Role) -> Cells:
         """The cells [C, 2] of a role, BOS never being a key."""
@@ -104,7 +101,7 @@ class SequenceRoles(SequenceStudy):
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids[numbers])
         check_context(model, [ids.shape[1]], "a smaller length or fewer copies")
         places = torch.arange(self.bos + self.length, ids.shape[1] - 1)
-        found = np.empty(len(ids))
+        log_probability = np.empty(len(ids))
 
         def visit(batch: Batch) -> None:
             with self._runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places) as options:
@@ -112,7 +109,7 @@ class SequenceRoles(SequenceStudy):
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
             wanted = ids[batch.numbers][:, places + 1, None].to(logits.device)
             logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-            found[batch.numbers] = logs.gather(-1, wanted)[..., 0].double().mean(1).cpu().numpy()
+            log_probability[batch.numbers] = logs.gather(-1, wanted)[..., 0].double().mean(1).cpu().numpy()
 
         run_rows(model, [Row(tuple(tokens)) for tokens in ids.tolist()], visit)
-        return found
+        return log_probability

@@ -119,11 +119,7 @@ class SequenceStudy(Measurement):
     @cached_property
     def drawn(self) -> Sequences:
         """The sequences. Raises what `repeated_sequences` raises."""
-        return self.drawn_in_copies(self.copies)
-
-    def drawn_in_copies(self, copies: int) -> Sequences:
-        """Returns the same tokens in another number of copies."""
-        return repeated_sequences(self.pair[1], self.length, copies, self.seeds, self.bos)
+        return repeated_sequences(self.pair[1], self.length, self.copies, self.seeds, self.bos)
 
     @property
     def texts(self) -> list[str]:

@@ -14,14 +14,6 @@ TERMS = ("which label", "label mass")  # the halves of log P(right label): `whic
 LEVEL = 0.05  # of a task check
 
 
-def gold_log_probability(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:
-    """The log-probability of each prompt's gold label, [N] in nats.
-
-    log_prob: log-probabilities of all labels [N, C] in nats. gold: index of the gold label [N].
-    """
-    return np.take_along_axis(log_prob, gold[:, None], axis=1)[:, 0]
-
-
 def label_mass(log_prob: Floats) -> Floats:
     """The log-probability that any of the labels follows, [N] in nats, from those of all labels [N, C].
 
@@ -33,9 +25,9 @@ def label_mass(log_prob: Floats) -> Floats:
 def which_label(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:
     """The log-probability of each prompt's gold label, given that a label follows: log P(gold | labels), [N] in nats.
 
-    With `label_mass` it adds up to `gold_log_probability`.
+    log_prob: of all labels [N, C]; gold [N]: the index of the gold one. `label_mass` is the rest of log P(gold).
     """
-    return gold_log_probability(log_prob, gold) - label_mass(log_prob)
+    return log_prob[np.arange(len(gold)), gold] - label_mass(log_prob)
 
 
 def right(log_prob: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -61,7 +53,7 @@ def vote_right(gold: NDArray[np.integer], demonstrations: NDArray[np.integer], c
     """
     votes = (demonstrations[:, :, None] == np.arange(classes)).sum(axis=1)
     winners = votes == votes.max(axis=1, keepdims=True)
-    return np.take_along_axis(winners / winners.sum(axis=1, keepdims=True), gold[:, None], axis=1)[:, 0]
+    return (winners / winners.sum(axis=1, keepdims=True))[np.arange(len(gold)), gold]
 
 
 # ------------------------------------------------------------------------------------------------ task check

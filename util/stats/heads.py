@@ -32,12 +32,12 @@ def top(score: Floats, n: int) -> list[Head]:
     if not 0 <= n <= score.size:
         raise ValueError(f"n = {n}: the model has {score.size} heads")
     order = np.argsort(-score, axis=None, kind="stable")[:n]
-    return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
+    return [divmod(place, score.shape[1]) for place in order.tolist()]
 
 
 def heads_where(chosen: Bools) -> list[Head]:
     """The heads that are True in a map [L, H], in the order of layer, then head."""
-    return [(int(layer), int(head)) for layer, head in np.argwhere(chosen)]
+    return [(layer, head) for layer, head in np.argwhere(chosen).tolist()]
 
 
 # ------------------------------------------------------------------------------------------------ control sets
@@ -47,11 +47,7 @@ def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int
     """The layers that have too few eligible [L, H] heads for a control set, with (needed, available) of each.
 
     needed: how many heads of the set are in the layer. available: how many eligible heads of the layer are not in it.
-    Raises ValueError for heads that the model does not have.
     """
-    layers, size = eligible.shape
-    if wrong := [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < size)]:
-        raise ValueError(f"the model has {layers} layers of {size} heads, not {wrong}")
     counts = Counter(layer for layer, _ in sorted(heads))
     available = {layer: len(_free(heads, eligible, layer)) for layer in counts}
     return {layer: (needed, available[layer]) for layer, needed in counts.items() if needed > available[layer]}
@@ -65,8 +61,8 @@ def _free(heads: Sequence[Head], eligible: Bools, layer: int) -> list[Head]:
 def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int = 0) -> list[list[Head]]:
     """Control sets of other eligible [L, H] heads, with as many heads in each layer as the set has there.
 
-    All control sets differ. If there are at most `draws` of them, all are returned. Raises ValueError for heads that
-    the model does not have, and, naming the layers, if a layer has too few eligible heads.
+    All control sets differ. If there are at most `draws` of them, all are returned. Raises ValueError, naming the
+    layers, if a layer has too few eligible heads.
     """
     if short := shortage(heads, eligible):
         places = ", ".join(

@@ -73,9 +73,7 @@ def paired_p(differences: ArrayLike) -> float:
 
 def holm(p: Sequence[float]) -> list[float]:
     """The p-values corrected by Holm's method (1979), in the order given."""
-    order = sorted(range(len(p)), key=lambda index: p[index])
-    corrected, largest = [1.0] * len(p), 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
-        corrected[index] = largest
-    return corrected
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty(len(p))
+    corrected[order] = np.maximum.accumulate(np.arange(len(p), 0, -1) * np.take(p, order))
+    return np.minimum(corrected, 1.0).tolist()

@@ -109,16 +109,13 @@ def verdicts_of(values: Mapping[str, Any]) -> Verdicts:
 
     Null is a number that is not defined.
     """
-    parts = ("parts", "beside")
-    return Verdicts(
-        tuple(Claim(**{**row, **{name: tuple(map(_part, row[name])) for name in parts}}) for row in values["claims"])
-    )
 
+    def part(stored: Mapping[str, Any]) -> Part:
+        numbers = {name: np.nan if stored[name] is None else stored[name] for name in ("value", "low", "high")}
+        return Part(**{**stored, **numbers, "p": tuple(stored["p"])})
 
-def _part(stored: Mapping[str, Any]) -> Part:
-    numbers = {name: np.nan if stored[name] is None else stored[name] for name in ("value", "low", "high")}
-    first, second = stored["p"]
-    return Part(**{**stored, **numbers, "p": (first, second)})
+    claims = (row | {name: tuple(map(part, row[name])) for name in ("parts", "beside")} for row in values["claims"])
+    return Verdicts(tuple(Claim(**claim) for claim in claims))
 
 
 # ------------------------------------------------------------------------------------------------ one comparison

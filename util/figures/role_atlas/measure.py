@@ -81,11 +81,10 @@ def _evidence(kind: Kind) -> tuple[Sequence[Evidence], list[str]]:
     try:
         return kind.evidence(), kind.notes if isinstance(kind, LabelRoles) else []
     except UnsupportedTokenizer:
-        without = kind.tasks_left_out() if isinstance(kind, VectorRoles) else {}
-        if not isinstance(kind, VectorRoles) or not without or len(kind.tasks) - len(without) < 2:
+        if not isinstance(kind, VectorRoles):
             raise
-        rest = kind.replace(tasks=[task for task in kind.tasks if task not in without])
-        return rest.evidence(), [f"left out, {why}" for why in without.values()]
+        rest, left_out = kind.with_prompts()
+        return rest.evidence(), left_out
 
 
 def untrained(study: Study) -> dict[str, Any]:
