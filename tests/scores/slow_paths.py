@@ -1,8 +1,7 @@
 """The slow reference of path patching: whole forward passes, one for each sender and one for each path.
 
-`SlowPaths` knows which modules a class reads and writes by, see `slow_edges`; it needs a model without shared keys and
-values, such as `with_own_keys` makes. `together` takes any class, by instruments, and patches what the receiver puts
-out, so that its query, key and value change together.
+It knows which modules a class reads and writes by, see `slow_edges`; it needs a model without shared keys and values,
+such as `with_own_keys` makes.
 """
 
 import copy
@@ -13,9 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tests.scores.slow_edges import GPT2, SlowEdges, difference
-from util.engine.attention import instrument
-from util.engine.instruments import CaptureHeads, PatchHeads
+from tests.scores.slow_edges import GPT2, SlowEdges
 
 Head = tuple[int, int]
 STATES = ("query", "key", "value")
@@ -80,27 +77,3 @@ class SlowPaths(SlowEdges):
     def state(self, layer: int, state: str) -> nn.Module:
         """The module that makes queries, keys or values."""
         return self.module(layer, dict(zip(STATES, (self.names.q, self.names.k, self.names.v), strict=True))[state])
-
-
-def together(
-    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, sender: Head, receivers: Sequence[Head]
-) -> tuple[Tensor, Tensor]:
-    """The changes [N] by a sender's direct path, and by what receivers in later layers hear, all of them together."""
-    z, other = outputs(model, base), outputs(model, source)
-    plain = difference(model, base, answers)
-    layer, head = sender
-    frozen = {at: value.clone() for at, value in z.items()}
-    frozen[layer][:, :, head] = other[layer][:, :, head]
-    heard = CaptureHeads()  # attached before the patches, so that it sees what they replace
-    patches = [PatchHeads(at, range(value.shape[2]), value) for at, value in frozen.items()]
-    with instrument(model, heard, *patches):
-        direct = difference(model, base, answers) - plain
-    with instrument(model, *(PatchHeads(at, to, heard.z[at][:, :, [to]]) for at, to in receivers)):
-        return direct, difference(model, base, answers) - plain
-
-
-def outputs(model: PreTrainedModel, ids: Tensor) -> dict[int, Tensor]:
-    """The outputs z of all heads by layer [N, T, H, dv]."""
-    with instrument(model, heads := CaptureHeads()):
-        model(ids, use_cache=False)
-    return heads.z

@@ -110,11 +110,8 @@ def test_saturated_attention_hides_what_queries_and_keys_read_from_first_order_s
 
 
 def test_with_noise_exact_scores_still_find_the_circuit(tmp_path):
-    found = found_in(tmp_path, noise=0.05)
-    known, others = found.apart("exact", [*ATTENTION, LISTENING, *LINEAR], SILENT)
+    known, others = found_in(tmp_path, noise=0.05).apart("exact", [*ATTENTION, LISTENING, *LINEAR], SILENT)
     assert known.min() > others.max()
-    for method in METHODS[1:]:
-        assert abs(found.share(method, MARKED)) < 0.03
 
 
 def test_a_backup_hides_the_mover(tmp_path):
@@ -145,16 +142,12 @@ def test_what_both_prompts_have_in_common_is_silent(corruption, tmp_path):
         assert (inside.min() > outside.max()) == (method == "exact" or corruption == "s2_swap")
 
 
-@pytest.mark.parametrize(("name", "parallel"), [("gpt2", False), ("llama", False), ("phi", True), ("gpt_neox", None)])
-def test_an_mlp_that_adds_nothing_still_reads_what_it_reads(name, parallel):
+@pytest.mark.parametrize("name", ["gpt2", "phi"])
+def test_an_mlp_that_adds_nothing_still_reads_what_it_reads(name):
     """Planted models have such MLPs; whether they read attention's output was asked of what they put out alone."""
     model = architectures.build(name)
-    prepare(model)
-    expected = [block.parallel for block in blocks_of(model)]
-    assert parallel is None or expected == [parallel] * 3
-    silenced = architectures.build(name)
-    for key, parameter in silenced.named_parameters():
+    for key, parameter in model.named_parameters():
         if "mlp" in key:
             torch.nn.init.zeros_(parameter)
-    prepare(silenced)
-    assert [block.parallel for block in blocks_of(silenced)] == expected
+    prepare(model)
+    assert [block.parallel for block in blocks_of(model)] == [name == "phi"] * 3

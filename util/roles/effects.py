@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -18,14 +18,15 @@ from util.engine.replay import Edit, Place
 from util.roles.heads import plain
 from util.roles.rules import Evidence, Floats, Role, Score
 from util.stats.heads import Head
-from util.study.records import Join, Measurement
+from util.study.records import Fields, Join, Measurement
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 Blocks = list[list[int]]
 Heads = Sequence[Head]
+Numbers = Sequence[int]
 
 
-def chunks(numbers: Sequence[int], size: int) -> Blocks:
+def chunks(numbers: Numbers, size: int) -> Blocks:
     """Returns numbers in blocks of at most `size`, in their order."""
     return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
 
@@ -34,23 +35,23 @@ def evidence(
     study: Measurement,
     role: Role,
     score: Score,
-    measure: Callable[[Sequence[int], Heads], dict[str, Any]],
+    measure: Callable[[Numbers, Heads], Fields],
     blocks: Callable[[Heads], Blocks],
     join: Join,
-    effect: Callable[[Mapping[str, Any]], Iterable[Floats]] = itemgetter("cut", "control"),
-    **part: Any,
+    effect: Callable[[Fields], Iterable[Floats]] = itemgetter("cut", "control"),
+    part: str = "effects",
+    **asked: Any,
 ) -> Evidence:
     """Returns the evidence on a role: the effects of the heads that its score chooses are measured.
 
     measure: of a block of numbers and these heads; blocks: what is measured before it is kept; effect: the effect and
-    its control, [M, C] each, of what was measured; part: what the record's request has in place of the role.
+    its control, [M, C] each, of what was measured; part, asked: what the record's request has, else the role.
     """
-    heads, part = score.chosen(), {"part": "effects", **(part or {"role": str(role)})}
+    heads = score.chosen()
     if not heads:
         return Evidence(role, score, heads, np.empty(0), np.empty(0))
-    record = study.measured_in_blocks(
-        lambda: blocks(heads), lambda numbers: measure(numbers, heads), join, **part, heads=plain(heads)
-    )
+    request = {"part": part, "heads": plain(heads), **(asked or {"role": str(role)})}
+    record = study.measured_in_blocks(lambda: blocks(heads), lambda numbers: measure(numbers, heads), join, **request)
     return Evidence(role, score, heads, *effect(record.data))
 
 
@@ -95,7 +96,7 @@ def last_write(layer: int, head: int, values: Tensor) -> Edit:
     return Edit(layer, instruments)
 
 
-def other_cells(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
+def other_cells(cut: Cells, special: int, seed: Numbers) -> Cells:
     """Returns, for every query of `cut` [C, 2], as many other earlier keys, drawn at random: its control, [C', 2].
 
     special: how many special tokens stand in front, which are never drawn. There are fewer cells than in the cut where

@@ -9,7 +9,7 @@ Labels count by their first tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,15 +23,14 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
-from util.load_model_and_data import staicc_prompts
+from util.load_model_and_data import staicc_prompts, staicc_request
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
-from util.roles.effects import Cells, chunks, cuts, evidence, other_cells
-from util.roles.label_task import DATASETS, KS, LabelTask, candidates, data_request, first_done
+from util.roles.effects import Cells, Heads, Numbers, chunks, cuts, evidence, other_cells
+from util.roles.label_task import DATASETS, KS, LabelTask, candidates, first_done
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.answers import TaskCheck, chosen, label_mass, which_label
-from util.stats.heads import Head
 from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
-from util.study.records import Measurement, joined
+from util.study.records import Fields, Measurement, joined
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
 TASK_PROMPTS = 128  # the last queries: they say whether the task is done
@@ -62,8 +61,12 @@ class LabelRoles(Measurement):
         self._candidates  # noqa: B018  # checks every k on every data set
 
     @property
-    def own_request(self) -> dict[str, Any]:
-        return {"schema": 1, "method_version": 1, **data_request(self.task.name, self.task.k, self.prompts, self.seed)}
+    def own_request(self) -> Fields:
+        return {
+            "schema": 1,
+            "method_version": 1,
+            **staicc_request(self.task.name, self.task.k, self.prompts, self.seed),
+        }
 
     @property
     def texts(self) -> list[str]:
@@ -75,7 +78,7 @@ class LabelRoles(Measurement):
 
     @cached_property
     def _candidates(self) -> tuple[LabelTask, ...]:
-        places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
+        places: Fields = {"folder": self.folder, "redo": self.redo}
         return candidates(self.model, self.datasets, self.ks, TASK_PROMPTS, self.seed, self.prompts, **places)
 
     @cached_property
@@ -113,7 +116,7 @@ class LabelRoles(Measurement):
         nulls = np.maximum(uniform[0], data["elsewhere"]), uniform[1]
         return {role: Score(data[str(role)], null) for role, null in zip(ROLES, nulls, strict=True)}
 
-    def _measure_scores(self) -> dict[str, Any]:
+    def _measure_scores(self) -> Fields:
         model, support, k = self.pair[0], prepare(self.pair[0]), self.task.k
         shape = len(self._plan.ids), len(support.layers), support.heads
         before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
@@ -141,7 +144,7 @@ class LabelRoles(Measurement):
     def _evidence(self, role: Role) -> Evidence:
         score = self._scores[role]
 
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
             lost = []
             for number in numbers:
                 cut = _cells(role, self._plan.tokens[number])
@@ -150,19 +153,18 @@ class LabelRoles(Measurement):
             cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads), 2)
             return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
 
-        def of_endpoint(lost: Mapping[str, Any]) -> Iterator[Floats]:
+        def of_endpoint(lost: Fields) -> Iterator[Floats]:
             return (lost[name][..., 0 if self.task.done else 1] for name in ("cut", "control"))
 
-        join, part = joined("cut", "control"), {"part": "effects of labels", "role": str(role)}
-        blocks = chunks(score.halves[1].tolist(), BLOCK)
-        return evidence(self, role, score, measure, lambda heads: blocks, join, of_endpoint, **part)
+        join, blocks = joined("cut", "control"), chunks(score.halves[1].tolist(), BLOCK)
+        return evidence(self, role, score, measure, lambda heads: blocks, join, of_endpoint, "effects of labels")
 
     @cached_property
     def _special(self) -> int:
         """How many special tokens stand in front of a prompt."""
         return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
 
-    def _lost(self, number: int, edits: Sequence[Any], first: int) -> NDArray[np.float64]:
+    def _lost(self, number: int, edits: Sequence[Any], first: int) -> Floats:
         """What one prompt loses of which label, and of label mass, under each edit, [E, 2] in nats."""
         labels, gold = torch.from_numpy(self._plan.first_tokens[number]), self._plan.gold[[number]]
         runs = replay(self.pair[0], torch.tensor([self._plan.ids[number]]), edits, labels[None], first, True)

@@ -6,9 +6,7 @@ is the log-probability of the tokens of the second copy that is lost when just t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +19,11 @@ from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
 from util.engine.replay import BaseRuns
 from util.roles import attention_scores
-from util.roles.effects import Cells, chunks, evidence, other_cells
+from util.roles.effects import Cells, Heads, Numbers, chunks, evidence, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
-from util.stats.heads import Head
 from util.study.checked import AtLeastFour, checked
-from util.study.records import joined
+from util.study.records import Fields, joined
 
 ROLES = (Role.PREVIOUS_TOKEN, Role.INDUCTION)
 SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`
@@ -63,7 +60,7 @@ class SequenceRoles(SequenceStudy):
         score = self._score(role)
         second = score.halves[1]
 
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
             cut = self._cut(role)
             control = other_cells(cut, int(self.bos), (self.seed, ROLES.index(role)))
             whole, layers = self._log_probability(second), support(self.pair[0]).layers
@@ -93,7 +90,7 @@ class SequenceRoles(SequenceStudy):
     def _runs(self) -> BaseRuns:
         return BaseRuns(self.pair[0], prepare(self.pair[0]).layers)
 
-    def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> NDArray[np.float64]:
+    def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> Floats:
         """The mean log-probability [M] of the repeated tokens of some sequences [M], in nats.
 
         Repeated are the tokens of later copies whose predecessor is in such a copy, too.

@@ -9,17 +9,17 @@ either. Here it says that the task decides what the head writes, more than the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import KW_ONLY
 from functools import cached_property
 from itertools import chain
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, chunks, evidence
+from util.roles.effects import Blocks, Heads, Numbers, chunks, evidence
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
@@ -31,9 +31,8 @@ from util.roles.function_vectors import (
     why_no_prompts,
 )
 from util.roles.rules import Evidence, Floats, Role, Score
-from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Natural, checked
-from util.study.records import Measurement, joined
+from util.study.records import Fields, Measurement, joined
 
 ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
 BLOCK = 8  # prompts that are measured before what was measured is kept
@@ -87,7 +86,7 @@ class VectorRoles(Measurement):
         }  # fmt: skip
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def own_request(self) -> Fields:
         return {
             "schema": 1,
             "method_version": 2,
@@ -125,7 +124,7 @@ class VectorRoles(Measurement):
     def _room(self, corruption: Corruption) -> float:
         """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
 
-        def measure() -> dict[str, Any]:
+        def measure() -> Fields:
             lost = []
             for prompts in self._drawn(corruption):
                 answers = prompts["answer"].tolist()
@@ -160,7 +159,7 @@ class VectorRoles(Measurement):
         data = self.measured(self._measure_likeness, part="likeness", corruption=self._corruption).data
         return Score(data["own"], (1 + data["other"]) / 2)
 
-    def _measure_likeness(self) -> dict[str, Any]:
+    def _measure_likeness(self) -> Fields:
         """The likeness to the own task's mean and to those of the others, means over tasks [P, L, H] each."""
         means = self._means.astype(np.float64)
         means /= np.linalg.norm(means, axis=-1, keepdims=True)
@@ -180,11 +179,11 @@ class VectorRoles(Measurement):
         second = self._score.halves[1]
         count, tasks = len(second), len(self.tasks)
 
-        def blocks(heads: Sequence[Head]) -> Blocks:
+        def blocks(heads: Heads) -> Blocks:
             """Prompts of one task together: prompt i of task t has the number t * count + i."""
             return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
 
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
             """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
             task = numbers[0] // count
             prompts = self._prompts[task].iloc[second[np.array(numbers) % count]]
@@ -196,7 +195,7 @@ class VectorRoles(Measurement):
             own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)
             return {"own": own, "other": other}
 
-        def mean_of_tasks(added: Mapping[str, Any]) -> Iterator[Floats]:
+        def mean_of_tasks(added: Fields) -> Iterator[Floats]:
             return (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))
 
         join, corruption = joined("own", "other"), self._corruption
