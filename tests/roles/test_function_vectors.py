@@ -195,7 +195,7 @@ def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
     np.testing.assert_allclose(heads.mean(), shared.mean(axis=(0, 1)))
     interval = heads.intervals()
     # tasks differ by 0.3, which is no uncertainty: the interval is that of the noise within
-    assert (interval.high - interval.low).max() < 0.15
+    assert (interval.high - interval.low).max() < 0.2
     assert heads.room == pytest.approx(np.mean([task.intact.mean() - task.corrupted.mean() for task in tasks]))
 
 

@@ -121,7 +121,7 @@ def test_intervals_hold_together_and_are_listed_by_effect():
     """p is the larger of the two, corrected for the heads that were tested."""
     found = evidence(mattering=(STRONG, QUIET))
     assert [head.effect.value for head in found.confirmed] == pytest.approx(sorted(found.effect.mean(axis=0))[::-1])
-    expected, excess = mean_intervals(found.effect, comparisons=2), found.score.excess(found.score.halves[1])
+    expected, excess = mean_intervals(found.effect, comparisons=2), found.score.excess(1)
     for head in found.confirmed:
         place = found.heads.index(head.head)
         assert head.effect == pytest.approx(expected[place])

@@ -121,10 +121,10 @@ GRAPH, SCORES = ComponentGraph(2, 2), np.zeros((7, 15))
     ("make", "message"),
     [
         *(
-            (lambda name=name: GRAPH.place(name), "is no edge of 2 layers of 2 heads")
+            (lambda name=name: GRAPH.place(name), r"is no edge of ComponentGraph\(layers=2, heads=2")
             for name in ("a0.h0", "a0.h9->logits", "m0->m0", "m1->a0.h0<v>")
         ),
-        (lambda: ComponentGraph(2, 2, parallel=True).place("a0.h0->m0"), "parallel attention and MLPs"),
+        (lambda: ComponentGraph(2, 2, parallel=True).place("a0.h0->m0"), "parallel=True"),
         *((lambda place=place: GRAPH.name(place), "no edge at") for place in ((0, -1), (7, 0), (3, 0))),
         (lambda: ComponentGraph(0, 1), "^layers = "),
         (lambda: GRAPH.top(SCORES, 47, absolute=True), "count = 47: the graph has 46 edges"),

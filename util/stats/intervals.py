@@ -203,8 +203,8 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[Floats, F
     share, z = np.asarray(successes, dtype=np.float64) / n, stats.norm.ppf((1 + level) / 2)
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     width = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    # For 0 or n successes the interval ends exactly at the share; minimum and maximum undo rounding errors.
-    return np.minimum(np.clip(centre - width, 0, 1), share), np.maximum(np.clip(centre + width, 0, 1), share)
+    # For 0 or n successes the interval ends exactly at the share, whatever rounding does.
+    return np.clip(centre - width, 0, share), np.clip(centre + width, share, 1)
 
 
 def accuracy(right: NDArray[np.bool_], units: int | None = None) -> Interval:
