@@ -250,7 +250,7 @@ def planted_tasks(monkeypatch, outputs):
     return tuple(f"planted {number}" for number in range(len(outputs)))
 
 
-@pytest.mark.parametrize("family", planted.FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
 def test_a_planted_head_that_tells_the_task_is_a_function_vector_head(family, tmp_path, monkeypatch):
     """An induction head writes the outputs of the demonstrations, which are those of the task."""
     model, truth = planted_control(planted.induction, {"family": family})

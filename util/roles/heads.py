@@ -41,7 +41,7 @@ def named_heads(text: str) -> tuple[Head, ...]:
     """
     if text.endswith(".json"):
         text = Path(text).read_text(encoding="utf-8").strip()
-    heads = json.loads(text) if text.startswith("[") else text.split(",")
+    heads: list[Any] = json.loads(text) if text.startswith("[") else text.split(",")
     for place, entry in enumerate(heads):
         if isinstance(entry, str):
             if not (match := re.fullmatch(r"\s*L(\d+)H(\d+)\s*", entry)):
