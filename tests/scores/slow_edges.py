@@ -180,6 +180,10 @@ def _kept(module: nn.Module, into: list[Tensor]) -> Any:
     return module.register_forward_pre_hook(keep, with_kwargs=True)
 
 
+def _always(stream: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda _: stream
+
+
 class SlowCircuit(SlowEdges):
     """The metric of a circuit, sender by sender: a whole forward pass for each stream that a reader reads."""
 
@@ -193,14 +197,14 @@ class SlowCircuit(SlowEdges):
                 streams = {place: self.stream(kept[:, column + place], out) for place in places}
                 out[name].append(self.written_reading(layer, streams)[name][layer])
         end = self.stream(kept[:, -1], out)
-        with self.reading(len(self.layers), 0, lambda _: end):
+        with self.reading(len(self.layers), 0, _always(end)):
             return self.difference()
 
     def written_reading(self, layer: int, streams: Mapping[int, Tensor]) -> Outputs:
         """What is put out where readers of a layer read these streams."""
         with ExitStack() as stack:
             for place, stream in streams.items():
-                stack.enter_context(self.reading(layer, place, lambda _, stream=stream: stream))
+                stack.enter_context(self.reading(layer, place, _always(stream)))
             return self.written(self.base)
 
     def stream(self, kept: Tensor, out: Outputs) -> Tensor:

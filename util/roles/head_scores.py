@@ -53,7 +53,7 @@ class HeadScores:
     model_title: str
     description: str
 
-    def mean(self, name: str = "prefix_matching") -> Floats:
+    def mean(self, name: str = "prefix_matching") -> NDArray[np.float64]:
         """Returns one score [L, H], the mean of the sequences."""
         return self.scores[name].mean(0)
 

@@ -60,8 +60,8 @@ def path_effects(
     check_pairs(model, base, source, answers)
     parts = Components(model, base)
     if not heads or len({*heads} & {*np.ndindex(parts.layers, parts.heads)}) < len(heads):
-        size = f"{parts.layers} layers of {parts.heads} heads"
-        raise ValueError(f"heads = {list(heads)}: name at least one head of {size}, and none twice")
+        shape = f"{parts.layers} layers of {parts.heads} heads"
+        raise ValueError(f"heads = {list(heads)}: name at least one head of {shape}, and none twice")
     base_run, source_run = parts.base, parts.run(source)
     size = max(1, budget // (len(base) * row_bytes(model, base.shape[1], base.shape[1])))
     order = sorted(range(len(heads)), key=lambda place: heads[place])

@@ -55,7 +55,7 @@ def finding(evidence: Sequence[Evidence]) -> str:
     return f"{first}; induction heads lie in {place}"
 
 
-def atlas(arrays: Numbers, settings: Any) -> Numbers:
+def atlas(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     """The roles of all heads, [L, H] of them, and what could not be tested."""
     evidence = arrays["evidence"]
     return {
@@ -68,13 +68,13 @@ def atlas(arrays: Numbers, settings: Any) -> Numbers:
     }
 
 
-def untrained(arrays: Numbers, settings: Any) -> Numbers:
+def untrained(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     """The same of the untrained twin; {} where it was not measured."""
     evidence = arrays.get("evidence")
     return {"untrained": {"heads": len(with_role(evidence)), **roles(evidence)} if evidence else {}}
 
 
-def planted(arrays: Numbers, settings: Any) -> Numbers:
+def planted(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     """For each circuit that was planted, whether just its heads have just their roles."""
     return {"planted": {name: found_exactly(one["evidence"], one["roles"]) for name, one in arrays.items()}}
 
