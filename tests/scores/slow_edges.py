@@ -105,7 +105,8 @@ class SlowEdges:
     def effect(self, sender: int, reader: int, size: float = 1.0) -> Tensor:
         """How far the metric [N] falls where `reader` reads `sender` this share of the way to the source run."""
         change = self.change(sender, size)
-        with self.reading(*divmod(reader, 3 * self.heads + 1), lambda stream: stream + change):
+        layer, place = divmod(reader, 3 * self.heads + 1)
+        with self.reading(layer, place, lambda stream: stream + change):
             return self.metric - self.difference()
 
     def written(self, ids: Tensor) -> Outputs:
