@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from util import paths
-from util.engine import memory
+from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, packaged
 from util.models.files import sha256
@@ -553,6 +553,12 @@ def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> list[Prompt
 def staicc_version() -> str:
     """The installed version of StaICC."""
     return importlib.metadata.version("StaICC")
+
+
+def staicc_request(dataset: str, k: int, prompts: int, seed: int) -> dict[str, Any]:
+    """What of a request the prompts of a data set decide. The batches decide the last bits of numbers."""
+    data = {"dataset": dataset, "data_version": f"StaICC {staicc_version()}", "k": k}
+    return {**data, "prompts": prompts, "seed": seed, "token_budget": batches.TOKEN_BUDGET}
 
 
 def demonstration_pool(dataset: int | str) -> int:

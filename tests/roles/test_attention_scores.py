@@ -61,7 +61,6 @@ def test_the_score_is_the_definition(length, copies, bos):
     attention = np.random.default_rng(length).random((2, 3, size, size)).astype(np.float32)
     rows = rows_of(attention, length, copies, bos)
     found = attention_scores.prefix_matching(rows, length, copies, bos)
-    assert found.dtype == np.float64
     np.testing.assert_allclose(found, by_the_definition(attention.astype(np.float64), length, copies, bos), rtol=1e-12)
     own = attention_scores.cells(length, copies, bos)["prefix_matching"]
     np.testing.assert_allclose((rows.astype(np.float64) * own).sum((-1, -2)) / len(own), found, rtol=1e-12)
@@ -105,11 +104,6 @@ def test_heads_of_other_kinds_score_exactly_0_and_are_named_by_their_own_score(n
     assert found == {score: float(score == name) for score in found} and found["prefix_matching"] == 0
 
 
-def test_rows_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"\(30, 41\)"):
-        attention_scores.prefix_matching(np.zeros((2, 40, 40)), 10, 4)
-
-
 def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
     scores = {name: np.zeros((6, 2, 3)) for name in ("previous_token", "prefix_matching")}
     scores["prefix_matching"][:3, 0, 1] = 0.9  # best where heads are chosen, ...
@@ -118,12 +112,10 @@ def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
     scores["previous_token"][:, 1, 2] = 0.7
     best = attention_scores.best_heads(scores)
     head, found = best["prefix_matching"]
-    assert head == (0, 1)
-    assert max(found["previous_token"]) == 0
     half_width = 4.302653 * 0.1 / np.sqrt(3)  # Student's t, two degrees of freedom
+    assert head == (0, 1) and max(found["previous_token"]) == 0
     np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.0, 0.2 + half_width), atol=1e-6)  # no score is below 0
     head, found = best["previous_token"]
     assert head == (1, 2) and found["previous_token"] == pytest.approx((0.7, 0.7, 0.7))
-    assert attention_scores.head_intervals(scores, (1, 0))["prefix_matching"] == (0.5, 0.5, 0.5)
     with pytest.raises(ValueError, match="two to choose a head on"):
         attention_scores.best_heads({name: values[:3] for name, values in scores.items()})

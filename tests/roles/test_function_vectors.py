@@ -1,5 +1,7 @@
 """Function-vector heads: indirect effects against whole forward passes, a planted head, and an untrained model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,7 @@ from util.roles.function_vectors import (
     last_outputs,
     patched_probabilities,
 )
-from util.stats.intervals import mean_intervals
+from util.roles.pair_task import words_digest
 from util.study.model import Model
 
 LENGTHS = (9, 7, 9, 12)
@@ -112,13 +114,6 @@ def test_a_planted_head_is_found_exactly(family):
     assert np.abs(effects).max() < 0.01
 
 
-def test_an_untrained_model_has_no_function_vector_heads(tmp_path):
-    study = FunctionVectorStudy(prompts=4, intact=4, folder=tmp_path)
-    effects = study.twin().effects()
-    assert np.abs(effects.effects).max() < 1e-3
-    assert np.abs(study.replace(corruption="other_outputs").effects().effects).max() > 0.1
-
-
 # ------------------------------------------------------------------------------------------------ studies
 
 
@@ -143,27 +138,22 @@ def test_too_few_queries_for_a_tokenizer_are_told_before_anything_is_run(tmp_pat
 def test_all_that_decides_the_numbers_is_in_the_request(tmp_path):
     study = FunctionVectorStudy(folder=tmp_path)
     changes = {"task": "copying", "k": 5, "prompts": 3, "seed": 1, "intact": 5, "corruption": "other_outputs"}
-    changes |= {"model": "embedded/untrained-0"}
-    requests = [study.replace(**{name: value}).request for name, value in changes.items()]
-    assert all(request != study.request for request in requests)
-    assert len({str(request) for request in requests}) == len(requests)
-
-
-def test_other_words_make_another_request():
+    requests = {str(study.replace(**{name: value}).request) for name, value in changes.items()}
+    assert len(requests - {str(study.request)}) == len(changes)
     task = word_pairs.find("copying", trained=True)
-    other = word_pairs.WordPairTask(task.name, (*task.pairs[1:], ("unheard", "unheard")), list_name=task.list_name)
-    assert function_vectors.words_digest(task) != function_vectors.words_digest(other)
+    other = replace(task, pairs=(*task.pairs[1:], ("unheard", "unheard")))
+    assert words_digest(task) != words_digest(other)
 
 
 def test_an_interrupted_study_goes_on(tmp_path, monkeypatch):
-    """Blocks that were measured are not measured again, and the record is that of a run at one go."""
-    study = FunctionVectorStudy(prompts=20, intact=4, folder=tmp_path)
+    """Blocks that were measured are not measured again; whole ones and the mean outputs stand in the record."""
+    study = FunctionVectorStudy(prompts=12, intact=4, folder=tmp_path)
     whole = study.replace(folder=tmp_path / "at one go").effects()
     measured: list[int] = []
 
     def failing(model, ids, *rest):
         measured.append(len(ids))
-        if len(measured) == 3:
+        if len(measured) == 2:
             raise KeyboardInterrupt
         return patched_probabilities(model, ids, *rest)
 
@@ -171,30 +161,17 @@ def test_an_interrupted_study_goes_on(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         study.effects()
     resumed = study.effects()
-    assert measured == [8, 8, 4, 4]
-    assert resumed.index.tolist() == list(range(20))
-    for again in (resumed, study.replace().effects()):
-        np.testing.assert_array_equal(again.patched, whole.patched)
+    assert measured == [8, 4, 4] and resumed.index.tolist() == list(range(12))
+    np.testing.assert_array_equal(resumed.patched, whole.patched)
 
 
 def test_mean_outputs_are_of_other_prompts_than_those_that_are_patched(tmp_path):
     study = FunctionVectorStudy(prompts=20, intact=40, folder=tmp_path)
-    patched = {item.clean.text for item in study.corrupted.items}
-    assert not patched & {item.clean.text for item in study.intact_prompts.items}
-    queries = [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in study.corrupted.items]
-    assert len(set(queries)) == 20 and set(queries) <= study._task.queries("search")
-    shown = {item.index: (sorted(item.clean.labels), sorted(item.donors[2].labels)) for item in study.corrupted.items}
-    assert all(clean == donor for clean, donor in shown.values())  # the same outputs, permuted
-
-
-def test_the_probability_after_intact_demonstrations_is_that_of_the_same_prompts(tmp_path):
-    study = FunctionVectorStudy(prompts=3, intact=2, folder=tmp_path)
-    model, tokenizer = study.pair
-    for item, probability in zip(study.corrupted.items, study.effects().intact, strict=True):
-        whole, alone = (tokenizer(text).input_ids for text in (item.clean.with_label(), item.clean.text))
-        with torch.no_grad():
-            said = model(torch.tensor([alone])).logits[0, -1].softmax(-1)
-        assert probability == pytest.approx(said[whole[len(alone)]].item(), rel=1e-4)
+    items = study.corrupted.items
+    assert not {item.clean.text for item in items} & {item.clean.text for item in study.intact_prompts.items}
+    queries = {item.clean.text[slice(*item.clean.spans["x"][-1])] for item in items}
+    assert len(queries) == 20 and queries <= study._task.queries("search")
+    assert all(sorted(item.clean.labels) == sorted(item.donors[2].labels) for item in items)  # the same, permuted
 
 
 # ------------------------------------------------------------------------------------------------ results from arrays
@@ -210,23 +187,16 @@ def made(task, index, seed=0, shift=0.0):
 
 
 def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
-    tasks = made("a", range(8)), made("bb", range(8), shift=0.3)
+    """Prompts that one task dropped are left out of all."""
+    tasks = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7], shift=0.3)
     heads = FunctionVectorHeads(tasks, "made")
-    np.testing.assert_allclose(heads.mean(), np.concatenate([task.effects for task in tasks]).mean(axis=0))
-    np.testing.assert_allclose(heads.effects.transpose(1, 0, 2, 3), [task.effects for task in tasks])
+    shared = np.stack([tasks[0].effects[[0, 1, 2, 4, 5, 7]], tasks[1].effects], axis=1)
+    np.testing.assert_array_equal(heads.effects, shared)
+    np.testing.assert_allclose(heads.mean(), shared.mean(axis=(0, 1)))
     interval = heads.intervals()
-    np.testing.assert_array_equal(interval.low, mean_intervals(heads.units).low)
     # tasks differ by 0.3, which is no uncertainty: the interval is that of the noise within
-    assert (interval.high - interval.low).max() < 0.15
+    assert (interval.high - interval.low).max() < 0.2
     assert heads.room == pytest.approx(np.mean([task.intact.mean() - task.corrupted.mean() for task in tasks]))
-
-
-def test_prompts_that_one_task_dropped_are_left_out():
-    whole, lacking = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7])
-    heads = FunctionVectorHeads((whole, lacking), "made")
-    assert heads.effects.shape == (6, 2, 3, 4)
-    np.testing.assert_array_equal(heads.effects[3, 0], whole.effects[4])
-    np.testing.assert_array_equal(heads.effects[3, 1], lacking.effects[3])
 
 
 def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monkeypatch):

@@ -4,22 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests import toys
 from util.prompts import word_pairs
 from util.roles import pair_task
 from util.roles.function_vectors import TASKS
 from util.roles.pair_task import PairTask
-from util.study.model import Model
 
 LOGIT = 8.0
-
-
-@pytest.fixture(scope="module")
-def toy():
-    tokenizer = toys.tokenizer(on_tasks=True)
-    model = toys.model("llama")
-    model.resize_token_embeddings(len(tokenizer))
-    return Model.given(model, tokenizer, "given:toy")
 
 
 def queries(study):
@@ -74,24 +64,17 @@ def test_answers_are_those_of_plain_transformers(toy, tmp_path):
     study = PairTask(toy, "present_past", 3, 5, seed=1, folder=tmp_path)
     found, (model, tokenizer) = study.answers(), toy.pair
     outputs = {pair.y for pair in word_pairs.find("present_past").pairs}
-
-    @torch.no_grad()
-    def log_prob(text):
-        ids = tokenizer(text)["input_ids"]
-        begins = {tokenizer(text + output)["input_ids"][len(ids)] for output in outputs}
-        return model(torch.tensor([ids])).logits[0, -1].log_softmax(-1).numpy(), sorted(begins)
-
     for number, (query, prompt) in enumerate(zip(queries(study), study.items, strict=True)):
         permuted = prompt.permuted(number).text
         assert permuted != prompt.text and sorted(permuted) == sorted(prompt.text)
-        texts = {"shown": prompt.text, "bare": f"{query}\t", "permuted": permuted}
-        for name, text in texts.items():
-            logs, begins = log_prob(text)
+        for name, text in {"permuted": permuted, "bare": f"{query}\t", "shown": prompt.text}.items():
+            ids = tokenizer(text)["input_ids"]
+            with torch.no_grad():
+                logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1).numpy()
+            begins = sorted({tokenizer(text + output)["input_ids"][len(ids)] for output in outputs})
             np.testing.assert_allclose(found[name][number], logs[begins], atol=1e-4)
-            if name == "shown":
-                answer = tokenizer(text + prompt.label())["input_ids"][len(tokenizer(text)["input_ids"])]
-                assert begins[found["gold"][number]] == answer
-                assert found["right"][number] == (logs.argmax() == answer)
+        answer = tokenizer(text + prompt.label())["input_ids"][len(ids)]
+        assert begins[found["gold"][number]] == answer and found["right"][number] == (logs.argmax() == answer)
 
 
 def test_no_query_is_asked_twice_and_none_that_verdicts_use(tmp_path):

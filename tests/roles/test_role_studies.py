@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import eager_runs, toys
+from tests import eager_runs
 from util.figures.planted_controls import planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted
@@ -25,18 +25,9 @@ from util.roles.vector_roles import VectorRoles
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
 from util.stats.tests import mean_p
-from util.study.model import Model
 
 GAIN = Interval(1.0, 0.5, 1.5)
 CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are
-
-
-@pytest.fixture(scope="module")
-def toy():
-    tokenizer = toys.tokenizer(on_tasks=True)
-    model = toys.model("llama")
-    model.resize_token_embeddings(len(tokenizer))
-    return Model.given(model, tokenizer, "given:toy")
 
 
 @pytest.fixture
@@ -71,18 +62,17 @@ def test_nulls_and_effects_on_sequences_are_those_of_eager_runs(toy, chosen, tmp
         Role.PREVIOUS_TOKEN: [(query, query - 1) for query in range(2, 13)],
         Role.INDUCTION: [(query, query - 5) for query in range(7, 13)],
     }
+
+    def log_probability(ids, **edits):
+        logs = eager(study, ids, **edits).logits[0].log_softmax(-1)
+        return np.mean([float(logs[at, ids[at + 1]]) for at in range(7, 12)])
+
     for evidence in study.evidence():
-        scored = [cell for cell in cells[evidence.role] if cell[0] > 6]
-        assert evidence.score.null.item() == pytest.approx(FACTOR * np.mean([1 / (query + 1) for query, _ in scored]))
-        for row, number in enumerate(evidence.score.halves[1]):
-            ids = study.drawn.ids[number].tolist()
-
-            def log_probability(ids=ids, **edits):
-                logs = eager(study, ids, **edits).logits[0].log_softmax(-1)
-                return np.mean([float(logs[at, ids[at + 1]]) for at in range(7, 12)])
-
+        scored = [query for query, _ in cells[evidence.role] if query > 6]
+        assert evidence.score.null.item() == pytest.approx(FACTOR * np.mean([1 / (query + 1) for query in scored]))
+        for row, ids in enumerate(study.drawn.ids[evidence.score.halves[1]].tolist()):
             for column, head in enumerate(CHOSEN):
-                lost = log_probability() - log_probability(cuts=cuts(head, cells[evidence.role]))
+                lost = log_probability(ids) - log_probability(ids, cuts=cuts(head, cells[evidence.role]))
                 assert evidence.effect[row, column] == pytest.approx(lost, abs=1e-4)
 
 
@@ -108,40 +98,40 @@ def direct_by_hand(study, tokens, head, answers):
 def test_scores_and_effects_on_names_are_those_of_eager_runs(toy, chosen, tmp_path):
     study = NameRoles(toy, prompts=8, folder=tmp_path)
     found = {one.role: one for one in study.evidence()}
-    assert set(found) == set(name_roles.PATTERNS)
     first, second = found[Role.MOVER].score.halves
     assert not {*study.clusters[first]} & {*study.clusters[second]}  # prompts of one frame and names stay together
     for row, number in enumerate(second):
         tokens = study.tokens[number]
-        place, (io, s) = tokens.positions, tokens.answers
+        place, (io, s), end = tokens.positions, tokens.answers, len(tokens.base) - 1
         base, source = eager(study, tokens.base), eager(study, tokens.source)
+        others = other_answers(study.drawn.pairs[number], study.drawn.words.names, study.pair[1], study.seed)
 
-        def difference(run, io=io, s=s):
-            return float(run.logits[0, -1, io] - run.logits[0, -1, s])
+        def lost(base=base, tokens=tokens, io=io, s=s, **edits):
+            logits = base.logits[0, -1] - eager(study, tokens.base, **edits).logits[0, -1]
+            return float(logits[io] - logits[s])
 
         for column, (layer, head) in enumerate(CHOSEN):
             for role, (query, key) in name_roles.PATTERNS.items():
-                score = found[role].score
-                attention = base.weights[layer][0, head, place[query], place[key]]
-                assert score.value[number, layer, head] == pytest.approx(float(attention), abs=1e-5)
-                assert score.null[number, 0, 0] == pytest.approx(FACTOR / (place[query] + 1))
-            cut = eager(study, tokens.base, cuts=cuts((layer, head), [(place["S2"], place["S1"])]))
-            lost = difference(base) - difference(cut)
-            assert found[Role.DUPLICATE_TOKEN].effect[row, column] == pytest.approx(lost, abs=1e-3)
-            end = len(tokens.base) - 1
+                attention = float(base.weights[layer][0, head, place[query], place[key]])
+                assert found[role].score.value[number, layer, head] == pytest.approx(attention, abs=1e-5)
+                assert found[role].score.null[number, 0, 0] == pytest.approx(FACTOR / (place[query] + 1))
             written = {(layer, 0, end, head): source.z[layer][0, end, head]}
-            total = difference(base) - difference(eager(study, tokens.base, writes=written))
-            direct = found[Role.MOVER].effect[row, column]
-            assert found[Role.NEGATIVE_MOVER].effect[row, column] == -direct
+            direct, control = (values[row, column] for values in (found[Role.MOVER].effect, found[Role.MOVER].control))
+            effects = {role: one.effect[row, column] for role, one in found.items()}
+            assert effects == {
+                Role.DUPLICATE_TOKEN: pytest.approx(
+                    lost(cuts=cuts((layer, head), [(place["S2"], place["S1"])])), abs=1e-3
+                ),
+                Role.INHIBITION: pytest.approx(lost(writes=written) - direct, abs=1e-3),
+                Role.MOVER: direct,
+                Role.NEGATIVE_MOVER: -direct,
+            }
             assert found[Role.INHIBITION].control[row, column] == abs(direct)
+            assert found[Role.NEGATIVE_MOVER].control[row, column] == control
             if layer == 2:
-                others = other_answers(study.drawn.pairs[number], study.drawn.words.names, study.pair[1], study.seed)
-                of_both = direct_by_hand(study, tokens, head, [io, s, *others])
-                assert direct == pytest.approx(of_both[0] - of_both[1], abs=1e-3)
-                for role in (Role.MOVER, Role.NEGATIVE_MOVER):
-                    control = found[role].control[row, column]
-                    assert control == pytest.approx(abs(of_both[2] - of_both[3]), abs=1e-3)
-            assert found[Role.INHIBITION].effect[row, column] == pytest.approx(total - direct, abs=1e-3)
+                by_hand = direct_by_hand(study, tokens, head, [io, s, *others])
+                assert direct == pytest.approx(by_hand[0] - by_hand[1], abs=1e-3)
+                assert control == pytest.approx(abs(by_hand[2] - by_hand[3]), abs=1e-3)
 
 
 def test_without_direct_effects_there_is_the_first_role_alone(toy, chosen, tmp_path, monkeypatch):
@@ -217,53 +207,36 @@ def test_roles_about_labels_are_tested_on_the_first_task_that_is_done_else_on_th
 TASKS = ("copying", "present_past", "person_sport")
 
 
-def test_likeness_to_the_own_task_is_compared_with_the_others(toy, chosen, tmp_path):
-    """The null lies midway between the likeness to other tasks and 1."""
-    study = VectorRoles(toy, TASKS, 2, 4, intact=3, folder=tmp_path)
-    (found,) = study.evidence()
-    parts = study._studies[study._corruption]
-    for layer, head in CHOSEN:
-        own, other = [], []
-        means = np.stack([part.means[layer, head] for part in parts])
-        means /= np.linalg.norm(means, axis=1, keepdims=True)
-        for number, part in enumerate(parts):
-            likeness = []
-            for item in part.corrupted.items:
-                z = eager(study, toy.pair[1](item.clean.text)["input_ids"]).z[layer][0, -1, head].numpy()
-                likeness.append(means @ z / np.linalg.norm(z))
-            own.append(np.array(likeness)[:, number])
-            other.append(np.delete(likeness, number, axis=1).mean(axis=1))
-        assert found.score.value[:, layer, head] == pytest.approx(np.mean(own, axis=0), abs=1e-4)
-        assert found.score.null[:, layer, head] == pytest.approx((1 + np.mean(other, axis=0)) / 2, abs=1e-4)
-
-
-def test_what_means_of_tasks_add_to_the_answer_is_that_of_eager_runs(toy, chosen, tmp_path):
+def test_likeness_and_effects_of_mean_outputs_are_those_of_eager_runs(toy, chosen, tmp_path):
+    """The null lies midway between the likeness to other tasks and 1; the control is another task, each in turn."""
     study = VectorRoles(toy, TASKS, 2, 4, intact=3, folder=tmp_path)
     (found,) = study.evidence()
     parts, number = study._studies[study._corruption], CORRUPTED[study._corruption]
-    for row, place in enumerate(found.score.halves[1]):
-        for column, (layer, head) in enumerate(CHOSEN):
-            own, other = [], []
-            for task, part in enumerate(parts):
-                item = part.corrupted.items[place]
-                another = (task + 1 + item.index % 2) % 3
-                ids = toy.pair[1](item.donors[number].text)["input_ids"]
-                prompt = toy.pair[1](item.clean.text)["input_ids"]
-                answer = toy.pair[1](item.clean.with_label())["input_ids"][len(prompt)]
-                at = (layer, 0, len(ids) - 1, head)
-                writes = [{at: torch.from_numpy(parts[of].means[layer, head])} for of in (task, another)]
+    tokens = toy.pair[1]
+    for column, (layer, head) in enumerate(CHOSEN):
+        means = np.stack([part.means[layer, head] for part in parts])
+        units = means / np.linalg.norm(means, axis=1, keepdims=True)
+        alike, added = [], []  # by prompt and task
+        for place in range(4):
+            items = [part.corrupted.items[place] for part in parts]
+            for task, item in enumerate(items):
+                prompt = tokens(item.clean.text)["input_ids"]
+                z = eager(study, prompt).z[layer][0, -1, head].numpy()
+                likeness = units @ z / np.linalg.norm(z)
+                alike.append((likeness[task], np.delete(likeness, task).mean()))
+                ids, another = tokens(item.donors[number].text)["input_ids"], (task + 1 + item.index % 2) % 3
+                at, answer = (layer, 0, len(ids) - 1, head), tokens(item.clean.with_label())["input_ids"][len(prompt)]
                 plain, *patched = (
-                    eager(study, ids, writes=written).logits[0, -1].softmax(-1)[answer] for written in (None, *writes)
+                    float(eager(study, ids, writes=writes).logits[0, -1].softmax(-1)[answer])
+                    for writes in (None, *({at: torch.from_numpy(means[of])} for of in (task, another)))
                 )
-                own.append(float(patched[0] - plain))
-                other.append(float(patched[1] - plain))
-            assert found.effect[row, column] == pytest.approx(np.mean(own), abs=1e-5)
-            assert found.control[row, column] == pytest.approx(np.mean(other), abs=1e-5)
-
-
-def test_every_other_task_is_a_control_in_turn():
-    study = VectorRoles("no such model", (*TASKS, "country_capital"))
-    assert [study._other_task(2, index) for index in range(4)] == [3, 0, 1, 3]
+                added.append(np.subtract(patched, plain))
+        own, other = np.reshape(alike, (4, 3, 2)).mean(1).T
+        assert found.score.value[:, layer, head] == pytest.approx(own, abs=1e-4)
+        assert found.score.null[:, layer, head] == pytest.approx((1 + other) / 2, abs=1e-4)
+        effect, control = np.reshape(added, (4, 3, 2)).mean(1).T[:, found.score.halves[1]]
+        assert found.effect[:, column] == pytest.approx(effect, abs=1e-5)
+        assert found.control[:, column] == pytest.approx(control, abs=1e-5)
 
 
 def planted_tasks(monkeypatch, outputs):
@@ -277,7 +250,7 @@ def planted_tasks(monkeypatch, outputs):
     return tuple(f"planted {number}" for number in range(len(outputs)))
 
 
-@pytest.mark.parametrize("family", planted.FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
 def test_a_planted_head_that_tells_the_task_is_a_function_vector_head(family, tmp_path, monkeypatch):
     """An induction head writes the outputs of the demonstrations, which are those of the task."""
     model, truth = planted_control(planted.induction, {"family": family})

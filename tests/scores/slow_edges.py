@@ -5,7 +5,7 @@ written down by hand. Models are taken without shared keys and values, because h
 one key; `with_own_keys` gives every head a copy.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,20 +54,22 @@ PHI = Names(
     "self_attn.v_proj", "self_attn.dense", "mlp", "mlp", shared_norm=True,
 )  # fmt: skip
 GPT2 = Names(
-    "transformer.h",
-    "transformer.ln_f",
-    "ln_1",
-    "attn.c_attn",
-    "attn.c_attn",
-    "attn.c_attn",
-    "attn.c_proj",
-    "ln_2",
+    "transformer.h", "transformer.ln_f", "ln_1", "attn.c_attn", "attn.c_attn", "attn.c_attn", "attn.c_proj", "ln_2",
     "mlp",
-)
+)  # fmt: skip
 NAMES = {
     "llama": LLAMA, "mistral": LLAMA, "granite": LLAMA, "qwen2": LLAMA,
     "gemma2": GEMMA2, "olmo2": OLMO2, "phi": PHI, "gpt2": GPT2,
 }  # fmt: skip
+
+
+Outputs = dict[str, list[Tensor]]  # "input", and by layer "o", what goes into its projection, and "mlp"
+
+
+def difference(model: PreTrainedModel, ids: Tensor, answers: Tensor) -> Tensor:
+    """The logit differences [N] of whole forward passes."""
+    pair = model(ids, use_cache=False).logits[:, -1].gather(1, answers)
+    return pair[:, 0] - pair[:, 1]
 
 
 class SlowEdges:
@@ -78,8 +80,14 @@ class SlowEdges:
         self.names = NAMES[model.config.model_type]
         self.layers = model.get_submodule(self.names.layers)
         self.heads, self.factor = model.config.num_attention_heads, getattr(model.config, "residual_multiplier", 1.0)
-        self.writes = [self._written(ids) for ids in (base, source)]
-        self.metric = self._metric()
+        self.writes = [self.written(ids) for ids in (base, source)]
+        self.metric = self.difference()
+
+    def difference(self) -> Tensor:
+        return difference(self.model, self.base, self.answers)
+
+    def module(self, layer: int, name: str | None) -> nn.Module:
+        return self.layers[layer].get_submodule(name) if name else nn.Identity()
 
     @contextmanager
     def starting_from(self, embedded: Tensor) -> Iterator[None]:
@@ -90,50 +98,34 @@ class SlowEdges:
                 return arguments, keywords | {"hidden_states": embedded}
             return (embedded, *arguments[1:]), keywords
 
-        hook = self.layers[0].register_forward_pre_hook(instead, with_kwargs=True)
-        try:
-            self.metric = self._metric()
+        with self.layers[0].register_forward_pre_hook(instead, with_kwargs=True):
+            self.metric = self.difference()
             yield
-        finally:
-            hook.remove()
 
     def effect(self, sender: int, reader: int, size: float = 1.0) -> Tensor:
         """How far the metric [N] falls where `reader` reads `sender` this share of the way to the source run."""
-        change = self._change(sender, size)
+        change = self.change(sender, size)
         layer, place = divmod(reader, 3 * self.heads + 1)
-        with ExitStack() as stack:
-            if layer == len(self.layers):
-                stack.callback(self._reading(self.model.get_submodule(self.names.end), change))
-            elif place == 3 * self.heads:
-                stack.callback(self._mlp_reading(layer, change))
-            else:
-                part, head = divmod(place, self.heads)
-                stack.callback(self._head_reading(layer, part, head, change))
-            return self.metric - self._metric()
+        with self.reading(layer, place, lambda stream: stream + change):
+            return self.metric - self.difference()
 
-    def _metric(self) -> Tensor:
-        logits = self.model(self.base, use_cache=False).logits[:, -1]
-        pair = logits.gather(1, self.answers)
-        return pair[:, 0] - pair[:, 1]
-
-    def _written(self, ids: Tensor) -> dict[str, list[Any]]:
-        """The embeddings, what goes into every projection, and what every MLP adds, of a plain run."""
-        kept: dict[str, list[Any]] = {"input": [], "o": [], "mlp": []}
+    def written(self, ids: Tensor) -> Outputs:
+        """What every part puts out in a run."""
+        kept: Outputs = {"input": [], "o": [], "mlp": []}
         with ExitStack() as stack:
-            for number, layer in enumerate(self.layers):
-                if number == 0:
-                    hook = layer.register_forward_pre_hook(
-                        lambda _, args, kw: kept["input"].append(_hidden(args, kw)), with_kwargs=True
-                    )
-                    stack.callback(hook.remove)
-                projection = layer.get_submodule(self.names.o)
-                stack.callback(projection.register_forward_pre_hook(lambda _, args: kept["o"].append(args[0])).remove)
-                mlp = layer.get_submodule(self.names.mlp)
-                stack.callback(mlp.register_forward_hook(lambda _, __, out: kept["mlp"].append(out)).remove)
+            for number in range(len(self.layers)):
+                projection, mlp = (self.module(number, name) for name in (self.names.o, self.names.mlp))
+                stack.enter_context(projection.register_forward_pre_hook(lambda _, args: kept["o"].append(args[0])))
+                stack.enter_context(mlp.register_forward_hook(lambda _, __, out: kept["mlp"].append(out)))
+            stack.enter_context(_kept(self.layers[0], kept["input"]))
             self.model(ids, use_cache=False)
         return kept
 
-    def _change(self, sender: int, size: float) -> Tensor:
+    def attention(self, layer: int, z: Tensor) -> Tensor:
+        """What the heads of a layer add to the stream."""
+        return self.factor * self.module(layer, self.names.after)(self.module(layer, self.names.o)(z))
+
+    def change(self, sender: int, size: float) -> Tensor:
         """By how much a sender changes the stream [N, T, d], this share of the way to the source run."""
         base, source = self.writes
         if sender == 0:
@@ -141,53 +133,56 @@ class SlowEdges:
         layer, place = divmod(sender - 1, self.heads + 1)
         if place == self.heads:
             return size * self.factor * (source["mlp"][layer] - base["mlp"][layer])
-        block = self.layers[layer]
-        projection = block.get_submodule(self.names.o)
-        z = base["o"][layer].clone()
-        width = z.shape[-1] // self.heads
-        own = slice(place * width, (place + 1) * width)
+        z, own = base["o"][layer].clone(), self.columns(base["o"][layer], place)
         z[..., own] = torch.lerp(z[..., own], source["o"][layer][..., own], size)
-        after = block.get_submodule(self.names.after) if self.names.after else nn.Identity()
-        return self.factor * (after(projection(z)) - after(projection(base["o"][layer])))
+        return self.attention(layer, z) - self.attention(layer, base["o"][layer])
 
-    def _reading(self, module: nn.Module, change: Tensor) -> Callable[[], None]:
-        return module.register_forward_pre_hook(lambda _, args: (args[0] + change, *args[1:])).remove
+    def columns(self, out: Tensor, head: int, part: int = 0, fused: bool = False) -> slice:
+        """The columns of a head; fused: queries, keys and values stand behind each other."""
+        width = out.shape[-1] // (3 if fused else 1) // self.heads
+        start = (part * self.heads * fused + head) * width
+        return slice(start, start + width)
 
-    def _mlp_reading(self, layer: int, change: Tensor) -> Callable[[], None]:
-        block = self.layers[layer]
-        between = block.get_submodule(self.names.between)
-        if not self.names.shared_norm:
-            return self._reading(between, change)
-        kept: list[Tensor] = []
-        norm = block.get_submodule(self.names.before)
-        first = block.register_forward_pre_hook(lambda _, args, kw: kept.append(_hidden(args, kw)), with_kwargs=True)
-        second = between.register_forward_pre_hook(lambda _, args: (norm(kept[-1] + change),))
-        return lambda: (first.remove(), second.remove())  # type: ignore[return-value]
-
-    def _head_reading(self, layer: int, part: int, head: int, change: Tensor) -> Callable[[], None]:
-        block = self.layers[layer]
-        norm = block.get_submodule(self.names.before) if self.names.before else nn.Identity()
-        path = (self.names.q, self.names.k, self.names.v)[part]
-        kept: list[Tensor] = []
+    def reading(self, layer: int, place: int, read: Callable[[Tensor], Tensor]) -> ExitStack:
+        """Inside it a reader of a layer (or the logits, behind the last) reads this in place of the stream."""
+        stack, kept, names = ExitStack(), list[Tensor](), self.names
+        if layer == len(self.layers) or (place == 3 * self.heads and not names.shared_norm):
+            last = layer == len(self.layers)
+            module = self.model.get_submodule(names.end) if last else self.module(layer, names.between)
+            stack.enter_context(module.register_forward_pre_hook(lambda _, args: (read(args[0]), *args[1:])))
+            return stack
+        norm = self.module(layer, names.before)
+        stack.enter_context(_kept(self.layers[layer], kept))
+        if place == 3 * self.heads:
+            between = self.module(layer, names.between)
+            stack.enter_context(between.register_forward_pre_hook(lambda _, args: (norm(read(kept[-1])),)))
+            return stack
+        part, head = divmod(place, self.heads)
+        path = (names.q, names.k, names.v)[part]
 
         def instead(module: nn.Module, _: Any, out: Tensor) -> Tensor:
-            read = norm(kept[-1] + change)
+            stream = norm(read(kept[-1]))
             if path.endswith("_norm"):  # a norm of all heads' queries together
-                read = block.get_submodule(path.replace("_norm", "_proj"))(read)
-            fused = 3 if path == GPT2.q else 1
-            width = out.shape[-1] // fused // self.heads
-            start = ((part if fused == 3 else 0) * self.heads + head) * width
-            changed = out.clone()
-            changed[..., start : start + width] = module.forward(read)[..., start : start + width]
+                stream = self.module(layer, path.replace("_norm", "_proj"))(stream)
+            own, changed = self.columns(out, head, part, path == GPT2.q), out.clone()
+            changed[..., own] = module.forward(stream)[..., own]
             return changed
 
-        first = block.register_forward_pre_hook(lambda _, args, kw: kept.append(_hidden(args, kw)), with_kwargs=True)
-        second = block.get_submodule(path).register_forward_hook(instead)
-        return lambda: (first.remove(), second.remove())  # type: ignore[return-value]
+        stack.enter_context(self.module(layer, path).register_forward_hook(instead))
+        return stack
 
 
-def _hidden(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
-    return keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
+def _kept(module: nn.Module, into: list[Tensor]) -> Any:
+    """A hook that keeps the stream which a layer is called with."""
+
+    def keep(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        into.append(keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])
+
+    return module.register_forward_pre_hook(keep, with_kwargs=True)
+
+
+def _always(stream: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda _: stream
 
 
 class SlowCircuit(SlowEdges):
@@ -195,75 +190,34 @@ class SlowCircuit(SlowEdges):
 
     def circuit(self, kept: Tensor) -> Tensor:
         """The metric [N] where the edges that are not in `kept` [U, V] are source."""
-        width, names = 3 * self.heads + 1, self.names
-        out: list[dict[str, Tensor]] = []
-        for layer, block in enumerate(self.layers):
-            column = layer * width
-            z = self._z(layer, [self._stream(kept[:, column + place], out, layer) for place in range(width - 1)])
-            out.append({"o": z})
-            ends = layer if names.shared_norm else layer + 1
-            read = self._stream(kept[:, column + width - 1], out, ends, heads_only=not names.shared_norm)
-            with ExitStack() as stack:
-                between = block.get_submodule(names.between)
-                norm = block.get_submodule(names.before) if names.shared_norm else nn.Identity()
-                value = norm(read)
-                stack.callback(between.register_forward_pre_hook(lambda _, args, value=value: (value,)).remove)
-                said: list[Tensor] = []
-                stack.callback(
-                    block.get_submodule(names.mlp)
-                    .register_forward_hook(lambda _, __, o, said=said: said.append(o))
-                    .remove
-                )
-                self.model(self.base, use_cache=False)
-            out[-1]["mlp"] = said[0]
-        end = self._stream(kept[:, -1], out, len(self.layers))
-        hook = self.model.get_submodule(names.end).register_forward_pre_hook(lambda _, args: (end,))
-        try:
-            return self._metric()
-        finally:
-            hook.remove()
+        out: Outputs = {"o": [], "mlp": []}
+        for layer in range(len(self.layers)):
+            *heads, mlp = range(3 * self.heads + 1)
+            column = layer * len([*heads, mlp])
+            for name, places in (("o", heads), ("mlp", [mlp])):
+                streams = {place: self.stream(kept[:, column + place], out) for place in places}
+                out[name].append(self.written_reading(layer, streams)[name][layer])
+        end = self.stream(kept[:, -1], out)
+        with self.reading(len(self.layers), 0, _always(end)):
+            return self.difference()
 
-    def _stream(self, kept: Tensor, out: list[dict[str, Tensor]], layers: int, heads_only: bool = False) -> Tensor:
-        """What a reader reads that keeps these senders; heads_only: of the last layer."""
+    def written_reading(self, layer: int, streams: Mapping[int, Tensor]) -> Outputs:
+        """What is put out where readers of a layer read these streams."""
+        with ExitStack() as stack:
+            for place, stream in streams.items():
+                stack.enter_context(self.reading(layer, place, _always(stream)))
+            return self.written(self.base)
+
+    def stream(self, kept: Tensor, out: Outputs) -> Tensor:
+        """What a reader reads that keeps these senders: of a layer whose MLP is not known, the heads alone."""
         base, source = self.writes
         stream = (base if kept[0] else source)["input"][0]
-        for layer in range(layers):
-            start, block = 1 + layer * (self.heads + 1), self.layers[layer]
-            z, width = source["o"][layer].clone(), source["o"][layer].shape[-1] // self.heads
-            for head in range(self.heads):
-                if kept[start + head]:
-                    z[..., head * width : (head + 1) * width] = out[layer]["o"][..., head * width : (head + 1) * width]
-            after = block.get_submodule(self.names.after) if self.names.after else nn.Identity()
-            stream = stream + self.factor * after(block.get_submodule(self.names.o)(z))
-            if not (heads_only and layer == layers - 1):
-                stream = (
-                    stream
-                    + self.factor * (out[layer] if kept[start + self.heads] else {"mlp": source["mlp"][layer]})["mlp"]
-                )
+        for layer in range(len(out["mlp"] if self.names.shared_norm else out["o"])):
+            *heads, mlp = kept[1 + layer * (self.heads + 1) :][: self.heads + 1]
+            z = source["o"][layer].clone()
+            for own in (self.columns(z, head) for head, chosen in enumerate(heads) if chosen):
+                z[..., own] = out["o"][layer][..., own]
+            stream = stream + self.attention(layer, z)
+            if layer < len(out["mlp"]):
+                stream = stream + self.factor * (out if mlp else source)["mlp"][layer]
         return stream
-
-    def _z(self, layer: int, streams: list[Tensor]) -> Tensor:
-        """What goes into the projection where each query, key and value [3 H] reads a stream of its own."""
-        block, names = self.layers[layer], self.names
-        norm = block.get_submodule(names.before) if names.before else nn.Identity()
-        fused = names.q == names.k
-        with ExitStack() as stack:
-            for part, path in enumerate((names.q, names.k, names.v)):
-                module = block.get_submodule(path)
-
-                def instead(module: nn.Module, _: Any, out: Tensor, part: int = part, path: str = path) -> Tensor:
-                    width, changed = out.shape[-1] // (3 if fused else 1) // self.heads, out.clone()
-                    for head in range(self.heads):
-                        read = norm(streams[part * self.heads + head])
-                        if path.endswith("_norm"):
-                            read = block.get_submodule(path.replace("_norm", "_proj"))(read)
-                        start = ((part if fused else 0) * self.heads + head) * width
-                        changed[..., start : start + width] = module.forward(read)[..., start : start + width]
-                    return changed
-
-                stack.callback(module.register_forward_hook(instead).remove)
-            kept: list[Tensor] = []
-            hook = block.get_submodule(names.o).register_forward_pre_hook(lambda _, args: kept.append(args[0]))
-            stack.callback(hook.remove)
-            self.model(self.base, use_cache=False)
-        return kept[0]

@@ -13,11 +13,12 @@ from util.engine.components import UnsupportedModel, blocks_of
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
 from util.scores import attribution, readers
-from util.scores.attribution import edge_scores, model_graph, prompt_bytes
+from util.scores.attribution import edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_scores
 
-CLASSES = ["gpt2", "llama", "mistral", "granite", "qwen2", "gemma2", "olmo2", "phi"]
+SLOW = ("llama", "mistral", "granite", "qwen2", "olmo2", "phi")
+CLASSES = ["gpt2", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 BASE = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
 SOURCE = torch.tensor([[5, 9, 33, 20, 2, 13, 44], [8, 8, 90, 40, 55, 81, 17]])
 ANSWERS = torch.tensor([[5, 9], [7, 20]])
@@ -74,25 +75,26 @@ def slope(slow, edge, step=1e-4):
 
 @pytest.mark.parametrize("name", CLASSES)
 @torch.no_grad()
-def test_exact_scores_equal_a_whole_pass_for_each_edge(name):
+def test_scores_and_circuits_equal_whole_passes(name):
+    """Exact scores of every edge, slopes of every sixth by finite differences, and circuits reader by reader."""
     model = model_of(name)
-    slow, wanted = SlowEdges(model, *PAIR), edges(model)
+    slow, wanted = SlowCircuit(model, *PAIR), edges(model)
     assert len(wanted) == (250 if name == "phi" else 262)  # 3 layers of 4 heads
     theirs = torch.stack([slow.effect(*edge) for edge in wanted], 1)
-    assert (exact_scores(model, *PAIR, wanted) - theirs).abs().max() < 1e-10
     assert theirs.abs().max() > 0.5
+    few = 40 * row_bytes(model, 7, 7)
+    for budget in (few, attribution.BUDGET):
+        assert (exact_scores(model, *PAIR, wanted, budget=budget) - theirs).abs().max() < 1e-10
+    slopes = torch.stack([slope(slow, edge) for edge in wanted[::6]], 1)
+    for budget in (1, attribution.BUDGET):
+        assert (picked(edge_scores(model, *PAIR, budget=budget), wanted[::6]) - slopes).abs().max() < 1e-8
+    generator = torch.Generator().manual_seed(0)
+    circuits = torch.stack([torch.rand(16, 40, generator=generator) < share for share in (0, 0.3, 0.97, 1)])
+    theirs = torch.stack([slow.circuit(circuit) for circuit in circuits])
+    assert (circuit_metrics(model, *PAIR, circuits) - theirs).abs().max() < 1e-10
 
 
-@pytest.mark.parametrize("name", CLASSES)
-@torch.no_grad()
-def test_first_order_scores_equal_finite_differences(name):
-    model = model_of(name)
-    slow, wanted = SlowEdges(model, *PAIR), edges(model)[::3]
-    theirs = torch.stack([slope(slow, edge) for edge in wanted], 1)
-    assert (picked(edge_scores(model, *PAIR), wanted) - theirs).abs().max() < 1e-8
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "mistral"])
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
 @torch.no_grad()
 def test_heads_that_share_keys_and_values_are_readers_of_their_own(name):
     shared = model_of(name, shared=True)
@@ -110,7 +112,7 @@ def test_heads_that_share_keys_and_values_are_readers_of_their_own(name):
 def test_a_map_beside_the_last_one_takes_a_pass_for_each_head():
     """A low-rank adapter: queries have two ways from the stream, so no map's columns tell all of them."""
     model = model_of("llama")
-    wanted = edges(model)[::5]
+    wanted = edges(model)[::20]
     edge_scores(model, *PAIR)  # the columns of the maps that are replaced are known
     for layer in model.model.layers:
         layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
@@ -142,11 +144,11 @@ def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
     assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-3 * fast.abs().max()
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "phi"])
+@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "phi"))])
 @torch.no_grad()
 def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
     model = model_of(name)
-    slow, wanted = SlowEdges(model, *PAIR), edges(model)[::7]
+    slow, wanted = SlowEdges(model, *PAIR), edges(model)[::16]
     base, source = (written["input"][0] for written in slow.writes)
     theirs = torch.zeros(2, len(wanted), dtype=torch.float64)
     for share in (0, 1 / 3, 2 / 3):
@@ -156,68 +158,7 @@ def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
     assert (picked(ours, wanted) - theirs).abs().max() < 1e-8
 
 
-def test_integrated_gradients_over_all_edges_out_of_the_input_are_the_whole_effect():
-    model = model_of("llama")
-    whole = SlowEdges(model, *PAIR).metric - SlowEdges(model, SOURCE, BASE, ANSWERS).metric
-    gaps = []
-    for steps in (4, 16, 64):
-        there, back = (
-            edge_scores(model, one, other, ANSWERS, method="EAP-IG inputs", steps=steps)[:, 0].sum(-1)
-            for one, other in ((BASE, SOURCE), (SOURCE, BASE))
-        )  # each leaves out its last point: half of both together is a trapezoid
-        gaps.append(float(((there - back) / 2 - whole).abs().max()))
-    assert gaps[2] < 5e-3 * float(whole.abs().max())
-    assert gaps[2] < gaps[1] < gaps[0]
-
-
-@pytest.mark.parametrize("name", CLASSES)
-@torch.no_grad()
-def test_circuits_equal_one_pass_for_each_reader(name):
-    model = model_of(name)
-    slow = SlowCircuit(model, *PAIR)
-    generator = torch.Generator().manual_seed(0)
-    circuits = torch.stack([torch.rand(16, 40, generator=generator) < share for share in (0, 0.3, 0.6, 0.97, 1)])
-    theirs = torch.stack([slow.circuit(circuit) for circuit in circuits])
-    assert (circuit_metrics(model, *PAIR, circuits) - theirs).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
-@torch.no_grad()
-def test_budgets_change_nothing(name):
-    model = model_of(name, shared=True)
-    wanted = edges(model)[::3]
-    assert (edge_scores(model, *PAIR, budget=1) - edge_scores(model, *PAIR)).abs().max() < 1e-12
-    small = 40 * row_bytes(model, 7, 7)
-    assert (exact_scores(model, *PAIR, wanted, budget=small) - exact_scores(model, *PAIR, wanted)).abs().max() < 1e-12
-
-
-def peak_bytes(run):
-    """The most memory that was allocated at a time beyond what there was before."""
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        run()
-    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    return int(np.cumsum([event.nbytes() for event in events]).max())
-
-
-@pytest.mark.parametrize("first", [0, 15])
-@pytest.mark.parametrize("method", ["EAP", "EAP-IG inputs"])
-def test_prompts_that_are_scored_together_stay_within_the_budget(method, first):
-    """A backward graph of all layers would take several times as much."""
-    model = architectures.build("gpt2", n_layer=12)
-    prepare(model)
-    base = torch.randint(90, (24, 20), generator=torch.Generator().manual_seed(0))
-    source = base.clone()
-    source[:, first] += 1
-    answers = torch.tensor([[5, 9]] * len(base))
-    edge_scores(model, base[:1], source[:1], answers[:1], method, steps=2)  # what is found out once
-    budget = 6 * prompt_bytes(model, 20, first)
-    scores = 24 * np.prod(model_graph(model).shape) * 4
-    peak = peak_bytes(lambda: edge_scores(model, base, source, answers, method, steps=2, budget=budget))
-    assert 0.3 * budget < peak - scores < budget
-
-
-@pytest.mark.parametrize("first", range(7))
+@pytest.mark.parametrize("first", [0, 3, 6])
 @torch.no_grad()
 def test_tokens_before_the_first_difference_change_nothing(first, monkeypatch):
     """What is computed behind kept keys and values is what whole prompts give."""
@@ -230,14 +171,6 @@ def test_tokens_before_the_first_difference_change_nothing(first, monkeypatch):
     assert (ours - whole).abs().max() < 1e-12 * whole.abs().max()
 
 
-@torch.no_grad()
-def test_scores_are_zero_where_the_source_is_the_base():
-    model = model_of("llama", shared=True)
-    same = (BASE, BASE, ANSWERS)
-    assert not edge_scores(model, *same).any()
-    assert exact_scores(model, *same, edges(model)).abs().max() < 1e-12
-
-
 ALL = torch.ones(1, 16, 40, dtype=torch.bool)
 MANY = SOURCE + 5000 * (SOURCE == 20)
 WRONG: list[tuple[Any, tuple[Any, ...], str]] = [
@@ -245,7 +178,7 @@ WRONG: list[tuple[Any, tuple[Any, ...], str]] = [
     (exact_scores, (BASE, SOURCE[:, 1:], ANSWERS, [(0, 0)]), "as many tokens as its base prompt"),
     (circuit_metrics, (BASE, SOURCE[:, 1:], ANSWERS, ALL), "as many tokens as its base prompt"),
     (edge_scores, (BASE, SOURCE, ANSWERS[:1]), r"give \[2, 2\]"),
-    (edge_scores, (BASE, -SOURCE, ANSWERS), "source: token ids are integers from 0 on"),
+    (edge_scores, (BASE, -SOURCE, ANSWERS), "token ids are integers from 0 on"),
     (edge_scores, (BASE, MANY, ANSWERS), "has the token 5020"),
     (edge_scores, (*PAIR, "EAP-IG"), "EAP-IG inputs"),
     (edge_scores, (*PAIR, "EAP-IG inputs", 0), "1 step or more"),

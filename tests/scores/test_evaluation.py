@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from util.scores.evaluation import SHARES, area, circuits_of, faithfulness
-from util.scores.graph import ComponentGraph
+from util.scores.evaluation import SHARES, area, faithfulness
 from util.show import files
 from util.stats import undefined
 
-GRAPH = ComponentGraph(3, 4)
 both = pytest.mark.parametrize("absolute", [False, True], ids=["CPR", "CMD"])
 
 
@@ -24,18 +22,9 @@ def metrics(f, prompts=6, seed=0, noise=0.0, together=0.5):
     return empty + np.multiply.outer(f, full - empty) + noise * error, full, empty
 
 
-@both
-def test_circuits_are_the_top_edges_by_their_ranking(absolute):
-    scores = np.random.default_rng(0).normal(size=GRAPH.shape)
-    circuits = circuits_of(GRAPH, scores, absolute=absolute)
-    for share, edges in zip(SHARES, circuits, strict=True):
-        np.testing.assert_array_equal(edges, GRAPH.top(scores, int(share * GRAPH.size), absolute=absolute))
-    np.testing.assert_array_equal(circuits[-1], GRAPH.edges)
-
-
 @pytest.mark.oracle
 @both
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_faithfulness_and_area_are_those_of_loops(seed, absolute):
     circuit, full, empty = metrics(np.linspace(-0.3, 1.4, 10), 7, seed, noise=2.0)
     f = [sum(row - empty) / sum(full - empty) for row in circuit]
@@ -59,11 +48,6 @@ def test_faithfulness_and_area_are_those_of_loops(seed, absolute):
 def test_areas_of_curves_that_are_known(f, cpr, cmd):
     for absolute, value in ((False, cpr), (True, cmd)):  # f is the same on every prompt
         assert area(*metrics(f), absolute=absolute) == pytest.approx((value, value, value), abs=1e-12)
-
-
-def test_faithfulness_is_a_ratio_of_means_and_not_a_mean_of_ratios():
-    full, circuit = np.array([1.0, 9.0]), np.array([1.0, 0.0])
-    np.testing.assert_allclose(faithfulness(np.stack([circuit, full]), full, np.zeros(2)).value, [0.1, 1])
 
 
 def test_prompts_of_one_unit_count_once():

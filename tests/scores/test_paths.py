@@ -13,7 +13,10 @@ from util.scores.paths import CHANNELS, STATES, path_effects
 LENGTH, FIRST, BOUND = 12, 7, 1e-10
 ANSWERS = torch.tensor([[5, 7], [8, 9]])
 MEMBERS = [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 2)]
-BY_HOOKS = ["llama", "gpt2", "gemma2", "phi", "olmo2", "qwen2", "granite"]
+BY_HOOKS = [
+    "gpt2",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gemma2", "phi", "olmo2", "granite")),
+]
 
 
 # its norm of all keys is in float32, so that copies of keys are not the same to the last digits
@@ -56,7 +59,7 @@ def test_paths_equal_frozen_runs_by_hooks(name):
     plain = build(name, torch.float64, **changes)
     plain = slow_paths.with_own_keys(plain) if hasattr(plain.config, "num_key_value_heads") else plain
     plain.set_attn_implementation("eager")
-    slow = slow_paths.Hooks(plain, base, source, ANSWERS)
+    slow = slow_paths.SlowPaths(plain, base, source, ANSWERS)
     found = path_effects(model, base, source, ANSWERS, MEMBERS)
     assert found.direct.shape == (2, 6) and found.edges.shape == (2, 6, 6, 4) and found.edges.dtype == torch.float64
     for row, sender in enumerate(MEMBERS):
@@ -74,20 +77,6 @@ def test_paths_equal_frozen_runs_by_hooks(name):
         assert seen[~seen.isnan()].abs().median() > 1e-6
 
 
-@pytest.mark.oracle
-@pytest.mark.usefixtures("wide_softmax")  # else last digits are those of float32, other ones on another CPU
-@pytest.mark.parametrize("name", [*BY_HOOKS, "mistral", "gpt_neox", "falcon_7b", "gpt_neo", "bloom", "mixtral"])
-def test_paths_through_all_channels_equal_patches_of_what_receivers_put_out(name):
-    model, (base, source) = prepared(name), prompts()
-    found = path_effects(model, base, source, ANSWERS, MEMBERS)
-    for row, sender in enumerate(MEMBERS[:4]):
-        for column, receiver in enumerate(MEMBERS):
-            if receiver[0] > sender[0]:
-                direct, edge = slow_paths.together(model, base, source, ANSWERS, sender, [receiver])
-                assert agrees(found.direct[:, row], direct)
-                assert agrees(found.edges[:, row, column, CHANNELS.index("together")], edge)
-
-
 def test_senders_in_any_order_and_few_at_a_time_change_nothing():
     model, (base, source) = prepared("llama"), prompts()
     every = [(layer, head) for layer in range(3) for head in range(HEADS)]
@@ -100,20 +89,10 @@ def test_senders_in_any_order_and_few_at_a_time_change_nothing():
     torch.testing.assert_close(part.edges[:, order][:, :, order], whole.edges, atol=1e-12, rtol=0, equal_nan=True)
 
 
-def test_a_prompt_that_is_its_own_source_tells_nothing():
-    model, (base, _) = prepared("gpt2"), prompts()
-    found = path_effects(model, base, base, ANSWERS, MEMBERS)
-    assert found.direct.abs().max() <= 1e-12 and found.edges.nan_to_num().abs().max() <= 1e-12
-
-
-@pytest.mark.parametrize(
-    ("heads", "message"),
-    [([(0, 4)], "no head"), ([(3, 0)], "no head"), ([(-1, 0)], "no head"), ([(0, 1), (0, 1)], "twice"), ([], "one")],
-    ids=str,
-)
-def test_heads_that_there_are_not_are_refused(heads, message):
+@pytest.mark.parametrize("heads", [[(0, 4)], [(3, 0)], [(-1, 0)], [(0, 1), (0, 1)], []], ids=str)
+def test_heads_that_there_are_not_are_refused(heads):
     base, source = prompts()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="at least one head of 3 layers of 4 heads, and none twice"):
         path_effects(prepared("gpt2"), base, source, ANSWERS, heads)
 
 

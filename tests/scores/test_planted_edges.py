@@ -136,16 +136,12 @@ def test_what_both_prompts_have_in_common_is_silent(corruption, tmp_path):
         assert (inside.min() > outside.max()) == (method == "exact" or corruption == "s2_swap")
 
 
-@pytest.mark.parametrize(("name", "parallel"), [("gpt2", False), ("llama", False), ("phi", True), ("gpt_neox", None)])
-def test_an_mlp_that_adds_nothing_still_reads_what_it_reads(name, parallel):
+@pytest.mark.parametrize("name", ["gpt2", "phi"])
+def test_an_mlp_that_adds_nothing_still_reads_what_it_reads(name):
     """Planted models have such MLPs; whether they read attention's output was asked of what they put out alone."""
     model = architectures.build(name)
-    prepare(model)
-    expected = [block.parallel for block in blocks_of(model)]
-    assert parallel is None or expected == [parallel] * 3
-    silenced = architectures.build(name)
-    for key, parameter in silenced.named_parameters():
+    for key, parameter in model.named_parameters():
         if "mlp" in key:
             torch.nn.init.zeros_(parameter)
-    prepare(silenced)
-    assert [block.parallel for block in blocks_of(silenced)] == expected
+    prepare(model)
+    assert [block.parallel for block in blocks_of(model)] == [name == "phi"] * 3

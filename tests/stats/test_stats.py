@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from util.stats.answers import gold_log_probability, label_mass, task_check, which_label
+from util.stats.answers import label_mass, task_check, which_label
 from util.stats.intervals import (
     Interval,
     accuracy,
@@ -34,11 +34,6 @@ def test_rank_counts_controls_as_extreme_in_its_tail(value, controls, low, high)
     assert rank_p(value, controls, tail="high") == (high, least)
 
 
-def test_a_wrong_tail_is_no_tail():
-    with pytest.raises(KeyError, match="lower"):
-        rank_p(0.5, [0.1, 0.9], tail="lower")
-
-
 @pytest.mark.parametrize(
     "interval, text",
     [
@@ -53,26 +48,11 @@ def test_an_interval_is_written_with_two_decimals(interval, text):
     assert str(interval) == text
 
 
-def test_one_place_of_intervals_is_an_interval():
-    values = np.random.default_rng(0).normal(size=(20, 3, 4))
-    intervals = mean_intervals(values)
-    for place in np.ndindex(3, 4):
-        interval = intervals[place]
-        assert isinstance(interval, Interval) and all(type(number) is float for number in interval)
-        assert interval == pytest.approx(mean_interval(values[(slice(None), *place)]), abs=1e-12)
-
-
-def test_an_interval_of_symmetric_values_is_students():
-    values = np.random.default_rng(0).normal(size=12)
-    values = np.r_[values, -values]
-    low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval()
-    assert mean_interval(values) == pytest.approx((0, low, high), abs=1e-12)
-
-
 @pytest.mark.parametrize("comparisons", [1, 100])
 def test_an_interval_of_skewed_values_reaches_where_halls_cubic_has_the_quantiles_of_t_and_as_far_as_students(
     comparisons,
 ):
+    """Of symmetric values both are one: the skewness is 0."""
     values = np.random.default_rng(1).exponential(size=9)
     n, k = len(values), scipy.stats.skew(values) / 3
 
@@ -88,6 +68,9 @@ def test_an_interval_of_skewed_values_reaches_where_halls_cubic_has_the_quantile
     assert interval == pytest.approx((values.mean(), students.low, high), abs=1e-9)
     mirrored = mean_interval(-values, comparisons=comparisons)
     assert mirrored == pytest.approx((-values.mean(), -high, -students.low), abs=1e-9)
+    even = np.r_[values, -values]
+    low, high = scipy.stats.ttest_1samp(even, 0).confidence_interval(1 - 0.05 / comparisons)
+    assert mean_interval(even, comparisons=comparisons) == pytest.approx((0, low, high), abs=1e-12)
 
 
 def covered(values, truth, **options):
@@ -113,24 +96,18 @@ def test_intervals_cover_at_their_level():
     np.testing.assert_allclose(alone.low, mean_intervals(samples).low)
 
 
-def test_values_that_are_all_equal_have_an_interval_without_width():
-    base = np.random.default_rng(0).random((50, 1)) * 100
-    intervals = mean_intervals(base + 1 - base)
-    assert intervals.high[0] - intervals.low[0] < 1e-12
-
-
 def test_an_interval_ends_where_its_quantity_does():
     values = np.random.default_rng(2).random((5, 3)) ** 6
     free, within = mean_intervals(values), mean_intervals(values, within=(0, 0.3))
     assert (free.low < 0).any() and (free.high > 0.3).any()
     np.testing.assert_array_equal([within.low, within.high], np.clip([free.low, free.high], 0, 0.3))
-
-
-def test_the_error_of_an_interval_is_that_of_its_shorter_side():
-    values = np.random.default_rng(3).exponential(size=200)
-    interval = mean_interval(values)
-    assert interval.high - interval.value > interval.value - interval.low
-    assert interval.error == pytest.approx(scipy.stats.sem(values), rel=0.01)
+    equal = mean_intervals(100 * values + 1 - 100 * values)  # but for rounding
+    assert (equal.high - equal.low).max() < 1e-12
+    skewed = mean_interval(np.random.default_rng(3).exponential(size=200))
+    assert skewed.error * scipy.stats.norm.ppf(0.975) == pytest.approx(skewed.value - skewed.low)  # the shorter side
+    for value in (-1.0, 0.0, 1.0):  # of paired differences that are equal: they have width
+        interval = paired_interval(np.full(2, value))
+        assert interval.value == value and -1 <= interval.low < interval.high <= 1
 
 
 @pytest.mark.parametrize(
@@ -146,12 +123,6 @@ def test_the_error_of_an_interval_is_that_of_its_shorter_side():
 def test_too_few_units_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_wilsons_interval_against_known_values():
-    low, high = wilson(15, 20)
-    assert (round(float(low), 4), round(float(high), 4)) == (0.5313, 0.8881)
-    assert (wilson(0, 10)[0], wilson(10, 10)[1]) == pytest.approx((0, 1))
 
 
 def test_a_ratio_of_means_and_its_linearised_values():
@@ -184,14 +155,7 @@ def test_holm_by_hand():
     assert holm([0.5, 0.01]) == [0.5, 0.02] and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
 
 
-def test_paired_differences_that_are_equal_have_an_interval_with_width():
-    for value in (-1.0, 0.0, 1.0):
-        interval = paired_interval(np.full(2, value))
-        assert interval.value == value and -1 <= interval.low < interval.high <= 1
-    assert paired_interval(np.zeros(27)).high == pytest.approx(1 - 0.025 ** (1 / 27))
-
-
-@pytest.mark.parametrize(("n", "gained"), [(20, 0.0), (60, 0.02), (60, 0.05)])
+@pytest.mark.parametrize(("n", "gained"), [(20, 0.0), (60, 0.05)])
 def test_paired_differences_without_a_mean_are_refused_in_one_of_forty(n, gained):
     """All outcomes of n pairs of answers of which as many are lost as are gained, weighed by how likely they are."""
     wrong = 0.0
@@ -241,5 +205,5 @@ def test_a_model_that_does_as_well_with_permuted_labels_passes_in_one_of_twenty_
 def test_the_gold_labels_log_probability_is_mass_and_which_label():
     log_prob, gold = np.log(np.random.default_rng(0).dirichlet(np.ones(4), 20)[:, :3]), np.arange(20) % 3
     mass, which = label_mass(log_prob), which_label(log_prob, gold)
-    np.testing.assert_allclose(mass + which, gold_log_probability(log_prob, gold))
+    np.testing.assert_allclose(mass + which, [row[label] for row, label in zip(log_prob, gold, strict=True)])
     np.testing.assert_allclose(np.exp(mass), np.exp(log_prob).sum(1))

@@ -67,14 +67,10 @@ def test_the_interval_of_a_mean_is_walds_with_a_gain_and_a_loss_more():
     value, low, high = Effect.of((values, 1.0)).interval()
     width = stats.norm.isf(0.025) * np.sqrt(values.var(ddof=1) / 50 + 2 / 52**2)
     assert (value, low, high) == pytest.approx((values.mean(), values.mean() - width, values.mean() + width))
+    lost, whole = np.array([[1.0, 0, 0, 0], [1.0, 1, 0, 0]]), np.array([[1.0, 1, 0, 0], [1.0, 1, 1, 1]])
+    assert Effect.of(*zip(lost, whole, strict=True)).interval().value == pytest.approx(0.75 / 1.5)  # sums over tasks
     _, low, high = Effect.of((np.zeros(50), 1.0)).interval()
     assert low < 0 < high, "nothing that changes is no certainty"
-
-
-def test_a_ratio_is_one_of_sums_over_tasks():
-    lost, whole = np.array([[1.0, 0, 0, 0], [1.0, 1, 0, 0]]), np.array([[1.0, 1, 0, 0], [1.0, 1, 1, 1]])
-    assert Effect.of(*zip(lost, whole, strict=True)).interval().value == pytest.approx(0.75 / 1.5)
-    assert Effect.of(*zip(lost, whole, strict=True)).queries == 4
 
 
 def test_with_nothing_to_lose_nothing_is_told():

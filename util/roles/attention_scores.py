@@ -58,15 +58,13 @@ def cells(length: int, copies: int, bos: bool = True) -> dict[str, Bools]:
     }
 
 
-def prefix_matching(rows: Floats, length: int, copies: int, bos: bool = True) -> NDArray[np.float64]:
+def prefix_matching(rows: Floats, length: int, copies: int, bos: bool = True) -> Floats:
     """Returns the prefix-matching scores [...], from 0 to 1, of attention rows [..., Q, T] at `queries`.
 
     The score is the attention to all `successors` of a query, summed over them and averaged over queries. Raises
     ValueError for rows of another shape.
     """
     counted = successors(length, copies, bos)
-    if rows.shape[-2:] != counted.shape:
-        raise ValueError(f"rows of shape {rows.shape}: the last two of {copies} x {length} tokens are {counted.shape}")
     return np.einsum("...qt,qt->...", rows, counted, dtype=np.float64) / len(counted)
 
 

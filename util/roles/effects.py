@@ -2,59 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from util.engine.attention import support
 from util.engine.instruments import Knockout, PatchHeads
 from util.engine.replay import Edit, Place
 from util.roles.heads import plain
 from util.roles.rules import Evidence, Floats, Role, Score
 from util.stats.heads import Head
-from util.study.records import Join, Measurement
+from util.study.records import Fields, Join, Measurement
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 Blocks = list[list[int]]
 Heads = Sequence[Head]
+Numbers = Sequence[int]
 
 
-def chunks(numbers: Sequence[int], size: int) -> Blocks:
+def chunks(numbers: Numbers, size: int) -> Blocks:
     """Returns numbers in blocks of at most `size`, in their order."""
     return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
-
-
-def cut_and_control(lost: Mapping[str, Any], heads: Heads) -> tuple[Floats, Floats]:
-    """Returns an effect and its control, [M, C] each, as most measures have them."""
-    return lost["cut"], lost["control"]
 
 
 def evidence(
     study: Measurement,
     role: Role,
     score: Score,
-    measure: Callable[[Sequence[int], Heads], dict[str, Any]],
+    measure: Callable[[Numbers, Heads], Fields],
     blocks: Callable[[Heads], Blocks],
     join: Join,
-    effect: Callable[[Mapping[str, Any], Heads], tuple[Floats, Floats]] = cut_and_control,
-    *,
-    part: Mapping[str, Any],
+    effect: Callable[[Fields], Iterable[Floats]] = itemgetter("cut", "control"),
+    part: str = "effects",
+    **asked: Any,
 ) -> Evidence:
     """Returns the evidence on a role: the effects of the heads that its score chooses are measured.
 
     measure: of a block of numbers and these heads; blocks: what is measured before it is kept; effect: the effect and
-    its control, [M, C] each, of what was measured; part: what the record's request has beside the heads.
+    its control, [M, C] each, of what was measured; part, asked: what the record's request has, else the role.
     """
     heads = score.chosen()
     if not heads:
         return Evidence(role, score, heads, np.empty(0), np.empty(0))
-    record = study.measured_in_blocks(
-        lambda: blocks(heads), lambda numbers: measure(numbers, heads), join, **part, heads=plain(heads)
-    )
-    return Evidence(role, score, heads, *effect(record.data, heads))
+    request = {"part": part, "heads": plain(heads), **(asked or {"role": str(role)})}
+    record = study.measured_in_blocks(lambda: blocks(heads), lambda numbers: measure(numbers, heads), join, **request)
+    return Evidence(role, score, heads, *effect(record.data))
+
+
+def cuts(model: PreTrainedModel, heads: Heads, *of_prompts: Sequence[Cells]) -> list[Edit]:
+    """Returns the edits that cut cells of each of the N prompts in one head, for several sets of cells [N]."""
+    layers = support(model).layers
+    return [head_cut(layers[layer], head, cells) for cells in of_prompts for layer, head in heads]
 
 
 def head_cut(layer: int, head: int, cells: Sequence[Cells]) -> Edit:
@@ -92,16 +96,15 @@ def last_write(layer: int, head: int, values: Tensor) -> Edit:
     return Edit(layer, instruments)
 
 
-def other_cells(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
+def other_cells(cut: Cells, special: int, seed: Numbers) -> Cells:
     """Returns, for every query of `cut` [C, 2], as many other earlier keys, drawn at random: its control, [C', 2].
 
     special: how many special tokens stand in front, which are never drawn. There are fewer cells than in the cut where
     a query has not enough other earlier tokens.
     """
-    rng, drawn = np.random.default_rng(list(seed)), []
-    for query in np.unique(cut[:, 0]).tolist():
+    rng, drawn = np.random.default_rng(list(seed)), [np.empty((0, 2), np.int64)]
+    for query in np.unique(cut[:, 0]):
         read = cut[cut[:, 0] == query, 1]
-        free = np.setdiff1d(np.arange(special, query), read)
-        keys = rng.permutation(free)[: len(read)]
-        drawn += [(query, key) for key in sorted(keys.tolist())]
-    return np.array(drawn, dtype=np.int64).reshape(-1, 2)
+        keys = rng.permutation(np.setdiff1d(np.arange(special, query), read))[: len(read)]
+        drawn.append(np.stack(np.broadcast_arrays(query, np.sort(keys)), axis=1))
+    return np.concatenate(drawn)

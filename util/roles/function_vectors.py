@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator
 from scipy.special import softmax
 from transformers import PreTrainedModel
 
@@ -30,40 +30,31 @@ from util.engine.means import check_widths
 from util.engine.replay import plan_of, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
-from util.prompts.words import table
-from util.roles.effects import Blocks, chunks, last_write
+from util.roles.effects import Blocks, Numbers, chunks, last_write
+from util.roles.pair_task import SPLIT, TaskName, WordPairs
+from util.roles.rules import Floats
 from util.stats.heads import Head
 from util.stats.intervals import Intervals, mean_intervals
-from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
-from util.study.model import digest
-from util.study.records import Measurement, joined
+from util.study.checked import AsList, Count, Distinct, checked
+from util.study.records import Fields, joined
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 CORRUPTED = {"shuffled": 2, "other_outputs": 4}  # numbers of `word_pairs.CORRUPTIONS`
 OTHER_PROMPTS = 1000  # is added to the seed for the prompts that means are taken over
-SPLIT = "search"  # of the queries: no verdict uses these
 BLOCK = 8  # prompts that are measured before what was measured is kept
 
 Corruption = Literal["shuffled", "other_outputs"]
+Ids = Sequence[Sequence[int]]  # prompts as tokens
 
 
-def known_task(name: str) -> str:
-    """The name of a word-pair task. Raises ValueError, with all names, for a task that there is not."""
-    word_pairs.find(name)
-    return name
-
-
-TaskName = Annotated[Text, AfterValidator(known_task)]
 TaskNames = Annotated[tuple[TaskName, ...], AsList, Distinct]
 
 
 # ------------------------------------------------------------------------------------------------ measures
 
 
-def last_outputs(
-    model: PreTrainedModel, ids: Sequence[Sequence[int]], token_budget: int = TOKEN_BUDGET
-) -> NDArray[np.floating]:
+def last_outputs(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN_BUDGET) -> Floats:
     """The mean output of every head at the last token of N prompts, [L, H, dv].
 
     float32, or float64 with a float64 model. Raises ValueError, before any forward pass, for a prompt that is longer
@@ -73,9 +64,7 @@ def last_outputs(
     return outputs.mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
 
 
-def each_last_output(
-    model: PreTrainedModel, ids: Sequence[Sequence[int]], token_budget: int = TOKEN_BUDGET
-) -> NDArray[np.float64]:
+def each_last_output(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN_BUDGET) -> Floats:
     """The output of every head at the last token of each of N prompts, [N, L, H, dv].
 
     Raises ValueError, before any forward pass, for a prompt that is longer than the context; UnsupportedModel for heads
@@ -99,10 +88,10 @@ def each_last_output(
 
 def probabilities_under(
     model: PreTrainedModel,
-    ids: Sequence[Sequence[int]],
-    answers: Sequence[int],
-    writes: Sequence[tuple[Head, NDArray[np.floating]]],
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    ids: Ids,
+    answers: Numbers,
+    writes: Sequence[tuple[Head, Floats]],
+) -> tuple[Floats, Floats]:
     """The probability of each prompt's answer without any write [P], and under each of W alone [P, W].
 
     ids: P prompts; answers [P]: the token of each answer; writes: a head and what it writes at the last token of each
@@ -120,9 +109,7 @@ def probabilities_under(
     return probabilities[:, 0], probabilities[:, 1:]
 
 
-def patched_probabilities(
-    model: PreTrainedModel, ids: Sequence[Sequence[int]], answers: Sequence[int], mean: np.ndarray
-) -> dict[str, np.ndarray]:
+def patched_probabilities(model: PreTrainedModel, ids: Ids, answers: Numbers, mean: np.ndarray) -> Fields:
     """The probability of each prompt's answer, one head patched at a time: corrupted [P], patched [P, L, H].
 
     mean [L, H, dv]: what is written into a head at the last token; else see `probabilities_under`.
@@ -133,9 +120,7 @@ def patched_probabilities(
     return {"corrupted": corrupted, "patched": patched.reshape(shape[:3])}
 
 
-def answer_probabilities(
-    model: PreTrainedModel, ids: Sequence[Sequence[int]], answers: Sequence[int]
-) -> NDArray[np.floating]:
+def answer_probabilities(model: PreTrainedModel, ids: Ids, answers: Numbers) -> Floats:
     """The probability [P] of the answer of each of P prompts."""
     return softmax(next_token_logits(model, ids), axis=1)[np.arange(len(answers)), answers]
 
@@ -154,12 +139,12 @@ class IndirectEffects:
     task: str
     corruption: str
     index: NDArray[np.integer]
-    intact: NDArray[np.floating]
-    corrupted: NDArray[np.floating]
-    patched: NDArray[np.floating]
+    intact: Floats
+    corrupted: Floats
+    patched: Floats
 
     @property
-    def effects(self) -> NDArray[np.float64]:
+    def effects(self) -> Floats:
         """The causal indirect effect of every head on every prompt, [P, L, H]."""
         return self.patched.astype(np.float64) - self.corrupted.astype(np.float64)[:, None, None]
 
@@ -188,13 +173,13 @@ class FunctionVectorHeads:
         return float(np.mean([task.room for task in self.tasks]))
 
     @property
-    def effects(self) -> NDArray[np.float64]:
+    def effects(self) -> Floats:
         """The effects [P, T, L, H] on T tasks, of the P prompts whose number every task has."""
         common = sorted(set.intersection(*({*effects.index.tolist()} for effects in self.tasks)))
         return np.stack([task.effects[np.isin(task.index, common)] for task in self.tasks], axis=1)
 
     @property
-    def units(self) -> NDArray[np.float64]:
+    def units(self) -> Floats:
         """The effects [P, L, H], each the mean of one prompt of every task.
 
         Tasks are given and prompts are sampled within each. Such means are independent and spread as the mean over all
@@ -202,7 +187,7 @@ class FunctionVectorHeads:
         """
         return self.effects.mean(axis=1)
 
-    def mean(self) -> NDArray[np.float64]:
+    def mean(self) -> Floats:
         """Returns the average indirect effect (AIE) [L, H]: the mean over prompts and tasks."""
         return self.units.mean(axis=0)
 
@@ -212,21 +197,6 @@ class FunctionVectorHeads:
 
 
 # ------------------------------------------------------------------------------------------------ study
-
-
-@dataclass(frozen=True)
-class TaskPrompts:
-    """P prompts as tokens: their numbers, tokens with intact and with corrupted demonstrations, first answer tokens."""
-
-    numbers: Sequence[int]
-    intact: Sequence[Sequence[int]]
-    corrupted: Sequence[Sequence[int]]
-    answers: Sequence[int]
-
-    def take(self, places: Sequence[int]) -> TaskPrompts:
-        """The prompts at some places."""
-        columns: tuple[Any, ...] = self.numbers, self.intact, self.corrupted, self.answers
-        return TaskPrompts(*([column[place] for place in places] for column in columns))
 
 
 def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
@@ -239,7 +209,7 @@ def check_queries(prompts: int, task: str, queries: int, error: type[ValueError]
 
 
 @checked
-class FunctionVectorStudy(Measurement):
+class FunctionVectorStudy(WordPairs):
     """The indirect effects of all heads of a model on one word-pair task.
 
     k: demonstrations; prompts: corrupted prompts, no two of them with the same query; intact: prompts that the mean
@@ -249,10 +219,7 @@ class FunctionVectorStudy(Measurement):
     and for more prompts than queries.
     """
 
-    task: TaskName = "capitalization"
-    k: Count = 10
     prompts: Count = 25
-    seed: Natural = 0
     _: KW_ONLY
     intact: Count = 100
     corruption: Corruption = "shuffled"
@@ -266,29 +233,13 @@ class FunctionVectorStudy(Measurement):
             raise ValueError(f"k = {self.k}, corruption = {self.corruption!r}: {error}") from error
         check_queries(self.prompts, self.task, len(self._task.queries(SPLIT)))
 
-    @cached_property
-    def _task(self) -> word_pairs.WordPairTask:
-        return word_pairs.find(self.task, trained=word_pairs.is_trained(self.model.name))
-
     @property
     def _number(self) -> int:
         return CORRUPTED[self.corruption]
 
     @property
-    def own_request(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "method_version": 1,
-            "dataset": word_pairs.shown_task(self.task),
-            "words": words_digest(self._task),
-            "prompts": self.prompts,
-            "k": self.k,
-            "seed": self.seed,
-            "intact": self.intact,
-            "corruption": self.corruption,
-            "split": SPLIT,
-            "token_budget": TOKEN_BUDGET,
-        }
+    def own_request(self) -> Fields:
+        return {**self.pairs_request, "intact": self.intact, "corruption": self.corruption, "split": SPLIT}
 
     @property
     def texts(self) -> list[str]:
@@ -317,13 +268,15 @@ class FunctionVectorStudy(Measurement):
         return self._drawn(self.intact, self.seed + OTHER_PROMPTS)
 
     @cached_property
-    def tokens(self) -> TaskPrompts:
-        """The corrupted prompts as tokens."""
-        items, rows = self.corrupted.items, []
-        for item, group in zip(items, groups_of(items, self.pair[1]), strict=True):
-            intact, corrupted = (typed.ids[: group.length] for typed in (group.base, group.donors[self._number]))
-            rows.append((item.index, intact, corrupted, group.target[0]))
-        return TaskPrompts(*zip(*rows, strict=True))
+    def tokens(self) -> pd.DataFrame:
+        """The corrupted prompts by number: tokens with intact and with corrupted demonstrations, first answer token."""
+        groups = groups_of(self.corrupted.items, self.pair[1])
+        rows = [
+            (group.base.ids[: group.length], group.donors[self._number].ids[: group.length], group.target[0])
+            for group in groups
+        ]
+        index = [item.index for item in self.corrupted.items]
+        return pd.DataFrame(rows, index, columns=["intact", "corrupted", "answer"])
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
@@ -332,10 +285,10 @@ class FunctionVectorStudy(Measurement):
         return IndirectEffects(word_pairs.shown_task(self.task), self.corruption, **arrays)
 
     @cached_property
-    def means(self) -> NDArray[np.floating]:
+    def means(self) -> Floats:
         """The mean output of every head after intact demonstrations, [L, H, dv]: float32, or float64 as the model."""
 
-        def compute() -> dict[str, Any]:
+        def compute() -> Fields:
             self.corrupted  # noqa: B018  # raises ValueError where there are too few queries
             groups = groups_of(self.intact_prompts.items, self.pair[1])
             return {"mean": last_outputs(self.pair[0], [group.base.ids[: group.length] for group in groups])}
@@ -344,25 +297,19 @@ class FunctionVectorStudy(Measurement):
 
     def _blocks(self) -> Blocks:
         """Prompts of like lengths together, as those of one length are run in one batch."""
-        return chunks(np.argsort(list(map(len, self.tokens.intact)), kind="stable").tolist(), BLOCK)
+        return chunks(np.argsort(self.tokens["intact"].map(len), kind="stable").tolist(), BLOCK)
 
-    def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
-        prompts = self.tokens.take(numbers)
-        patched = patched_probabilities(self.pair[0], prompts.corrupted, prompts.answers, self.means)
-        intact = answer_probabilities(self.pair[0], prompts.intact, prompts.answers)
-        return {**patched, "intact": intact, "index": np.array(prompts.numbers), "path": plan_of(self.pair[0]).path}
+    def _measure(self, numbers: Numbers) -> Fields:
+        prompts = self.tokens.iloc[numbers]
+        intact, corrupted, answers = (prompts[name].tolist() for name in prompts)
+        patched = patched_probabilities(self.pair[0], corrupted, answers, self.means)
+        probable = answer_probabilities(self.pair[0], intact, answers)
+        return {**patched, "intact": probable, "index": prompts.index.to_numpy(), "path": plan_of(self.pair[0]).path}
 
 
-def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def _joined(blocks: list[Fields]) -> Fields:
     """The blocks as one, prompts in the order of their index."""
     return {**joined("intact", "corrupted", "patched", "index", by="index")(blocks), "path": blocks[0]["path"]}
-
-
-def words_digest(task: word_pairs.WordPairTask) -> str:
-    """A digest of all words that the prompts of a task and their donors are made of."""
-    return digest(
-        [repr((task.pairs, task.balanced, task.list_name, task.layout)), *(repr(table(n)) for n in task.lists)]
-    )
 
 
 def why_no_prompts(error: UnsupportedTokenizer) -> str:

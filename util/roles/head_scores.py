@@ -26,8 +26,7 @@ def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, 
 
     Raises ValueError for a head that the model does not have.
     """
-    wrong = [head for head in heads if not (0 <= head[0] < len(model.layers) and 0 <= head[1] < model.heads)]
-    if wrong:
+    if wrong := [head for head in heads if tuple(head) not in np.ndindex(len(model.layers), model.heads)]:
         raise ValueError(f"the model has {len(model.layers)} layers of {model.heads} heads, not {wrong}")
     by_layer: dict[int, list[int]] = {}
     for layer, head in heads:

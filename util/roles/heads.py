@@ -15,28 +15,22 @@ from util.stats.heads import Head
 from util.study.checked import as_list
 
 
-def checked_head(value: Any, name: str = "head") -> Head:
-    """Returns (layer, head) as plain integers.
-
-    Raises ValueError, which names the argument, for anything but two whole numbers from 0 on.
-    """
-    problem = f"{name} = {value!r}: a head is (layer, head), two whole numbers from 0 on"
-    try:
-        layer, place = value
-        whole = operator.index(layer), operator.index(place)
-    except (TypeError, ValueError):
-        raise ValueError(problem) from None
-    if min(whole) < 0 or bool in (type(layer), type(place)):
-        raise ValueError(problem)
-    return whole
-
-
 def checked_heads(values: Any, name: str = "heads") -> tuple[Head, ...]:
-    """Returns a set of heads in the one form that requests have for it: sorted, each once.
+    """Returns a set of heads in the one form that requests have for it: sorted, each once, of plain integers.
 
-    Raises what `checked_head` raises.
+    Raises ValueError, which names the argument, for anything but pairs of whole numbers from 0 on.
     """
-    return tuple(sorted({checked_head(value, name) for value in as_list(values)}))
+    heads = set[Head]()
+    for value in as_list(values):
+        try:
+            layer, head = map(operator.index, value)
+            if min(layer, head) < 0 or bool in map(type, value):
+                raise ValueError
+        except (TypeError, ValueError):
+            message = f"{name} = {value!r}: a head is (layer, head), two whole numbers from 0 on"
+            raise ValueError(message) from None
+        heads.add((layer, head))
+    return tuple(sorted(heads))
 
 
 def named_heads(text: str) -> tuple[Head, ...]:
@@ -47,11 +41,13 @@ def named_heads(text: str) -> tuple[Head, ...]:
     """
     if text.endswith(".json"):
         text = Path(text).read_text(encoding="utf-8").strip()
-    entries = json.loads(text) if text.startswith("[") else text.split(",")
-    heads = [re.fullmatch(r"\s*L(\d+)H(\d+)\s*", entry) if isinstance(entry, str) else entry for entry in entries]
-    if None in heads:
-        raise ValueError(f"{entries[heads.index(None)]!r} is no head; write L5H1,L11H3")
-    return checked_heads([tuple(map(int, head.groups())) if isinstance(head, re.Match) else head for head in heads])
+    heads: list[Any] = json.loads(text) if text.startswith("[") else text.split(",")
+    for place, entry in enumerate(heads):
+        if isinstance(entry, str):
+            if not (match := re.fullmatch(r"\s*L(\d+)H(\d+)\s*", entry)):
+                raise ValueError(f"{entry!r} is no head; write L5H1,L11H3")
+            heads[place] = tuple(map(int, match.groups()))
+    return checked_heads(heads)
 
 
 def plain(heads: Iterable[Head]) -> list[list[int]]:

@@ -9,7 +9,7 @@ Labels count by their first tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,21 +18,19 @@ import torch
 from numpy.typing import NDArray
 
 from util.engine import batches
-from util.engine.attention import support
 from util.engine.batches import Batch, Row, forward, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
-from util.load_model_and_data import staicc_prompts
+from util.load_model_and_data import staicc_prompts, staicc_request
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
-from util.roles.effects import Cells, chunks, evidence, head_cut, other_cells
-from util.roles.label_task import DATASETS, KS, LabelTask, candidates, data_request, first_done
+from util.roles.effects import Cells, Heads, Numbers, chunks, cuts, evidence, other_cells
+from util.roles.label_task import DATASETS, KS, LabelTask, candidates, first_done
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.answers import TaskCheck, chosen, label_mass, which_label
-from util.stats.heads import Head
 from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
-from util.study.records import Measurement, joined
+from util.study.records import Fields, Measurement, joined
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
 TASK_PROMPTS = 128  # the last queries: they say whether the task is done
@@ -63,8 +61,12 @@ class LabelRoles(Measurement):
         self._candidates  # noqa: B018  # checks every k on every data set
 
     @property
-    def own_request(self) -> dict[str, Any]:
-        return {"schema": 1, "method_version": 1, **data_request(self.task.name, self.task.k, self.prompts, self.seed)}
+    def own_request(self) -> Fields:
+        return {
+            "schema": 1,
+            "method_version": 1,
+            **staicc_request(self.task.name, self.task.k, self.prompts, self.seed),
+        }
 
     @property
     def texts(self) -> list[str]:
@@ -76,7 +78,7 @@ class LabelRoles(Measurement):
 
     @cached_property
     def _candidates(self) -> tuple[LabelTask, ...]:
-        places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
+        places: Fields = {"folder": self.folder, "redo": self.redo}
         return candidates(self.model, self.datasets, self.ks, TASK_PROMPTS, self.seed, self.prompts, **places)
 
     @cached_property
@@ -91,9 +93,10 @@ class LabelRoles(Measurement):
     @property
     def notes(self) -> list[str]:
         """What does not fit the model, and that it does none of the tasks, a line for each."""
-        lines = [f"left out, {what}: {why}" for what, why in self._tried[1].items()]
-        of = f"{self.task.name}, k = {self.task.k}"
-        return lines if self.task.done else [*lines, f"no data set passed, what is lost is label mass ({of})"]
+        lines, task = [f"left out, {what}: {why}" for what, why in self._tried[1].items()], self.task
+        if not task.done:
+            lines.append(f"no data set passed, what is lost is label mass ({task.name}, k = {task.k})")
+        return lines
 
     @property
     def items(self) -> list[Prompt]:
@@ -113,7 +116,7 @@ class LabelRoles(Measurement):
         nulls = np.maximum(uniform[0], data["elsewhere"]), uniform[1]
         return {role: Score(data[str(role)], null) for role, null in zip(ROLES, nulls, strict=True)}
 
-    def _measure_scores(self) -> dict[str, Any]:
+    def _measure_scores(self) -> Fields:
         model, support, k = self.pair[0], prepare(self.pair[0]), self.task.k
         shape = len(self._plan.ids), len(support.layers), support.heads
         before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
@@ -141,31 +144,27 @@ class LabelRoles(Measurement):
     def _evidence(self, role: Role) -> Evidence:
         score = self._scores[role]
 
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
-            layers, lost = support(self.pair[0]).layers, []
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
+            lost = []
             for number in numbers:
                 cut = _cells(role, self._plan.tokens[number])
                 control = other_cells(cut, self._special, (self.seed, number))
-                edits = [head_cut(layers[at], head, [cells]) for cells in (cut, control) for at, head in heads]
-                lost.append(self._lost(number, edits, int(cut[:, 0].min())))
+                lost.append(self._lost(number, cuts(self.pair[0], heads, [cut], [control]), int(cut[:, 0].min())))
             cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads), 2)
             return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
 
-        def of_endpoint(lost: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
-            place = 0 if self.task.done else 1
-            return lost["cut"][..., place], lost["control"][..., place]
+        def of_endpoint(lost: Fields) -> Iterator[Floats]:
+            return (lost[name][..., 0 if self.task.done else 1] for name in ("cut", "control"))
 
-        return evidence(
-            self, role, score, measure, lambda heads: chunks(score.halves[1].tolist(), BLOCK),
-            joined("cut", "control"), of_endpoint, part={"part": "effects of labels", "role": str(role)},
-        )  # fmt: skip
+        join, blocks = joined("cut", "control"), chunks(score.halves[1].tolist(), BLOCK)
+        return evidence(self, role, score, measure, lambda heads: blocks, join, of_endpoint, "effects of labels")
 
     @cached_property
     def _special(self) -> int:
         """How many special tokens stand in front of a prompt."""
         return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
 
-    def _lost(self, number: int, edits: Sequence[Any], first: int) -> NDArray[np.float64]:
+    def _lost(self, number: int, edits: Sequence[Any], first: int) -> Floats:
         """What one prompt loses of which label, and of label mass, under each edit, [E, 2] in nats."""
         labels, gold = torch.from_numpy(self._plan.first_tokens[number]), self._plan.gold[[number]]
         runs = replay(self.pair[0], torch.tensor([self._plan.ids[number]]), edits, labels[None], first, True)
@@ -174,23 +173,21 @@ class LabelRoles(Measurement):
         return np.stack([which, label_mass(base) - label_mass(edited)], axis=1)
 
 
-def _labels(tokens: LabelledTokens) -> list[tuple[int, int]]:
-    """All tokens of labels, the query's among them, each beside the number of its label."""
+def _labels(tokens: LabelledTokens) -> NDArray[np.int64]:
+    """All tokens of labels, the query's among them, each behind the number of its label, [C, 2]."""
     spans = enumerate(zip(tokens.labels, tokens.label_lengths, strict=True))
-    return [(number, start + more) for number, (start, length) in spans for more in range(length)]
+    return np.array([(number, start + more) for number, (start, length) in spans for more in range(length)])
 
 
 def _cells(role: Role, tokens: LabelledTokens) -> Cells:
     """The cells [C, 2] of a role in one prompt; of a label of several tokens all of them."""
-    shown, query = (
-        [(number, token) for number, token in _labels(tokens) if token < tokens.labels[-1]],
-        tokens.forerunners[-1],
-    )
+    numbers, labels = _labels(tokens).T
+    shown = labels < tokens.labels[-1]
     if role == Role.FORERUNNER:
-        return np.array([(token, tokens.forerunners[number]) for number, token in shown])
-    return np.array([(query, token) for _, token in shown])
+        return np.stack([labels, np.take(tokens.forerunners, numbers)], axis=1)[shown]
+    return np.stack([np.full(len(labels), tokens.forerunners[-1]), labels], axis=1)[shown]
 
 
 def _others(tokens: LabelledTokens) -> NDArray[np.int64]:
     """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
-    return np.setdiff1d(np.arange(2, tokens.labels[-1]), [token for _, token in _labels(tokens)])
+    return np.setdiff1d(np.arange(2, tokens.labels[-1]), _labels(tokens)[:, 1])

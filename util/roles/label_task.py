@@ -11,26 +11,14 @@ from util.engine import batches
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
 from util.engine.label_scores import label_log_probs, scoring
-from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
+from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_request
 from util.prompts.prompt import Prompt
 from util.stats.answers import TaskCheck, majority_right, right, task_check, which_label
 from util.study.checked import QUERIES, Dataset, Natural, Prompts, checked
 from util.study.model import Model
-from util.study.records import Measurement
+from util.study.records import Fields, Measurement
 
 DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
-
-
-def data_request(dataset: str, k: int, prompts: int, seed: int) -> dict[str, Any]:
-    """Returns what of a request the prompts decide. The batches decide the last bits of numbers."""
-    return {
-        "dataset": dataset,
-        "data_version": f"StaICC {staicc_version()}",
-        "k": k,
-        "prompts": prompts,
-        "seed": seed,
-        "token_budget": batches.TOKEN_BUDGET,
-    }
 
 
 @checked
@@ -56,8 +44,8 @@ class LabelTask(Measurement):
             raise ValueError(f"k = {self.k}: {self.dataset} has a pool of {pool} demonstrations; choose a smaller k")
 
     @property
-    def own_request(self) -> dict[str, Any]:
-        data = data_request(self.dataset, self.k, self.prompts, self.seed)
+    def own_request(self) -> Fields:
+        data = staicc_request(self.dataset, self.k, self.prompts, self.seed)
         return {"schema": 1, "method_version": 1, **data, "permuted": self.permuted}
 
     @property
@@ -69,11 +57,11 @@ class LabelTask(Measurement):
         prompts = staicc_prompts(self.dataset, self.k, self.seed)[-self.prompts :]
         return [prompt.permuted(number) for number, prompt in enumerate(prompts)] if self.permuted else prompts
 
-    def answers(self) -> dict[str, Any]:
+    def answers(self) -> Fields:
         """Returns log_prob [N, C], the log-probability of each label in nats, and gold [N]."""
         return self.measured(self._measure).data
 
-    def _measure(self) -> dict[str, Any]:
+    def _measure(self) -> Fields:
         model, tokenizer = self.pair
         plan = scoring(model, tokenizer, self.items)
         return {**label_log_probs(model, plan, token_budget=batches.TOKEN_BUDGET), "gold": plan.gold}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +46,7 @@ class NamePairs(Measurement):
     word_lists = ("ioi.json",)
 
     def __post_init__(self) -> None:
-        most = most_pairs(self.frames, self.names)
-        if self.prompts > most:
+        if self.prompts > (most := most_pairs(*self._words)):
             raise ValueError(f"prompts = {self.prompts}: the lists of words make {most} different pairs at most")
 
     @property
@@ -62,19 +60,15 @@ class NamePairs(Measurement):
     # -------------------------------------------------------------------------------------------- the prompts
 
     @property
-    def frames(self) -> Sequence[str]:
-        """The frames that prompts are made from."""
-        return sorted(HELD_OUT_FRAMES) if self.holds_out else word_lists()["frames"]
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names that prompts are made from, before the tokenizer keeps some of them."""
-        return sorted(HELD_OUT_NAMES) if self.holds_out else word_lists()["names"]
+    def _words(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The frames and names that prompts are made from, before the tokenizer keeps some of the names."""
+        lists = {"frames": sorted(HELD_OUT_FRAMES), "names": sorted(HELD_OUT_NAMES)} if self.holds_out else word_lists()
+        return lists["frames"], lists["names"]
 
     @cached_property
     def drawn(self) -> IOIPrompts:
         """The pairs of prompts. Raises what `ioi_prompts` raises, such as for words that the tokenizer splits."""
-        return ioi_prompts(self.pair[1], self.prompts, self.seed, self.corruption, self.frames, self.names)
+        return ioi_prompts(self.pair[1], self.prompts, self.seed, self.corruption, *self._words)
 
     @cached_property
     def tokens(self) -> list[IOITokens]:
@@ -93,10 +87,8 @@ class NamePairs(Measurement):
 
     def batch(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tokens [N, T] of base and source and the answers [N, 2] of some pairs, all of one length."""
-        chosen = [self.tokens[number] for number in numbers]
-        base, source, answers = (
-            torch.tensor([getattr(tokens, name) for tokens in chosen]) for name in ("base", "source", "answers")
-        )
+        rows = [(tokens.base, tokens.source, tokens.answers) for tokens in (self.tokens[number] for number in numbers)]
+        base, source, answers = map(torch.tensor, zip(*rows, strict=True))
         return base, source, answers
 
     def check(self) -> None:
@@ -106,6 +98,6 @@ class NamePairs(Measurement):
 
 def most_pairs(frames: Sequence[str], names: Sequence[str]) -> int:
     """Returns how many different base prompts the lists make: frames, two names in either order, places, objects."""
-    fields = {"{PLACE}": len(word_lists()["places"]), "{OBJECT}": len(word_lists()["objects"])}
-    words = sum(prod(count for field, count in fields.items() if field in frame) for frame in frames)
+    places, objects = (len(word_lists()[name]) for name in ("places", "objects"))
+    words = sum(places ** ("{PLACE}" in frame) * objects ** ("{OBJECT}" in frame) for frame in frames)
     return 2 * len(names) * (len(names) - 1) * words

@@ -10,11 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward, run_rows
@@ -23,12 +21,11 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
 from util.engine.replay import Edit, replay
 from util.prompts.ioi import Corruption, other_answers
-from util.roles.effects import Blocks, chunks, evidence, head_cut, last_write, other_cells
+from util.roles.effects import Blocks, Heads, Numbers, chunks, cuts, evidence, last_write, other_cells
 from util.roles.name_pairs import NamePairs
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
-from util.stats.heads import Head
 from util.study.checked import AtLeastFour, checked
-from util.study.records import joined
+from util.study.records import Fields, joined
 
 PATTERNS = {  # by role: query and key, as roles of tokens
     Role.DUPLICATE_TOKEN: ("S2", "S1"),
@@ -63,7 +60,7 @@ class NameRoles(NamePairs):
     stem = "role_atlas"
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def own_request(self) -> Fields:
         return {
             "schema": 1,
             "method_version": 2,
@@ -92,7 +89,7 @@ class NameRoles(NamePairs):
             for role, (query, _) in PATTERNS.items()
         }
 
-    def _measure_scores(self) -> dict[str, Any]:
+    def _measure_scores(self) -> Fields:
         self.check()
         model, support = self.pair[0], prepare(self.pair[0])
         place = {name: torch.tensor([t.positions[name] for t in self.tokens]) for name in ("END", "S2", "S1", "IO")}
@@ -115,83 +112,75 @@ class NameRoles(NamePairs):
     # -------------------------------------------------------------------------------------------- effects
 
     def _duplicate(self) -> Evidence:
-        role = Role.DUPLICATE_TOKEN
-
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
-            chosen, layers = [self.tokens[number] for number in numbers], prepare(self.pair[0]).layers
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
+            chosen, special = [self.tokens[number] for number in numbers], set(self.pair[1].all_special_ids)
             cut = [np.array([[tokens.positions["S2"], tokens.positions["S1"]]]) for tokens in chosen]
-            special = set(self.pair[1].all_special_ids)
             control = [
                 other_cells(cells, next(at for at, token in enumerate(tokens.base) if token not in special), seed)
                 for cells, tokens, seed in zip(cut, chosen, ((self.seed, number) for number in numbers), strict=True)
             ]
-            edits = [head_cut(layers[at], head, cells) for cells in (cut, control) for at, head in heads]
-            lost = self._lost(numbers, edits, min(tokens.positions["S2"] for tokens in chosen))
+            first = min(tokens.positions["S2"] for tokens in chosen)
+            lost = self._lost(numbers, cuts(self.pair[0], heads, cut, control), first)
             return {"cut": lost[:, : len(heads)], "control": lost[:, len(heads) :], "numbers": list(numbers)}
 
-        join = joined("cut", "control", by="numbers")
-        return evidence(
-            self, role, self._scores[role], measure, self._blocks, join, part={"part": "effects", "role": str(role)}
-        )
+        role, join = Role.DUPLICATE_TOKEN, joined("cut", "control", by="numbers")
+        return evidence(self, role, self._scores[role], measure, self._blocks, join)
 
     def _inhibition(self, direct: Floats) -> Evidence:
         """What is lost by what heads write at END, without what they tell the output directly [M, L, H]."""
-        role = Role.INHIBITION
+        role, join = Role.INHIBITION, joined("total", by="numbers")
+        score = self._scores[role]
 
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
             layers, source = prepare(self.pair[0]).layers, self._at_end(self.batch(numbers)[1])
             edits = [last_write(layers[at], head, source[layers[at]][:, 0, head]) for at, head in heads]
             end = len(self.tokens[numbers[0]].base) - 1
             return {"total": self._lost(numbers, edits, end), "numbers": list(numbers)}
 
-        def indirect(lost: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
-            direct_part = _of_heads(direct, heads)
-            return lost["total"] - direct_part, np.abs(direct_part)
+        def indirect(lost: Fields) -> tuple[Floats, Floats]:
+            told = _of_heads(direct, score.chosen())
+            return lost["total"] - told, np.abs(told)
 
-        return evidence(
-            self, role, self._scores[role], measure, self._blocks, joined("total", by="numbers"), indirect,
-            part={"part": "effects", "role": str(role)},
-        )  # fmt: skip
+        return evidence(self, role, score, measure, self._blocks, join, indirect)
 
-    def _mover(self, role: Role, direct: Mapping[str, Any]) -> Evidence:
+    def _mover(self, role: Role, direct: Fields) -> Evidence:
         heads = self._scores[role].chosen()
         effect, control = (_of_heads(direct[name], heads) for name in ("direct", "control"))
         return Evidence(role, self._scores[role], heads, SIGNS[role] * effect, np.abs(control))
 
-    def _direct(self) -> Mapping[str, Any]:
+    def _direct(self) -> Fields:
         """What every head tells the output directly at END: "direct", of IO - S, "control", of two other names.
 
         [M, L, H] each; [M, 0, 0] where that is not known of the class.
         """
 
-        def measure(numbers: Sequence[int]) -> dict[str, Any]:
+        def measure(numbers: Numbers) -> Fields:
             base, source, answers = self.batch(numbers)
             pairs, names = self.drawn.pairs, self.drawn.words.names
             others = torch.tensor([other_answers(pairs[i], names, self.pair[1], self.seed) for i in numbers])
             old, new = self._at_end(base), self._at_end(source)
             changes = {layer: new[layer] - old[layer] for layer in old}
             logits = direct_effects(self.pair[0], base, changes, torch.cat([answers, others], dim=1))
-            if logits is None:
-                lost = np.empty((len(numbers), 0, 0, 4))
-            else:
+            lost = np.empty((len(numbers), 0, 0, 4))
+            if logits is not None:
                 changed, whole = (of_answers[..., 0, :].double() for of_answers in logits)
                 lost = (whole - changed).permute(2, 0, 1, 3).numpy()  # [N, L, H, 4]: of IO, S and the other two
-            parts = {"direct": lost[..., 0] - lost[..., 1], "control": lost[..., 2] - lost[..., 3]}
-            return {**parts, "numbers": list(numbers)}
+            parts = lost[..., ::2] - lost[..., 1::2]
+            return {"direct": parts[..., 0], "control": parts[..., 1], "numbers": list(numbers)}
 
         join = joined("direct", "control", by="numbers")
-        return self.measured_in_blocks(lambda: self._blocks(()), measure, join, part="direct effects").data
+        return self.measured_in_blocks(self._blocks, measure, join, part="direct effects").data
 
     # -------------------------------------------------------------------------------------------- runs
 
-    def _blocks(self, heads: Sequence[Head]) -> Blocks:
+    def _blocks(self, heads: Heads = ()) -> Blocks:
         """The prompts of the second half, which are the same for all roles; those of one length together."""
         by_length = defaultdict[int, list[int]](list)
         for number in self._scores[Role.MOVER].halves[1].tolist():
             by_length[len(self.tokens[number].base)].append(number)
         return [block for numbers in by_length.values() for block in chunks(numbers, BLOCK)]
 
-    def _lost(self, numbers: Sequence[int], edits: Sequence[Edit], first: int) -> NDArray[np.float64]:
+    def _lost(self, numbers: Numbers, edits: Sequence[Edit], first: int) -> Floats:
         """What prompts [N] lose of the logit difference under each edit [N, E]."""
         base, _, answers = self.batch(numbers)
         runs = replay(self.pair[0], base, edits, answers, first)
@@ -205,7 +194,6 @@ class NameRoles(NamePairs):
         return heads.z
 
 
-def _of_heads(values: Floats, heads: Sequence[Head]) -> Floats:
+def _of_heads(values: Floats, heads: Heads) -> Floats:
     """Of values [M, L, H] those of some heads, [M, C]."""
-    layers, places = np.array(heads, dtype=int).reshape(-1, 2).T
-    return values[:, layers, places]
+    return values[:, *np.array(heads, dtype=int).reshape(-1, 2).T]

@@ -1,52 +1,66 @@
-"""Whether a model does a word-pair task from its demonstrations: asked on the split "search", which no verdict uses."""
+"""Prompts of word-pair tasks, and whether a model does a task from its demonstrations.
+
+That is asked on the split "search", which no verdict uses.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import AfterValidator
 from scipy.special import log_softmax
 
 from util.engine import batches
 from util.engine.label_scores import next_token_logits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Prompt, with_bos
-from util.roles.function_vectors import TaskName, words_digest
+from util.prompts.words import table
 from util.stats.answers import TaskCheck, majority_right, task_check, which_label
-from util.study.checked import Count, Natural, checked
-from util.study.records import Measurement
+from util.study.checked import Count, Natural, Text, checked
+from util.study.model import digest
+from util.study.records import Fields, Measurement
 
 SPLIT = "search"
 
 
-@checked
-class PairTask(Measurement):
-    """A model's answers to queries of a word-pair task.
+def known_task(name: str) -> str:
+    """The name of a word-pair task. Raises ValueError, with all names, for a task that there is not."""
+    word_pairs.find(name)
+    return name
 
-    k: demonstrations; prompts: queries, at most as many as there are, none of them twice; ambiguous: how many of the
-    demonstrations fit two rules, see `word_pair_prompts.prompts`. Raises ValueError, before a
-    model is loaded, for an unknown task and for more demonstrations than the task has.
+
+TaskName = Annotated[Text, AfterValidator(known_task)]
+
+
+def words_digest(task: word_pairs.WordPairTask) -> str:
+    """A digest of all words that the prompts of a task and their donors are made of."""
+    return digest(
+        [repr((task.pairs, task.balanced, task.list_name, task.layout)), *(repr(table(n)) for n in task.lists)]
+    )
+
+
+@checked
+class WordPairs(Measurement):
+    """What is measured on prompts of a word-pair task.
+
+    k: demonstrations; prompts: how many, no two of them with the same query. Raises ValueError, before a model is
+    loaded, for an unknown task.
     """
 
     task: TaskName = "capitalization"
     k: Count = 10
     prompts: Count = 64
     seed: Natural = 0
-    ambiguous: Natural | None = None
-
-    stem = "pair_task"
-
-    def __post_init__(self) -> None:
-        word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, (), SPLIT, self.ambiguous)
 
     @cached_property
     def _task(self) -> word_pairs.WordPairTask:
         return word_pairs.find(self.task, trained=word_pairs.is_trained(self.model.name))
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def pairs_request(self) -> Fields:
+        """What of a request the task and its prompts decide."""
         return {
             "schema": 1,
             "method_version": 1,
@@ -55,9 +69,29 @@ class PairTask(Measurement):
             "k": self.k,
             "prompts": self.prompts,
             "seed": self.seed,
-            "ambiguous": self.ambiguous,
             "token_budget": batches.TOKEN_BUDGET,
         }
+
+
+@checked
+class PairTask(WordPairs):
+    """A model's answers to queries of a word-pair task.
+
+    k: demonstrations; prompts: queries, at most as many as there are, none of them twice; ambiguous: how many of the
+    demonstrations fit two rules, see `word_pair_prompts.prompts`. Raises ValueError, before a
+    model is loaded, for an unknown task and for more demonstrations than the task has.
+    """
+
+    ambiguous: Natural | None = None
+
+    stem = "pair_task"
+
+    def __post_init__(self) -> None:
+        word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, (), SPLIT, self.ambiguous)
+
+    @property
+    def own_request(self) -> Fields:
+        return {**self.pairs_request, "ambiguous": self.ambiguous}
 
     @property
     def texts(self) -> list[str]:
@@ -89,7 +123,7 @@ class PairTask(Measurement):
         permuted = [prompt.permuted(number) for number, prompt in enumerate(self.items)]
         return {"shown": self.items, "bare": bare, "permuted": permuted}
 
-    def answers(self) -> dict[str, NDArray[Any]]:
+    def answers(self) -> Fields:
         """Returns what follows each prompt of `asked`.
 
         shown, bare, permuted [N, C]: the log-probabilities of the first tokens of the task's outputs, in nats; gold
@@ -97,12 +131,12 @@ class PairTask(Measurement):
         """
         return self.measured(self._measure).data
 
-    def _measure(self) -> dict[str, Any]:
+    def _measure(self) -> Fields:
         model, tokenizer = self.pair
         begins = word_pair_prompts.first_tokens(self._task, tokenizer)
         tokens = np.unique([*begins.values()])
         right = np.array([begins[prompt.label()] for prompt in self.items])
-        data: dict[str, Any] = {"gold": np.searchsorted(tokens, right)}
+        data: Fields = {"gold": np.searchsorted(tokens, right)}
         for name, prompts in self.asked.items():
             logits = next_token_logits(model, [with_bos(prompt.text, tokenizer).ids for prompt in prompts])
             data[name] = log_softmax(logits, axis=1)[:, tokens]

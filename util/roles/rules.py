@@ -86,18 +86,17 @@ class Score:
         """The prompts that choose heads, and those that confirm them: sorted indices [N / 2] each."""
         return halves(len(self.value), clusters=self.clusters)
 
-    def clusters_of(self, prompts: NDArray[np.int64]) -> NDArray[np.integer] | None:
-        """The clusters of some prompts [P], as [P]."""
-        return None if self.clusters is None else self.clusters[prompts]
+    def clusters_of(self, half: int) -> NDArray[np.integer] | None:
+        """The clusters of the prompts of a half."""
+        return None if self.clusters is None else self.clusters[self.halves[half]]
 
-    def excess(self, prompts: NDArray[np.int64]) -> Floats:
-        """The score above its null on some prompts [P], as [P, L, H]."""
-        return np.asarray(self.value - self.null, np.float64)[prompts]
+    def excess(self, half: int) -> Floats:
+        """The score above its null on the P prompts of a half, [P, L, H]."""
+        return np.asarray(self.value - self.null, np.float64)[self.halves[half]]
 
     def chosen(self) -> list[Head]:
         """The heads whose score passes on the first half; Holm's correction is over all heads."""
-        first = self.halves[0]
-        p = mean_p(self.excess(first), self.clusters_of(first))
+        p = mean_p(self.excess(0), self.clusters_of(0))
         return heads_where(np.reshape(holm(p.ravel().tolist()), p.shape) <= LEVEL)
 
 
@@ -136,13 +135,10 @@ class Evidence:
     control: Floats
 
     @property
-    def _clusters(self) -> NDArray[np.integer] | None:
-        return self.score.clusters_of(self.score.halves[1])
-
-    @property
     def n(self) -> int:
         """The number of independent units that confirm heads: prompts of one cluster are one."""
-        return len(self.score.halves[1] if self._clusters is None else np.unique(self._clusters))
+        second, clusters = self.score.halves[1], self.score.clusters_of(1)
+        return len(second if clusters is None else np.unique(clusters))
 
     @cached_property
     def tested(self) -> list[TestedHead]:
@@ -153,13 +149,13 @@ class Evidence:
         """
         if not self.heads:
             return []
-        second, comparisons = self.score.halves[1], len(self.heads)
+        second, clusters, comparisons = self.score.halves[1], self.score.clusters_of(1), len(self.heads)
         layers, places = np.transpose(self.heads)
-        interval = partial(mean_interval, comparisons=comparisons, clusters=self._clusters)
+        interval = partial(mean_interval, comparisons=comparisons, clusters=clusters)
         null = np.broadcast_to(self.score.null, self.score.value.shape)
         beyond = np.asarray(self.effect - self.control, np.float64)
-        of_score = mean_p(self.score.excess(second)[:, layers, places], self._clusters)
-        p = np.minimum(1.0, 2 * comparisons * np.maximum(of_score, mean_p(beyond - LEAST, self._clusters)))
+        of_score = mean_p(self.score.excess(1)[:, layers, places], clusters)
+        p = np.minimum(1.0, 2 * comparisons * np.maximum(of_score, mean_p(beyond - LEAST, clusters)))
         heads = [
             TestedHead(
                 head,

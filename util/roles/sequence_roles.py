@@ -6,9 +6,7 @@ is the log-probability of the tokens of the second copy that is lost when just t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +18,11 @@ from util.engine.finite import check_finite
 from util.engine.instruments import Knockout
 from util.engine.replay import BaseRuns
 from util.roles import attention_scores
-from util.roles.effects import Cells, chunks, evidence, other_cells
-from util.roles.rules import FACTOR, Evidence, Role, Score
+from util.roles.effects import Cells, Heads, Numbers, chunks, evidence, other_cells
+from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
-from util.stats.heads import Head
 from util.study.checked import AtLeastFour, checked
-from util.study.records import joined
+from util.study.records import Fields, joined
 
 ROLES = (Role.PREVIOUS_TOKEN, Role.INDUCTION)
 SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`
@@ -56,29 +53,26 @@ class SequenceRoles(SequenceStudy):
         layout = self.length, self.copies, self.bos
         cells, queries = attention_scores.cells(*layout)[SCORES[role]], attention_scores.queries(*layout)
         uniform = float((cells.sum(1) / (queries + 1)).mean())
-        return Score(self.scores().scores[SCORES[role]], np.full((1, 1, 1), FACTOR * uniform))
+        return Score(self.scores().scores[SCORES[role]], np.full(1, FACTOR * uniform))
 
     def _evidence(self, role: Role) -> Evidence:
         score = self._score(role)
         second = score.halves[1]
 
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
             cut = self._cut(role)
             control = other_cells(cut, int(self.bos), (self.seed, ROLES.index(role)))
             whole, layers = self._log_probability(second), support(self.pair[0]).layers
-            lost = {
-                name: [
-                    whole - self._log_probability(second, Knockout(torch.from_numpy(cells), layers[layer], head))
-                    for layer, head in (heads[number] for number in numbers)
-                ]
-                for name, cells in (("cut", cut), ("control", control))
-            }
-            return {name: np.stack(values, axis=1) for name, values in lost.items()}
 
-        return evidence(
-            self, role, score, measure, lambda heads: chunks(range(len(heads)), BLOCK),
-            joined("cut", "control", axis=1), part={"part": "effects", "role": str(role)},
-        )  # fmt: skip
+            def lost(cells: Cells) -> Floats:
+                some = [(layers[layer], head) for layer, head in (heads[number] for number in numbers)]
+                knockouts = [Knockout(torch.from_numpy(cells), *place) for place in some]
+                return np.stack([whole - self._log_probability(second, knockout) for knockout in knockouts], axis=1)
+
+            return {"cut": lost(cut), "control": lost(control)}
+
+        join = joined("cut", "control", axis=1)
+        return evidence(self, role, score, measure, lambda heads: chunks(range(len(heads)), BLOCK), join)
 
     def _cut(self, role: Role) -> Cells:
         """The cells [C, 2] of a role, BOS never being a key."""
@@ -95,7 +89,7 @@ class SequenceRoles(SequenceStudy):
     def _runs(self) -> BaseRuns:
         return BaseRuns(self.pair[0])
 
-    def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> NDArray[np.float64]:
+    def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> Floats:
         """The mean log-probability [M] of the repeated tokens of some sequences [M], in nats.
 
         Repeated are the tokens of later copies whose predecessor is in such a copy, too.
@@ -103,7 +97,7 @@ class SequenceRoles(SequenceStudy):
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids[numbers])
         check_context(model, [ids.shape[1]], "a smaller length or fewer copies")
         places = torch.arange(self.bos + self.length, ids.shape[1] - 1)
-        found = np.empty(len(ids))
+        log_probability = np.empty(len(ids))
 
         def visit(batch: Batch) -> None:
             with self._runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places) as options:
@@ -111,7 +105,7 @@ class SequenceRoles(SequenceStudy):
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
             wanted = ids[batch.numbers][:, places + 1, None].to(logits.device)
             logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-            found[batch.numbers] = logs.gather(-1, wanted)[..., 0].double().mean(1).cpu().numpy()
+            log_probability[batch.numbers] = logs.gather(-1, wanted)[..., 0].double().mean(1).cpu().numpy()
 
         run_rows(model, [Row(tuple(tokens)) for tokens in ids.tolist()], visit)
-        return found
+        return log_probability

@@ -21,12 +21,14 @@ from util.roles.head_scores import HeadScores, head_scores, heads_by_layer
 from util.roles.heads import checked_heads, plain
 from util.stats.heads import Head
 from util.study.checked import Count, Int, Natural, checked
-from util.study.records import Measurement, Records
+from util.study.records import Fields, Measurement, Records
 
+Numbers = Sequence[int]
+Heads = Sequence[Head]
 AtLeastTwo = Annotated[Int, Field(ge=2)]
 
 
-def measured_scores(model: PreTrainedModel, sequences: Sequences, ablated: Sequence[Head] = ()) -> dict[str, Any]:
+def measured_scores(model: PreTrainedModel, sequences: Sequences, ablated: Heads = ()) -> Fields:
     """Returns attention scores [N, L, H] by name, see `attention_scores.cells`; ids [N, T], ranking, layers.
 
     ablated: heads whose outputs are zero meanwhile.
@@ -40,12 +42,12 @@ def measured_scores(model: PreTrainedModel, sequences: Sequences, ablated: Seque
 def _record(
     study: Records,
     name: str,
-    compute: Callable[[PreTrainedModel, Sequences], dict[str, Any]],
+    compute: Callable[[PreTrainedModel, Sequences], Fields],
     length: int,
     copies: int,
-    seeds: Sequence[int],
+    seeds: Numbers,
     **more: Any,
-) -> dict[str, Any]:
+) -> Fields:
     @cache
     def drawn() -> Sequences:
         return repeated_sequences(study.pair[1], length, copies, list(seeds), bos=True)
@@ -56,7 +58,7 @@ def _record(
     ).data
 
 
-def scores(study: Records, length: int, copies: int, seeds: Sequence[int]) -> dict[str, Any]:
+def scores(study: Records, length: int, copies: int, seeds: Numbers) -> Fields:
     """The `measured_scores` of all heads, a record of a figure.
 
     length: tokens of a copy; copies: how often they come; seeds: one for each sequence. Raises what
@@ -65,13 +67,13 @@ def scores(study: Records, length: int, copies: int, seeds: Sequence[int]) -> di
     return _record(study, "sequence scores", measured_scores, length, copies, seeds, ablated=[])
 
 
-def patterns(study: Records, heads: Sequence[Head], length: int, copies: int, seeds: Sequence[int]) -> dict[str, Any]:
+def patterns(study: Records, heads: Heads, length: int, copies: int, seeds: Numbers) -> Fields:
     """The whole attention [heads, T, T], query by key, of some heads on the last sequence, ids [T].
 
     Raises ValueError, before any forward pass, for heads that there are not.
     """
 
-    def compute(model: PreTrainedModel, sequences: Sequences) -> dict[str, Any]:
+    def compute(model: PreTrainedModel, sequences: Sequences) -> Fields:
         ids, layers = sequences.ids[-1], prepare(model).layers
         heads_by_layer(support(model), heads)
         check_context(model, [len(ids)], "a smaller length or fewer copies")
@@ -101,7 +103,7 @@ class SequenceStudy(Measurement):
     stem = "induction_scores"
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def own_request(self) -> Fields:
         return {
             "schema": 1,
             "method_version": 1,
@@ -119,11 +121,7 @@ class SequenceStudy(Measurement):
     @cached_property
     def drawn(self) -> Sequences:
         """The sequences. Raises what `repeated_sequences` raises."""
-        return self.drawn_in_copies(self.copies)
-
-    def drawn_in_copies(self, copies: int) -> Sequences:
-        """Returns the same tokens in another number of copies."""
-        return repeated_sequences(self.pair[1], self.length, copies, self.seeds, self.bos)
+        return repeated_sequences(self.pair[1], self.length, self.copies, self.seeds, self.bos)
 
     @property
     def texts(self) -> list[str]:
@@ -137,7 +135,7 @@ class SequenceStudy(Measurement):
         """
         removed = checked_heads(ablated, "ablated")
 
-        def compute() -> dict[str, Any]:
+        def compute() -> Fields:
             return measured_scores(self.pair[0], self.drawn, removed)
 
         record = self.measured(compute, part="scores", ablated=plain(removed))

@@ -9,30 +9,30 @@ either. Here it says that the task decides what the head writes, more than the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import KW_ONLY
 from functools import cached_property
-from typing import Any, get_args
+from itertools import chain
+from typing import get_args
 
 import numpy as np
+import pandas as pd
 
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, chunks, evidence
+from util.roles.effects import Blocks, Heads, Numbers, chunks, evidence
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
     FunctionVectorStudy,
     TaskNames,
-    TaskPrompts,
     answer_probabilities,
     each_last_output,
     probabilities_under,
     why_no_prompts,
 )
 from util.roles.rules import Evidence, Floats, Role, Score
-from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Natural, checked
-from util.study.records import Measurement, joined
+from util.study.records import Fields, Measurement, joined
 
 ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
 BLOCK = 8  # prompts that are measured before what was measured is kept
@@ -86,7 +86,7 @@ class VectorRoles(Measurement):
         }  # fmt: skip
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def own_request(self) -> Fields:
         return {
             "schema": 1,
             "method_version": 2,
@@ -97,15 +97,21 @@ class VectorRoles(Measurement):
     def texts(self) -> list[str]:
         return [text for study in self._studies["shuffled"] for text in study.texts]
 
-    def tasks_left_out(self) -> dict[str, str]:
-        """Returns the tasks that the tokenizer has no prompts of, each with the reason. The model is loaded."""
-        reasons: dict[str, str] = {}
-        for study in (study for studies in self._studies.values() for study in studies):
+    def with_prompts(self) -> tuple[VectorRoles, list[str]]:
+        """Returns the same of the tasks that the tokenizer has prompts of, and why others are left out.
+
+        The model is loaded. Raises UnsupportedTokenizer where fewer than two tasks are left.
+        """
+        reasons: dict[str, UnsupportedTokenizer] = {}
+        for study in chain(*self._studies.values()):
             try:
                 study.corrupted, study.intact_prompts  # noqa: B018  # they raise it
             except UnsupportedTokenizer as error:
-                reasons.setdefault(study.task, why_no_prompts(error))
-        return reasons
+                reasons.setdefault(study.task, error)
+                if len(self.tasks) - len(reasons) < 2:
+                    raise
+        rest = [task for task in self.tasks if task not in reasons]
+        return self.replace(tasks=rest), [f"left out, {why_no_prompts(error)}" for error in reasons.values()]
 
     # -------------------------------------------------------------------------------------------- the prompts
 
@@ -118,26 +124,33 @@ class VectorRoles(Measurement):
     def _room(self, corruption: Corruption) -> float:
         """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
 
-        def measure() -> dict[str, Any]:
-            model, lost = self.pair[0], []
-            for _, prompts in self._drawn(corruption):
-                intact = answer_probabilities(model, prompts.intact, prompts.answers)
-                corrupted = answer_probabilities(model, prompts.corrupted, prompts.answers)
+        def measure() -> Fields:
+            lost = []
+            for prompts in self._drawn(corruption):
+                answers = prompts["answer"].tolist()
+                intact, corrupted = (
+                    answer_probabilities(self.pair[0], prompts[name].tolist(), answers)
+                    for name in ("intact", "corrupted")
+                )
                 lost.append((intact - corrupted).mean(dtype=np.float64))
             return {"room": np.array(lost)}
 
         return float(self.measured(measure, part="room", corruption=corruption).data["room"].mean())
 
-    def _drawn(self, corruption: Corruption) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
-        """Every task with its prompts: those whose number every task has."""
-        studies = self._studies[corruption]
-        common = sorted(set.intersection(*(set(study.tokens.numbers) for study in studies)))
-        places = [[study.tokens.numbers.index(number) for number in common] for study in studies]
-        return [(study, study.tokens.take(some)) for study, some in zip(studies, places, strict=True)]
+    def _drawn(self, corruption: Corruption) -> list[pd.DataFrame]:
+        """The prompts of every task: those whose number every task has."""
+        tokens = [study.tokens for study in self._studies[corruption]]
+        common = sorted(set.intersection(*map(set, (of_task.index for of_task in tokens))))
+        return [of_task.loc[common] for of_task in tokens]
 
     @cached_property
-    def _tasks(self) -> list[tuple[FunctionVectorStudy, TaskPrompts]]:
+    def _prompts(self) -> list[pd.DataFrame]:
         return self._drawn(self._corruption)
+
+    @cached_property
+    def _means(self) -> Floats:
+        """What heads write, the mean over intact prompts of every task, [T, L, H, dv]."""
+        return np.stack([study.means for study in self._studies[self._corruption]])
 
     # -------------------------------------------------------------------------------------------- score
 
@@ -146,13 +159,13 @@ class VectorRoles(Measurement):
         data = self.measured(self._measure_likeness, part="likeness", corruption=self._corruption).data
         return Score(data["own"], (1 + data["other"]) / 2)
 
-    def _measure_likeness(self) -> dict[str, Any]:
+    def _measure_likeness(self) -> Fields:
         """The likeness to the own task's mean and to those of the others, means over tasks [P, L, H] each."""
-        means = np.stack([study.means for study, _ in self._tasks]).astype(np.float64)
+        means = self._means.astype(np.float64)
         means /= np.linalg.norm(means, axis=-1, keepdims=True)
         own, other = [], []
-        for number, (_, prompts) in enumerate(self._tasks):
-            z = each_last_output(self.pair[0], prompts.intact)
+        for number, prompts in enumerate(self._prompts):
+            z = each_last_output(self.pair[0], prompts["intact"].tolist())
             z /= np.linalg.norm(z, axis=-1, keepdims=True)
             likeness = np.einsum("nlhd,tlhd->tnlh", z, means)
             own.append(likeness[number])
@@ -166,29 +179,25 @@ class VectorRoles(Measurement):
         second = self._score.halves[1]
         count, tasks = len(second), len(self.tasks)
 
-        def blocks(heads: Sequence[Head]) -> Blocks:
+        def blocks(heads: Heads) -> Blocks:
             """Prompts of one task together: prompt i of task t has the number t * count + i."""
             return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
 
-        def measure(numbers: Sequence[int], heads: Sequence[Head]) -> dict[str, Any]:
+        def measure(numbers: Numbers, heads: Heads) -> Fields:
             """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
             task = numbers[0] // count
-            prompts = self._tasks[task][1].take(second[np.array(numbers) % count])
-            sources = [task] * len(numbers), [self._other_task(task, index) for index in prompts.numbers]
-            means = np.stack([study.means for study, _ in self._tasks])
-            writes = [(head, means[(of_tasks, *head)]) for of_tasks in sources for head in heads]
-            corrupted, patched = probabilities_under(self.pair[0], prompts.corrupted, prompts.answers, writes)
+            prompts = self._prompts[task].iloc[second[np.array(numbers) % count]]
+            # the control is one other task, each in turn
+            others = (task + 1 + prompts.index.to_numpy() % (tasks - 1)) % tasks
+            writes = [(head, self._means[(of, *head)]) for of in (np.full(len(others), task), others) for head in heads]
+            ids, answers = prompts["corrupted"].tolist(), prompts["answer"].tolist()
+            corrupted, patched = probabilities_under(self.pair[0], ids, answers, writes)
             own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)
             return {"own": own, "other": other}
 
-        def mean_of_tasks(added: Mapping[str, Any], heads: Sequence[Head]) -> tuple[Floats, Floats]:
-            own, other = (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))
-            return own, other
+        def mean_of_tasks(added: Fields) -> Iterator[Floats]:
+            return (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))
 
-        part, join = {"part": "effects", "corruption": self._corruption}, joined("own", "other")
+        join, corruption = joined("own", "other"), self._corruption
         role = Role.FUNCTION_VECTOR
-        return (evidence(self, role, self._score, measure, blocks, join, mean_of_tasks, part=part),)
-
-    def _other_task(self, task: int, index: int) -> int:
-        """The number of the task that is the control for prompt `index` of a task: each other one in turn."""
-        return (task + 1 + index % (len(self.tasks) - 1)) % len(self.tasks)
+        return (evidence(self, role, self._score, measure, blocks, join, mean_of_tasks, corruption=corruption),)

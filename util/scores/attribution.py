@@ -74,9 +74,9 @@ def check_pairs(model: PreTrainedModel, base: Tensor, source: Tensor, answers: T
         )
     if answers.shape != (len(base), 2):
         raise ValueError(f"answers {tuple(answers.shape)}: give [{len(base)}, 2], the right token and the wrong one")
-    for name, ids in (("base", base), ("source", source), ("answers", answers)):
+    for ids in (base, source, answers):
         if int(ids.min()) < 0:
-            raise ValueError(f"{name}: token ids are integers from 0 on")
+            raise ValueError("token ids are integers from 0 on")
         check_ids(model, ids.flatten())
 
 

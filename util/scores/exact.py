@@ -22,6 +22,9 @@ from util.scores.attribution import check_pairs, first_difference, metric, model
 
 STATES = ("query", "key", "value")  # what a head reads the stream for
 Edge = tuple[int, int]  # places of sender and reader in `graph.ComponentGraph`
+Edges = Sequence[Edge]
+Numbers = Sequence[int]
+Edits = Iterator[tuple[Edge, Edit]]
 
 
 def exact_scores(
@@ -29,7 +32,7 @@ def exact_scores(
     base: Tensor,
     source: Tensor,
     answers: Tensor,
-    edges: Sequence[Edge],
+    edges: Edges,
     budget: int = BUDGET,
 ) -> Tensor:
     """Returns how far the metric falls where one edge alone is corrupted [N, E], on the CPU.
@@ -71,13 +74,13 @@ class _Work:
             self.metric = metric(parts, self.base.hidden[-1], answers).cpu()
 
     @torch.no_grad()
-    def effects(self, layer: int, senders: Sequence[int], edges: Sequence[Edge]) -> dict[Edge, Tensor]:
+    def effects(self, layer: int, senders: Numbers, edges: Edges) -> dict[Edge, Tensor]:
         """How far the metric [N] falls without each edge from these senders to readers of one layer."""
         changes = self._changes(senders, self.base.hidden[layer].device)
         edits = dict(self._edits(layer, senders, edges, changes))
         return dict(zip(edits, self.metric - self._metrics([*edits.values()]), strict=True))
 
-    def _changes(self, senders: Sequence[int], device: torch.device) -> Tensor:
+    def _changes(self, senders: Numbers, device: torch.device) -> Tensor:
         """By how much senders change the stream, [senders, N, T, d], on the device of the layer that reads it."""
         changes = []
         for sender in self.senders:
@@ -86,9 +89,7 @@ class _Work:
                 changes.append(sender.change()[:, own].transpose(0, 1).to(device))
         return torch.cat(changes)
 
-    def _edits(
-        self, layer: int, senders: Sequence[int], edges: Sequence[Edge], changes: Tensor
-    ) -> Iterator[tuple[Edge, Edit]]:
+    def _edits(self, layer: int, senders: Numbers, edges: Edges, changes: Tensor) -> Edits:
         """A run for each edge, those of heads first: its reader reads a changed stream."""
         if layer == self.graph.layers:
             for edge, change in zip(edges, changes, strict=True):
@@ -101,9 +102,7 @@ class _Work:
         if of_mlp:
             yield from self._mlps(layer, of_mlp, changes[[senders.index(sender) for sender, _ in of_mlp]])
 
-    def _heads(
-        self, layer: int, senders: Sequence[int], edges: Sequence[Edge], changes: Tensor
-    ) -> Iterator[tuple[Edge, Edit]]:
+    def _heads(self, layer: int, senders: Numbers, edges: Edges, changes: Tensor) -> Edits:
         """Heads whose query, key or value reads a changed stream."""
         hidden, heads = self.base.hidden[layer], self.graph.heads
         before, after = self.parts.reads(layer, hidden), self.parts.reads(layer, (hidden - changes).flatten(0, 1))
@@ -117,7 +116,7 @@ class _Work:
                 own = z[senders.index(sender), :, :, head : head + 1].clone()
                 yield (sender, reader), head_edit(layer, head, own)
 
-    def _mlps(self, layer: int, edges: Sequence[Edge], changes: Tensor) -> Iterator[tuple[Edge, Edit]]:
+    def _mlps(self, layer: int, edges: Edges, changes: Tensor) -> Edits:
         """MLPs that read a changed stream."""
         read = self.base.hidden[layer]
         if not self.parts.blocks[layer].parallel:

@@ -113,11 +113,8 @@ class ComponentGraph:
             place = self.senders.index(sender), self.readers.index(reader)
             if self.edges[place]:
                 return place
-        order = "parallel attention and MLPs" if self.parallel else "attention before the MLP"
-        raise ValueError(
-            f"{name!r} is no edge of {self.layers} layers of {self.heads} heads with {order}; write it like "
-            '"a0.h1->a3.h2<q>", "input->m0" or "m0->logits", the writer first'
-        )
+        example = '"a0.h1->a3.h2<q>", "input->m0" or "m0->logits", the writer first'
+        raise ValueError(f"{name!r} is no edge of {self}; write it like {example}")
 
     # ------------------------------------------------------------------------------------------------ circuits
 

@@ -12,6 +12,7 @@ One frozen run serves all receivers of a sender. The second runs start at the re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -58,7 +59,9 @@ def path_effects(
     """
     check_pairs(model, base, source, answers)
     parts = Components(model, base)
-    _check_heads(parts, heads)
+    if not heads or len({*heads} & {*np.ndindex(parts.layers, parts.heads)}) < len(heads):
+        shape = f"{parts.layers} layers of {parts.heads} heads"
+        raise ValueError(f"heads = {list(heads)}: name at least one head of {shape}, and none twice")
     base_run, source_run = parts.base, parts.run(source)
     size = max(1, budget // (len(base) * row_bytes(model, base.shape[1], base.shape[1])))
     order = sorted(range(len(heads)), key=lambda place: heads[place])
@@ -78,14 +81,6 @@ def path_effects(
         edges[:, sender, receiver, channel] = (after - before).T.to(edges)
     check_finite(direct, "the direct paths of heads", model, base)
     return PathEffects(direct, edges)
-
-
-def _check_heads(parts: Components, heads: Sequence[Head]) -> None:
-    for layer, head in heads:
-        if not (0 <= layer < parts.layers and 0 <= head < parts.heads):
-            raise ValueError(f"the model has {parts.layers} layers of {parts.heads} heads: no head {(layer, head)}")
-    if not heads or len(set(heads)) < len(heads):
-        raise ValueError(f"heads = {list(heads)}: name at least one head, and none twice")
 
 
 class _FrozenRun:

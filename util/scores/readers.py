@@ -49,6 +49,9 @@ class _Read(NamedTuple):
     output: Tensor
 
 
+_Reads = list[_Read]
+
+
 class LayerGradients:
     """Gradients of a metric at one layer, which is called once more for them, with a graph for a backward pass.
 
@@ -61,7 +64,7 @@ class LayerGradients:
         self.parts, self.layer = parts, layer
         device = parts.base.hidden[layer].device
         self.hidden, self.after = hidden.detach().to(device).requires_grad_(), after.to(device)
-        self.reads: list[_Read] = []
+        self.reads: _Reads = []
         with torch.enable_grad(), tapped(parts, layer) as self.tap, ExitStack() as stack:
             for module in parts.plan.layers[layer].modules():
                 if isinstance(module, nn.Linear | Conv1D):
@@ -131,7 +134,7 @@ class _Columns:
     read: int
     columns: Tensor
 
-    def back(self, state: Tensor, gradient: Tensor, reads: list[_Read], hidden: Tensor) -> Tensor:
+    def back(self, state: Tensor, gradient: Tensor, reads: _Reads, hidden: Tensor) -> Tensor:
         """The gradients [heads, N, T, d] that go back from each head of a state alone, see `_one_by_one`."""
         module, given, out = reads[self.read]
         after = torch.autograd.grad(state, out, gradient, retain_graph=True)[0]
@@ -147,9 +150,7 @@ class _Columns:
 _OWNED: "weakref.WeakKeyDictionary[Block, dict[int, _Columns | None]]" = weakref.WeakKeyDictionary()
 
 
-def _columns(
-    parts: Components, layer: int, part: int, state: Tensor, reads: list[_Read], hidden: Tensor
-) -> _Columns | None:
+def _columns(parts: Components, layer: int, part: int, state: Tensor, reads: _Reads, hidden: Tensor) -> _Columns | None:
     """The columns that heads own of a layer's queries, keys or values; found out once. None where they share some."""
     known = _OWNED.setdefault(parts.blocks[layer], {})
     if part not in known:
@@ -158,7 +159,7 @@ def _columns(
     return known[part]
 
 
-def _is_right(columns: _Columns, state: Tensor, reads: list[_Read], hidden: Tensor) -> bool:
+def _is_right(columns: _Columns, state: Tensor, reads: _Reads, hidden: Tensor) -> bool:
     """Whether the columns give what a pass for each head gives: not where the stream has other ways to a state."""
     gradient = torch.randn(state.shape, generator=torch.Generator().manual_seed(1)).to(state)
     slow, fast = _one_by_one(state, gradient, hidden), columns.back(state, gradient, reads, hidden)
@@ -166,7 +167,7 @@ def _is_right(columns: _Columns, state: Tensor, reads: list[_Read], hidden: Tens
     return bool((slow - fast).abs().max() <= (5e-2 if coarse else 1e-3) * slow.abs().max())
 
 
-def _found(state: Tensor, reads: list[_Read]) -> _Columns | None:
+def _found(state: Tensor, reads: _Reads) -> _Columns | None:
     for place in reversed(range(len(reads))):  # the last one on the way
         module, _, out = reads[place]
         if plain_weight(module) is None or out.ndim != 3:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ CELLS = 2**21  # numbers in one tensor of cells and kinds
 
 # ------------------------------------------------------------------------------------------------ pruned runs
 
+Numbers = Sequence[int]
+ByLayer = dict[int, Tensor]
 Donors = dict[int, tuple[Tensor, Tensor, Tensor]]  # of plain runs: keys, values [B, Hkv, T, d], outputs z [B, T, H, dv]
 
 
@@ -46,7 +48,7 @@ class DonorHeads(Instrument):
     where: by layer [B, T, H].
     """
 
-    def __init__(self, where: dict[int, Tensor], donors: Donors) -> None:
+    def __init__(self, where: ByLayer, donors: Donors) -> None:
         self.where, self.donors = where, donors
         self.layers = frozenset(where)
 
@@ -94,11 +96,11 @@ class PrunedRun(Ablated):
         present = torch.cat([codes.unique() for codes in self.codes]).unique()
         self.donors = (0,) if tables[..., present].any() or heads.any() else ()
 
-    def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
+    def instruments(self, numbers: Numbers) -> list[Instrument]:
         """What acts on a pass of these prompts, whose donors run now."""
         return self.beside(numbers, self.run_donors(numbers)) if self.donors else []
 
-    def beside(self, numbers: Sequence[int], donors: Donors) -> list[Instrument]:
+    def beside(self, numbers: Numbers, donors: Donors) -> list[Instrument]:
         """What acts on a pass of these prompts once the donors have run."""
         if not self.donors:
             return []
@@ -107,22 +109,22 @@ class PrunedRun(Ablated):
         splice = Splice(self.padded(numbers), self.tables, rows, states=states)
         return [splice, DonorHeads(self.swapped(numbers), donors)]
 
-    def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
+    def renewable(self, numbers: Numbers, more: int = 0) -> bool:
         """No: heads are pruned at most of the tokens, so that none of the prompt is as in the plain run."""
         return False
 
-    def swapped(self, numbers: Sequence[int]) -> dict[int, Tensor]:
+    def swapped(self, numbers: Numbers) -> ByLayer:
         """By layer, where the outputs of heads are those of donors [B, T, H]; only layers where any is."""
         types = self.padded_types(numbers)
         return {layer: dead.T[types] for layer, dead in self.dead_heads.items() if bool(dead.any())}
 
-    def padded_types(self, numbers: Sequence[int]) -> Tensor:
+    def padded_types(self, numbers: Numbers) -> Tensor:
         """The place of each token's type among the types of head units [B, T], their number where it is none."""
         types = [self.types[number][: self.lengths[number]] for number in numbers]
         none = next(iter(self.dead_heads.values())).shape[1] - 1
         return nn.utils.rnn.pad_sequence(types, batch_first=True, padding_value=none)
 
-    def run_donors(self, numbers: Sequence[int]) -> Donors:
+    def run_donors(self, numbers: Numbers) -> Donors:
         """What donors of these prompts leave when they run alone, which is the same for every circuit."""
         ids = self.ids(numbers, 0)
 
@@ -134,7 +136,7 @@ class PrunedRun(Ablated):
 
         return self.store.get(("donors of pruned units", *ids), run)
 
-    def losses(self, numbers: Sequence[int], donors: Donors, *watching: Instrument) -> tuple[Tensor, Tensor]:
+    def losses(self, numbers: Numbers, donors: Donors, *watching: Instrument) -> tuple[Tensor, Tensor]:
         """The loss of each prompt [B], and the log-probabilities [B, V] of its next token, beside donors that ran."""
         owners, steps, places, which = self.answer_places(numbers)
         ids = self.ids(numbers)
@@ -173,7 +175,7 @@ class _Watch(Instrument):
     def __init__(self, graph: bool = False) -> None:
         self.graph = graph
         self.calls: dict[int, Call] = {}
-        self.z: dict[int, Tensor] = {}
+        self.z: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         if self.graph and not self.z:
@@ -232,7 +234,7 @@ def scores(
 Part = tuple[Sort, int, Tensor]  # sort, place of the layer, effects [B, H, K]: sums over tokens
 
 
-def _estimated(run: PrunedRun, numbers: Sequence[int]) -> tuple[list[Part], Tensor, Tensor]:
+def _estimated(run: PrunedRun, numbers: Numbers) -> tuple[list[Part], Tensor, Tensor]:
     """What all units do to some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
     donors, watch = dict(run.run_donors(numbers)), _Watch(graph=True)
     with torch.enable_grad():
@@ -242,7 +244,8 @@ def _estimated(run: PrunedRun, numbers: Sequence[int]) -> tuple[list[Part], Tens
     parts: list[Part] = []
     with torch.no_grad():
         for place, (layer, dead) in enumerate(run.dead_heads.items()):
-            call, z = _detached(watch.calls.pop(layer)), watch.z.pop(layer).detach()
+            call, z = watch.calls.pop(layer), watch.z.pop(layer).detach()
+            call = replace(call, query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
             gradient, (*states, donor_z) = gradients.pop(layer), donors.pop(layer)
             if layer in swapped:
                 gradient = gradient.masked_fill(swapped[layer].to(gradient.device)[..., None], 0)
@@ -251,13 +254,6 @@ def _estimated(run: PrunedRun, numbers: Sequence[int]) -> tuple[list[Part], Tens
             parts.append(("head", place, torch.einsum("bth,btk->bhk", change, own)))
             parts.append(("edge", place, _edge_effects(call, states, gradient, codes, run.tables[layer])))
     return parts, lost.detach(), log_probs
-
-
-def _detached(call: Call) -> Call:
-    call_ = copy(call)
-    for name in ("query", "key", "value"):
-        object.__setattr__(call_, name, getattr(call, name).detach())
-    return call_
 
 
 def _edge_effects(call: Call, donor: Sequence[Tensor], gradient: Tensor, codes: Tensor, table: Tensor) -> Tensor:

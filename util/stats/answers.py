@@ -10,16 +10,9 @@ from util.stats.intervals import Interval, mean_interval, signed, wilson
 from util.stats.tests import mean_p
 
 Floats = NDArray[np.floating]
+Labels = NDArray[np.integer]
 TERMS = ("which label", "label mass")  # the halves of log P(right label): `which_label`, `label_mass`
 LEVEL = 0.05  # of a task check
-
-
-def gold_log_probability(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:
-    """The log-probability of each prompt's gold label, [N] in nats.
-
-    log_prob: log-probabilities of all labels [N, C] in nats. gold: index of the gold label [N].
-    """
-    return np.take_along_axis(log_prob, gold[:, None], axis=1)[:, 0]
 
 
 def label_mass(log_prob: Floats) -> Floats:
@@ -30,20 +23,20 @@ def label_mass(log_prob: Floats) -> Floats:
     return np.logaddexp.reduce(log_prob, axis=1)
 
 
-def which_label(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:
+def which_label(log_prob: Floats, gold: Labels) -> Floats:
     """The log-probability of each prompt's gold label, given that a label follows: log P(gold | labels), [N] in nats.
 
-    With `label_mass` it adds up to `gold_log_probability`.
+    log_prob: of all labels [N, C]; gold [N]: the index of the gold one. `label_mass` is the rest of log P(gold).
     """
-    return gold_log_probability(log_prob, gold) - label_mass(log_prob)
+    return log_prob[np.arange(len(gold)), gold] - label_mass(log_prob)
 
 
-def right(log_prob: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:
+def right(log_prob: Floats, gold: Labels) -> NDArray[np.bool_]:
     """Whether the gold label [N] has the highest log-probability of all labels [N, C]: booleans [N]."""
     return log_prob.argmax(axis=1) == gold
 
 
-def majority_right(gold: NDArray[np.integer]) -> NDArray[np.float64]:
+def majority_right(gold: Labels) -> Floats:
     """The credit [N] of a baseline that always answers with the most frequent gold label [N].
 
     Credit is 1 where the answer is right and 0 where it is wrong. If m labels are equally frequent, each of them gets
@@ -53,7 +46,7 @@ def majority_right(gold: NDArray[np.integer]) -> NDArray[np.float64]:
     return (counts[gold] == counts.max()) / (counts == counts.max()).sum()
 
 
-def vote_right(gold: NDArray[np.integer], demonstrations: NDArray[np.integer], classes: int) -> NDArray[np.float64]:
+def vote_right(gold: Labels, demonstrations: Labels, classes: int) -> Floats:
     """The credit [N] of a baseline that answers with the most frequent label of the prompt's demonstrations [N, k].
 
     gold: index of the gold label [N]; classes: how many labels there are. Credit is 1 where the answer is right and 0
@@ -61,7 +54,7 @@ def vote_right(gold: NDArray[np.integer], demonstrations: NDArray[np.integer], c
     """
     votes = (demonstrations[:, :, None] == np.arange(classes)).sum(axis=1)
     winners = votes == votes.max(axis=1, keepdims=True)
-    return np.take_along_axis(winners / winners.sum(axis=1, keepdims=True), gold[:, None], axis=1)[:, 0]
+    return (winners / winners.sum(axis=1, keepdims=True))[np.arange(len(gold)), gold]
 
 
 # ------------------------------------------------------------------------------------------------ task check
@@ -107,9 +100,9 @@ def task_check(
     name: str,
     k: int,
     right: NDArray[np.bool_],
-    shown: NDArray[np.floating],
-    bare: NDArray[np.floating],
-    permuted: NDArray[np.floating],
+    shown: Floats,
+    bare: Floats,
+    permuted: Floats,
     baseline: float,
     candidates: int = 1,
 ) -> TaskCheck:

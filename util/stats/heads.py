@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
 Head = tuple[int, int]  # (layer, head)
+Heads = list[Head]
+HeadSets = list[Heads]
 ENUMERATED = 20  # random sets are all taken where there are fewer
 
 
@@ -24,7 +26,7 @@ def head_name(head: Head) -> str:
     return f"L{head[0]}H{head[1]}"
 
 
-def top(score: Floats, n: int) -> list[Head]:
+def top(score: Floats, n: int) -> Heads:
     """The n heads with the highest score [L, H], highest first; ties are in the order of layer, then head.
 
     Raises ValueError for a negative n or more heads than there are.
@@ -32,41 +34,37 @@ def top(score: Floats, n: int) -> list[Head]:
     if not 0 <= n <= score.size:
         raise ValueError(f"n = {n}: the model has {score.size} heads")
     order = np.argsort(-score, axis=None, kind="stable")[:n]
-    return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
+    return [divmod(place, score.shape[1]) for place in order.tolist()]
 
 
-def heads_where(chosen: Bools) -> list[Head]:
+def heads_where(chosen: Bools) -> Heads:
     """The heads that are True in a map [L, H], in the order of layer, then head."""
-    return [(int(layer), int(head)) for layer, head in np.argwhere(chosen)]
+    return [(layer, head) for layer, head in np.argwhere(chosen).tolist()]
 
 
 # ------------------------------------------------------------------------------------------------ control sets
 
 
-def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:
+def shortage(heads: Heads, eligible: Bools) -> dict[int, tuple[int, int]]:
     """The layers that have too few eligible [L, H] heads for a control set, with (needed, available) of each.
 
     needed: how many heads of the set are in the layer. available: how many eligible heads of the layer are not in it.
-    Raises ValueError for heads that the model does not have.
     """
-    layers, size = eligible.shape
-    if wrong := [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < size)]:
-        raise ValueError(f"the model has {layers} layers of {size} heads, not {wrong}")
     counts = Counter(layer for layer, _ in sorted(heads))
     available = {layer: len(_free(heads, eligible, layer)) for layer in counts}
     return {layer: (needed, available[layer]) for layer, needed in counts.items() if needed > available[layer]}
 
 
-def _free(heads: Sequence[Head], eligible: Bools, layer: int) -> list[Head]:
+def _free(heads: Heads, eligible: Bools, layer: int) -> Heads:
     """The eligible heads of a layer that are not in the set."""
     return [head for head in heads_where(eligible) if head[0] == layer and head not in heads]
 
 
-def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int = 0) -> list[list[Head]]:
+def layer_matched(heads: Heads, eligible: Bools, draws: int, seed: int = 0) -> HeadSets:
     """Control sets of other eligible [L, H] heads, with as many heads in each layer as the set has there.
 
-    All control sets differ. If there are at most `draws` of them, all are returned. Raises ValueError for heads that
-    the model does not have, and, naming the layers, if a layer has too few eligible heads.
+    All control sets differ. If there are at most `draws` of them, all are returned. Raises ValueError, naming the
+    layers, if a layer has too few eligible heads.
     """
     if short := shortage(heads, eligible):
         places = ", ".join(
@@ -75,22 +73,16 @@ def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int 
         raise ValueError(
             f"no layer-matched controls: {places}; take fewer heads, or a higher bound on what is no induction head"
         )
-    counts = Counter(layer for layer, _ in sorted(heads))
-    free = {layer: _free(heads, eligible, layer) for layer in counts}
-    if every := _every([([], free[layer], count) for layer, count in counts.items()], draws):
-        return every
-    rng = np.random.default_rng(seed)
+    rng, counts = np.random.default_rng(seed), Counter(layer for layer, _ in sorted(heads))
+    pools = [(_free(heads, eligible, layer), count) for layer, count in counts.items()]
 
-    def draw() -> list[Head]:
-        picked = {layer: sorted(rng.choice(len(free[layer]), n, replace=False)) for layer, n in counts.items()}
-        return [free[layer][place] for layer, places in picked.items() for place in places]
+    def draw() -> Heads:
+        return [pool[place] for pool, n in pools for place in sorted(rng.choice(len(pool), n, replace=False))]
 
-    return _different(draw, draws)
+    return _every([([], *pool) for pool in pools], draws) or _different(draw, draws)
 
 
-def norm_matched(
-    heads: Sequence[Head], eligible: Bools, norms: Floats, draws: int, seed: int = 0, nearest: int = 6
-) -> list[list[Head]]:
+def norm_matched(heads: Heads, eligible: Bools, norms: Floats, draws: int, seed: int = 0, nearest: int = 6) -> HeadSets:
     """Control sets from any layer: each head of the set is replaced by an eligible [L, H] head of similar norm.
 
     norms: length of what each head writes [L, H]. The replacement is drawn from the `nearest` eligible heads, by the
@@ -104,8 +96,8 @@ def norm_matched(
     rng = np.random.default_rng(seed)
     order = sorted(heads, key=lambda head: -norms[head])
 
-    def draw() -> list[Head]:
-        drawn: list[Head] = []
+    def draw() -> Heads:
+        drawn: Heads = []
         for head in order:
             candidates = [other for other in free if other not in drawn]
             candidates.sort(key=lambda other: abs(np.log(norms[other] / norms[head])))
@@ -115,7 +107,7 @@ def norm_matched(
     return _different(draw, draws)
 
 
-def layer_alike(heads: Sequence[Head], shape: tuple[int, int], draws: int, seed: int = 0) -> list[list[Head]]:
+def layer_alike(heads: Heads, shape: tuple[int, int], draws: int, seed: int = 0) -> HeadSets:
     """Random sets that have, in every layer, as many heads as the set has there.
 
     shape: (L, H), the shape of the model's head maps [L, H]. Heads outside of the set are taken first; if a layer has
@@ -129,23 +121,21 @@ def layer_alike(heads: Sequence[Head], shape: tuple[int, int], draws: int, seed:
     pools = []
     for layer, count in counts.items():
         others = [(layer, head) for head in range(shape[1]) if (layer, head) not in chosen]
-        missing = count - len(others)
-        inside = [head for head in sorted(chosen) if head[0] == layer]
+        inside, missing = [head for head in sorted(chosen) if head[0] == layer], count - len(others)
         pools.append((others, inside, missing) if missing > 0 else ([], others, count))
 
-    def draw() -> list[Head]:
-        drawn: list[Head] = []
-        for layer, count in counts.items():
-            order = [(layer, int(head)) for head in rng.permutation(shape[1])]
-            order.sort(key=lambda head: head in chosen)  # a stable sort: both groups stay in random order
-            drawn += order[:count]
-        return sorted(drawn)
+    def draw() -> Heads:
+        orders = {layer: [(layer, head) for head in rng.permutation(shape[1]).tolist()] for layer in counts}
+        # a stable sort: heads of the set and others stay in random order
+        return sorted(
+            head for layer, n in counts.items() for head in sorted(orders[layer], key=chosen.__contains__)[:n]
+        )
 
     sets = _every(pools, ENUMERATED - 1) or _different(draw, draws)
     return [drawn for drawn in sets if set(drawn) != chosen]
 
 
-def _every(layers: Sequence[tuple[list[Head], list[Head], int]], most: int) -> list[list[Head]]:
+def _every(layers: Sequence[tuple[Heads, Heads, int]], most: int) -> HeadSets:
     """All sets that have, of each layer, the first list and so many of the second; none where they are too many."""
     if prod(comb(len(pool), count) for _, pool, count in layers) > most:
         return []
@@ -153,9 +143,9 @@ def _every(layers: Sequence[tuple[list[Head], list[Head], int]], most: int) -> l
     return [[head for of_layer in choice for head in of_layer] for choice in choices]
 
 
-def _different(draw: Callable[[], list[Head]], draws: int) -> list[list[Head]]:
+def _different(draw: Callable[[], Heads], draws: int) -> HeadSets:
     """Up to `draws` different sets, out of at most 200 * draws calls of draw()."""
-    sets: list[list[Head]] = []
+    sets: HeadSets = []
     for _ in range(200 * draws):
         drawn = draw()
         if drawn not in sets:

@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+Floats = NDArray[np.float64]
+Ends = tuple[float, float]
+
 POWER = 0.8  # of samples: so often the smallest effect that "would be seen" is seen
 
 ERROR = 0.025  # of a verdict, in either direction; it goes with intervals of 95 %
@@ -45,9 +48,9 @@ def signed(interval: Interval, decimals: int = 3) -> str:
 class Intervals:
     """Values and their 95 % intervals, three arrays of one shape."""
 
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    value: Floats
+    low: Floats
+    high: Floats
 
     def __getitem__(self, place: Any) -> Interval:
         """The interval at one index of the arrays."""
@@ -62,7 +65,7 @@ def resampled(units: int, draws: int, seed: int = 0) -> NDArray[np.int64]:
 ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
 
 
-def bootstrap_interval(value: float, redrawn: NDArray[np.floating], within: tuple[float, float] = ANYTHING) -> Interval:
+def bootstrap_interval(value: float, redrawn: Floats, within: Ends = ANYTHING) -> Interval:
     """A value with its interval, from what bootstrap samples give [D]. A sample that gives NaN is left out.
 
     The interval says how far the value would move with other units, as many as these. It reaches to either side as far
@@ -80,7 +83,7 @@ def bootstrap_interval(value: float, redrawn: NDArray[np.floating], within: tupl
 def mean_intervals(
     values: ArrayLike,
     comparisons: int = 1,
-    within: tuple[float, float] = ANYTHING,
+    within: Ends = ANYTHING,
     clusters: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Intervals:
@@ -106,7 +109,7 @@ def mean_intervals(
 def mean_interval(
     values: ArrayLike,
     comparisons: int = 1,
-    within: tuple[float, float] = ANYTHING,
+    within: Ends = ANYTHING,
     clusters: ArrayLike | None = None,
 ) -> Interval:
     """The mean of values [N] with its interval, see `mean_intervals`. Raises ValueError for fewer than two units."""
@@ -126,7 +129,7 @@ def detectable(interval: Interval, n: int, comparisons: float = 1) -> float:
 
 def ratio_of_means(
     numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """The mean of a numerator [N, ...] over that of a denominator [N]: [...], and its linearised values, [C, ...].
 
     The linearised values are what `mean_intervals` wants (the delta method): their mean is the ratio, and it spreads
@@ -145,7 +148,7 @@ def ratio_of_means(
     return value, value + (sums - value * whole.reshape(-1, *[1] * (above.ndim - 1))) / whole.mean()
 
 
-def skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:
+def skewness(array: Floats) -> Floats:
     """The sample skewness [...] of values [N, ...]: the third central moment over the 3/2 power of the second.
 
     It is 0 where values are equal but for rounding.
@@ -163,10 +166,10 @@ class Sample(NamedTuple):
     units [C, ...]: the independent values.
     """
 
-    mean: NDArray[np.float64]
-    error: NDArray[np.float64]
-    k: NDArray[np.float64]
-    units: NDArray[np.float64]
+    mean: Floats
+    error: Floats
+    k: Floats
+    units: Floats
 
     @classmethod
     def of(cls, values: ArrayLike, clusters: ArrayLike | None) -> Sample:
@@ -178,7 +181,7 @@ class Sample(NamedTuple):
             raise ValueError(f"an interval needs at least two sampled units, got {len(units)}")
         return cls(array.mean(axis=0), units.std(axis=0, ddof=1) / root, skewness(units) / root, units)
 
-    def reach(self, quantile: float) -> NDArray[np.float64]:
+    def reach(self, quantile: float) -> Floats:
         """The farther from 0 of two values of a t statistic, [...].
 
         One is the quantile, the other where the statistic has this quantile if it is corrected by Hall's cubic,
@@ -190,7 +193,7 @@ class Sample(NamedTuple):
         return np.maximum(quantile, corrected) if quantile > 0 else np.minimum(quantile, corrected)
 
 
-def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[Floats, Floats]:
     """Wilson score intervals (low, high), each [...], of the proportions successes [...] / n (Wilson 1927).
 
     Raises ValueError for n < 1.
@@ -200,8 +203,8 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[n
     share, z = np.asarray(successes, dtype=np.float64) / n, stats.norm.ppf((1 + level) / 2)
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     width = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    # For 0 or n successes the interval ends exactly at the share; minimum and maximum undo rounding errors.
-    return np.minimum(np.clip(centre - width, 0, 1), share), np.maximum(np.clip(centre + width, 0, 1), share)
+    # For 0 or n successes the interval ends exactly at the share, whatever rounding does.
+    return np.clip(centre - width, 0, share), np.clip(centre + width, share, 1)
 
 
 def accuracy(right: NDArray[np.bool_], units: int | None = None) -> Interval:
@@ -217,7 +220,7 @@ def accuracy(right: NDArray[np.bool_], units: int | None = None) -> Interval:
     return Interval(float(right.mean()), float(low), float(high))
 
 
-def paired_moments(differences: ArrayLike) -> tuple[float, float]:
+def paired_moments(differences: ArrayLike) -> Ends:
     """The mean of paired differences of right answers [N] and its variance, with a value of 1 and one of -1 added.
 
     Source: Bonett & Price 2012.

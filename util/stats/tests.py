@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from util.stats.intervals import Sample, paired_moments
+from util.stats.intervals import Floats, Sample, paired_moments
 
 
 class Rank(NamedTuple):
@@ -50,7 +50,7 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLik
     return min(1.0, float(probability[totals >= abs(change.sum())].sum()))
 
 
-def mean_p(values: ArrayLike, clusters: ArrayLike | None = None) -> NDArray[np.float64]:
+def mean_p(values: ArrayLike, clusters: ArrayLike | None = None) -> Floats:
     """The one-sided p-values [...] that means over the first axis of values [N, ...] are not above 0.
 
     It is the larger of two: that of Student's t test, and that with Hall's correction for skewness. So it is at most
@@ -73,9 +73,7 @@ def paired_p(differences: ArrayLike) -> float:
 
 def holm(p: Sequence[float]) -> list[float]:
     """The p-values corrected by Holm's method (1979), in the order given."""
-    order = sorted(range(len(p)), key=lambda index: p[index])
-    corrected, largest = [1.0] * len(p), 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
-        corrected[index] = largest
-    return corrected
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty(len(p))
+    corrected[order] = np.maximum.accumulate(np.arange(len(p), 0, -1) * np.take(p, order))
+    return np.minimum(corrected, 1.0).tolist()

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
-from util.stats.intervals import ERROR, Interval
+from util.stats.intervals import ERROR, Floats, Interval
 from util.stats.tests import holm
 
 HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold in this model", "cannot be told"
@@ -60,6 +60,10 @@ class Part:
         if self.verdict != CANNOT_BE_TOLD:
             return asked
         return f"{asked}; {self.needed or 'no number'} would do, there are {self.available or 'unknown'}"
+
+
+Parts = Sequence[Part]
+Judged = tuple[str, tuple[Part, ...]]  # the verdict, and its parts
 
 
 @dataclass(frozen=True)
@@ -109,16 +113,13 @@ def verdicts_of(values: Mapping[str, Any]) -> Verdicts:
 
     Null is a number that is not defined.
     """
-    parts = ("parts", "beside")
-    return Verdicts(
-        tuple(Claim(**{**row, **{name: tuple(map(_part, row[name])) for name in parts}}) for row in values["claims"])
-    )
 
+    def part(stored: Mapping[str, Any]) -> Part:
+        numbers = {name: np.nan if stored[name] is None else stored[name] for name in ("value", "low", "high")}
+        return Part(**{**stored, **numbers, "p": tuple(stored["p"])})
 
-def _part(stored: Mapping[str, Any]) -> Part:
-    numbers = {name: np.nan if stored[name] is None else stored[name] for name in ("value", "low", "high")}
-    first, second = stored["p"]
-    return Part(**{**stored, **numbers, "p": (first, second)})
+    claims = (row | {name: tuple(map(part, row[name])) for name in ("parts", "beside")} for row in values["claims"])
+    return Verdicts(tuple(Claim(**claim) for claim in claims))
 
 
 # ------------------------------------------------------------------------------------------------ one comparison
@@ -132,9 +133,9 @@ class Effect:
     control sets would have it; queries: the fewest of a task.
     """
 
-    means: NDArray[np.float64]
-    over_queries: NDArray[np.float64]
-    over_sets: NDArray[np.float64]
+    means: Floats
+    over_queries: Floats
+    over_sets: Floats
     queries: int
 
     @classmethod
@@ -191,24 +192,24 @@ def shown(name: str, effect: Effect) -> Part:
     return Part(name, "", *effect.interval(), 0.0, True, effect.queries, None, None, (1.0, 1.0))
 
 
-def weakest(parts: Sequence[Part]) -> Part:
+def weakest(parts: Parts) -> Part:
     """Several comparisons that have to hold together, as the one that holds least."""
     last = max(parts, key=lambda part: part.p[0])
     p = last.p[0], min(1.0, len(parts) * min(part.p[1] for part in parts))
     return replace(last, p=p, verdict=_verdict(p))
 
 
-def any_of(parts: Sequence[Part]) -> tuple[str, tuple[Part, ...]]:
+def any_of(parts: Parts) -> Judged:
     """The verdict on "in some of them": holds where one holds after Holm's correction, does not where none does."""
     return _joint(parts, want=0)
 
 
-def all_of(parts: Sequence[Part]) -> tuple[str, tuple[Part, ...]]:
+def all_of(parts: Parts) -> Judged:
     """The verdict on "in all of them": does not hold where one does not after the correction, holds where all hold."""
     return _joint(parts, want=1)
 
 
-def _joint(parts: Sequence[Part], want: int) -> tuple[str, tuple[Part, ...]]:
+def _joint(parts: Parts, want: int) -> Judged:
     one, every = (HOLDS, DOES_NOT_HOLD) if want == 0 else (DOES_NOT_HOLD, HOLDS)
     corrected = holm([part.p[want] for part in parts])
     told = tuple(

@@ -10,9 +10,9 @@ from matplotlib.colors import to_hex
 from tests import toys
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures import planted_controls
+from util.figures.planted_controls import name_tokens, planted_control
 from util.figures.role_atlas import numbers, show
-from util.figures.role_atlas.measure import planted, planted_evidence, planted_names, roles_of
-from util.figures.role_atlas.numbers import found_exactly
+from util.figures.role_atlas.measure import planted
 from util.models import planted_roles
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
@@ -122,26 +122,15 @@ def test_a_cell_has_a_tile_of_each_of_its_roles_in_full_colour_and_a_bar_of_its_
     assert [text.get_text() for text in ax.texts][:2] == ["IN", "MV"]
 
 
-def test_found_exactly_wants_no_head_more_and_none_less():
-    one = [evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.INDUCTION, (4, 8), ())]
-    assert found_exactly(one, {Role.MOVER: {(1, 1)}})
-    assert not found_exactly(one, {Role.MOVER: {(1, 1), (2, 2)}})
-    assert not found_exactly(one, {})
-    assert not found_exactly(one, {Role.MOVER: {(1, 1)}, Role.INDUCTION: {(1, 1)}})
-
-
 def test_what_controls_say():
     one, none = evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.MOVER, (4, 8), ())
     assert numbers.roles([none])["mover"]["detectable"] is None and not len(show.atlas_table(values(none)))
     untrained = numbers.untrained({"evidence": [none]}, None)
     assert list(show.untrained_say(untrained)) == ["untrained twin: 0 heads with a role"]
-    assert list(show.untrained_say(numbers.untrained({}, None))) == [""]
-    circuits = {
-        "name movers": {"evidence": [one], "roles": {Role.MOVER: {(1, 1)}}},
-        "label readers": {"evidence": [one], "roles": {}},
-    }
+    truths = {"right": {(1, 1)}, "one more": {(1, 1), (2, 2)}, "none": set()}
+    circuits = {name: {"evidence": [one], "roles": {Role.MOVER: truth}} for name, truth in truths.items()}
     assert list(show.planted_say(numbers.planted(circuits, None))) == [
-        "planted name movers: just the planted roles; planted label readers: NOT RIGHT"
+        "planted right: just the planted roles; planted one more: NOT RIGHT; planted none: NOT RIGHT"
     ]
 
 
@@ -169,21 +158,12 @@ def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
     assert found == {"induction circuit": True, "name movers": True, "label readers": True}
 
 
-@pytest.mark.slow
-def test_all_roles_are_asked_of_planted_models(tmp_path):
-    model, truth = planted_names({})
-    evidence = planted_evidence(Study("role_atlas", folder=tmp_path), model)
-    assert {one.role for one in evidence} == {*Role}
-    assert set(roles_of(truth)) == {Role.DUPLICATE_TOKEN, Role.INHIBITION, Role.MOVER, Role.NEGATIVE_MOVER}
-    assert {Role(role) for roles in planted_roles.ROLES.values() for role in roles} < {*Role}
-
-
 def test_other_code_of_a_circuit_makes_another_request(tmp_path, monkeypatch):
-    before = planted_names({})[0].request
+    before = planted_control(planted_roles.names, {}, name_tokens)[0].request
     changed = tmp_path / "planted_roles.py"
     changed.write_text(Path(planted_roles.__file__).read_text() + "\n")
     monkeypatch.setattr(planted_controls, "getsourcefile", lambda build: str(changed))
-    assert planted_names({})[0].request != before
+    assert planted_control(planted_roles.names, {}, name_tokens)[0].request != before
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -30,7 +30,7 @@ from util.figures.forerunner_heads.cuts import (
     layer_range,
 )
 from util.figures.planted_controls import first_tokens, planted_control
-from util.load_model_and_data import demonstration_pool, staicc_prompts
+from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_request
 from util.models import planted as circuits
 from util.prompts.prompt import (
     Appended,
@@ -70,7 +70,7 @@ class Data(NamedTuple):
     @property
     def request(self) -> Arrays:
         """What of a request they decide."""
-        return label_task.data_request(*self)
+        return staicc_request(*self)
 
     @property
     def labels(self) -> Arrays:

@@ -37,9 +37,9 @@ from util.roles.function_vectors import (
     FunctionVectorStudy,
     check_queries,
     function_vector_heads,
-    words_digest,
 )
 from util.roles.head_scores import heads_by_layer
+from util.roles.pair_task import words_digest
 from util.roles.sequences_study import SequenceStudy
 from util.study.records import Record, Records
 from util.study.study import Study

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,8 +19,8 @@ from util.roles.name_roles import NameRoles
 from util.roles.rules import Evidence, Role
 from util.roles.sequence_roles import SequenceRoles
 from util.roles.vector_roles import VectorRoles
-from util.stats.heads import Head
 from util.study.model import Model
+from util.study.records import Fields
 from util.study.study import Study
 
 PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
@@ -39,14 +39,14 @@ def kinds(study: Study) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRol
     )
 
 
-def _places(study: Study) -> dict[str, Any]:
+def _places(study: Study) -> Fields:
     return {"folder": study.folder, "redo": study.redo}
 
 
 check = kinds  # before anything is loaded
 
 
-def atlas(study: Study) -> dict[str, Any]:
+def atlas(study: Study) -> Fields:
     """The evidence on the roles of all heads, in the order of roles, and what is left out, a line for each.
 
     Word-pair tasks that the tokenizer has no prompts of, and prompts that do not fit the model, are left out; random
@@ -81,18 +81,17 @@ def _evidence(kind: Kind) -> tuple[Sequence[Evidence], list[str]]:
     try:
         return kind.evidence(), kind.notes if isinstance(kind, LabelRoles) else []
     except UnsupportedTokenizer:
-        without = kind.tasks_left_out() if isinstance(kind, VectorRoles) else {}
-        if not isinstance(kind, VectorRoles) or not without or len(kind.tasks) - len(without) < 2:
+        if not isinstance(kind, VectorRoles):
             raise
-        rest = kind.replace(tasks=[task for task in kind.tasks if task not in without])
-        return rest.evidence(), [f"left out, {why}" for why in without.values()]
+        rest, left_out = kind.with_prompts()
+        return rest.evidence(), left_out
 
 
-def untrained(study: Study) -> dict[str, Any]:
+def untrained(study: Study) -> Fields:
     """The atlas of the untrained twin, the negative control, on the data set of this model's; {} if it is off."""
     if not study.settings.untrained_control:
         return {}
-    changes: dict[str, Any] = {"word_prompts": min(UNTRAINED_PROMPTS, study.settings.word_prompts)}
+    changes: Fields = {"word_prompts": min(UNTRAINED_PROMPTS, study.settings.word_prompts)}
     if task := study.arrays("atlas")["label task"]:
         changes |= {"datasets": task["dataset"], "ks": task["k"]}
     return dict(study.twin(**changes).arrays("atlas"))
@@ -101,21 +100,25 @@ def untrained(study: Study) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ planted circuits
 
 
-def planted(study: Study, **options: Any) -> dict[str, Any]:
+def planted(study: Study, **options: Any) -> Fields:
     """The evidence on all nine roles in three models with planted circuits, and their heads' roles.
 
     The models have the embedded model's tokenizer, which reads all prompts. options: of the circuits (family, copies,
     noise, seed), see `models.planted`.
     """
+    shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
     models = {
         "induction circuit": planted_control(circuits.induction, options),
-        "name movers": planted_names(options),
-        "label readers": planted_labels(options),
+        "name movers": planted_control(planted_roles.names, options, name_tokens),
+        "label readers": planted_control(
+            planted_roles.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)})
+        ),
     }
-    return {
-        name: {"evidence": planted_evidence(study, model), "roles": roles_of(truth)}
-        for name, (model, truth) in models.items()
-    }
+    planted = {}
+    for name, (model, truth) in models.items():
+        roles = {Role(role): {*heads} for kind, heads in truth.heads.items() for role in planted_roles.ROLES[kind]}
+        planted[name] = {"evidence": planted_evidence(study, model), "roles": roles}
+    return planted
 
 
 def planted_evidence(study: Study, model: Model) -> list[Evidence]:
@@ -128,19 +131,3 @@ def planted_evidence(study: Study, model: Model) -> list[Evidence]:
         VectorRoles(model, prompts=8, intact=8, **places),
     )
     return [one for kind in of for one in kind.evidence()]
-
-
-def planted_names(options: Mapping[str, Any]) -> tuple[Model, circuits.Planted]:
-    """Returns the model with planted name movers, and the truth about it. options: see `models.planted`."""
-    return planted_control(planted_roles.names, options, name_tokens)
-
-
-def planted_labels(options: Mapping[str, Any]) -> tuple[Model, circuits.Planted]:
-    """Returns the model with planted label readers, and the truth about it. options: see `models.planted`."""
-    shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
-    return planted_control(planted_roles.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)}))
-
-
-def roles_of(truth: circuits.Planted) -> dict[Role, set[Head]]:
-    """Returns which heads of a planted circuit have which role."""
-    return {Role(role): set(heads) for name, heads in truth.heads.items() for role in planted_roles.ROLES[name]}

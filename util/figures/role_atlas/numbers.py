@@ -9,10 +9,12 @@ from util.roles.rules import Evidence, Role, TestedHead
 from util.show.words import say
 from util.stats.heads import Head, head_name
 
+Numbers = dict[str, Any]
+
 EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads that carry most have none of these
 
 
-def roles(evidence: Sequence[Evidence]) -> dict[str, Any]:
+def roles(evidence: Sequence[Evidence]) -> Numbers:
     """For each role, how many heads were tested, and of those that have it score, null, effect and p.
 
     n: the independent units that confirm heads; detectable: the effect from which on they would have been seen. "not
@@ -30,7 +32,7 @@ def roles(evidence: Sequence[Evidence]) -> dict[str, Any]:
     }
 
 
-def _by_name(heads: Sequence[TestedHead]) -> dict[str, Any]:
+def _by_name(heads: Sequence[TestedHead]) -> Numbers:
     return {head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p} for head in heads}
 
 
@@ -53,7 +55,7 @@ def finding(evidence: Sequence[Evidence]) -> str:
     return f"{first}; induction heads lie in {place}"
 
 
-def atlas(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def atlas(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     """The roles of all heads, [L, H] of them, and what could not be tested."""
     evidence = arrays["evidence"]
     return {
@@ -66,13 +68,13 @@ def atlas(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     }
 
 
-def untrained(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def untrained(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     """The same of the untrained twin; {} where it was not measured."""
     evidence = arrays.get("evidence")
     return {"untrained": {"heads": len(with_role(evidence)), **roles(evidence)} if evidence else {}}
 
 
-def planted(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def planted(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     """For each circuit that was planted, whether just its heads have just their roles."""
     return {"planted": {name: found_exactly(one["evidence"], one["roles"]) for name, one in arrays.items()}}
 
