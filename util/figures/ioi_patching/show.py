@@ -5,7 +5,7 @@ Here are its settings, and the sentences and tables that are made of its numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from util.figures.ioi_patching import numbers, pictures
 from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, EXACT, KEPT, METHODS, carriers, intervals
 from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
-from util.roles.rules import Role
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grid
 from util.show.draw import Grid
 from util.show.part import Figure, Part, Values, title
