@@ -10,7 +10,7 @@ from util import paths
 from util.figures import FIGURES
 from util.figures.ioi_patching.show import conclude, few_edges, kept_alone, telling_sizes
 from util.show.claims import claims_table
-from util.show.words import written
+from util.show.part import written
 
 README = (paths.root() / "README.md").read_text(encoding="utf-8")
 TABLE = re.search(r"## What it finds\n(.*?)\n## ", README, flags=re.DOTALL)

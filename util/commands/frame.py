@@ -37,7 +37,7 @@ COMMANDS = {  # by module, what each command does
     },
     "edits": {
         "means": "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
-        "ablate": "classification tasks with some heads replaced by their mean, beside the whole model and random heads",
+        "ablate": "classification tasks with heads replaced by their mean, beside the whole model and random heads",
         "knockout": "classification tasks with the induction pattern forbidden to some heads",
     },
     "evaluate": {"evaluate": "lm-evaluation-harness on a model with heads ablated or their pattern knocked out"},

@@ -18,8 +18,7 @@ from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grid
 from util.show.draw import Grid
-from util.show.part import Figure, Part, Values, title
-from util.show.words import interval_at, listed, say, written
+from util.show.part import Figure, Part, Values, interval_at, listed, say, title, written
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval
 from util.study.checked import AsList, Count, Natural, Text, checked

@@ -15,9 +15,8 @@ from util.figures.role_atlas import numbers
 from util.roles.rules import units_of
 from util.show.draw import Grid, broken, room
 from util.show.panels import TICK, count_ticks, ink
-from util.show.part import Figure, Part, Values, title
+from util.show.part import Figure, Part, Values, counted, in_words, listed, none_or, say, title, written
 from util.show.style import NO_ROLE, ROLES, RoleLook
-from util.show.words import counted, in_words, listed, none_or, say, written
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
