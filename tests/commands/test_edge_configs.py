@@ -1,6 +1,7 @@
 """Runs of edge ablation from JSON: what a config may say, what is exported, and that nothing is overwritten."""
 
 import json
+import re
 import shutil
 import sys
 from types import SimpleNamespace
@@ -131,14 +132,12 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
     main(["edges", "--examples"])
     assert json.loads(capsys.readouterr().out) == list(edge_configs.EXAMPLES)
-    file, out = tmp_path / "configs.json", tmp_path / "out"
-    one = {"action": "accuracy", "request": FEW, "donor_seeds": [0], "out_dir": str(out)}
-    twin = one | {"request": {**FEW, "untrained_seed": 0}, "out_dir": f"{out}0"}
+    file, one = tmp_path / "configs.json", {"action": "accuracy", "request": FEW, "donor_seeds": [0]}
+    twin = one | {"request": {**FEW, "untrained_seed": 0}, "out_dir": f"{tmp_path}/out"}
     file.write_text(json.dumps([one, twin]))
     main(["edges", str(file)])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("FULL")]
-    assert [line[1] for line in lines] == ["1.00", "0.00"]
-    assert (out / "result.json").exists()
+    shown = re.findall(r"^FULL +(\S+)", capsys.readouterr().out, flags=re.MULTILINE)
+    assert shown == ["1.00", "0.00"] and (tmp_path / "out" / "result.json").exists()
     file.write_text(json.dumps([one, one]))
     with pytest.raises(SystemExit, match="1"):
         main(["edges", str(file)])

@@ -12,11 +12,8 @@ HERE = Path(__file__).resolve().parents[1]
     "arguments, collected",
     [
         ([], False),
-        (["tests"], False),
         (["tests/prompts/test_prompts.py", "notebooks"], False),
-        (["tests/real_model"], True),
         ([str(HERE / "real_model")], True),
-        (["tests/real_model/test_real_splices.py::test_edges"], True),
         (["tests/prompts/test_prompts.py", "tests/real_model/test_real_nf4.py"], True),
     ],
 )

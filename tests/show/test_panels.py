@@ -73,15 +73,13 @@ def test_a_curve_has_a_band_and_a_floor():
 @pytest.mark.parametrize("upright", [False, True])
 def test_intervals_that_hold_0_are_empty_and_have_no_number(upright):
     def panel(ax):
-        triples = [(-1.0, -2.0, -0.5), None, (3.0, -1.0, 7.0)]
-        panels.intervals(ax, triples, 0.1, upright=upright, label="cut", digits="+.2f")
+        panels.intervals(ax, [(-1, -2, -0.5), None, (3, -1, 7)], 0.1, upright=upright, label="cut", digits="+.2f")
         (panels.name_columns if upright else panels.name_rows)(ax, ["a", "b", "c"])
         ax.margins(y=0.4 if upright else 0.0)
 
     figure = shown(panel)
     (ax,) = figure.axes
-    containers: list[Any] = ax.containers
-    points = [one.lines[0] for one in containers]
+    points = [container.lines[0] for container in ax.containers]
     places = [point.get_xydata()[0].tolist()[:: 1 if upright else -1] for point in points]
     assert places == [[0.1, -1.0], [2.1, 3.0]] and [point.get_mfc() for point in points] == [RED, "white"]
     assert [text.get_text().strip() for text in ax.texts] == ["-1.00"]
