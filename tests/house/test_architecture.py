@@ -21,22 +21,13 @@ ROOMS = (
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
-    "util.paths", "util.stats", "util.models.table",
-    "util.show", "util.show.files",
-    "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
-    "util.roles.rules", "util.scores.units", "util.scores.pruning",
-    *(f"util.figures.{stem}.{file}" for stem in FIGURES
-      for file in ("measures", "plots", "claims", "results", "conclusions", "numbers", "show")),
+    "util.paths", "util.stats", "util.models.table", "util.show",
+    "util.scores.graph", "util.scores.evaluation", "util.scores.units", "util.scores.pruning",
+    "util.roles.attention_scores", "util.roles.rules", "util.figures.edge_ablation.settings",
+    *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("claims", "numbers", "pictures", "show")),
     *(f"util.card.{file}" for file in ("topics", "page", "atlas")),
-    "util.figures.edge_ablation.settings",
-    "util.figures.ioi_patching.pictures",
 )  # fmt: skip
-INTERNALS = (
-    "transformers.integrations",
-    "transformers.masking_utils",
-    "transformers.models",
-    "transformers.modeling_utils",
-)
+INTERNALS = tuple(f"transformers.{part}" for part in ("integrations", "masking_utils", "models", "modeling_utils"))
 
 
 def name_of(file):

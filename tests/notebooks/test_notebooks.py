@@ -138,18 +138,6 @@ RUNS = [
         {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
     ),
     (
-        "01_forerunner_heads", GEMMA2,
-        {
-            "dataset": 4, "k": 1, "prompts": 8, "grid_datasets": "['sst5', 4]",  "grid_prompts": 8,
-            "causal_datasets": ["trec"], "causal_k": [1], "ablated": 8, "quantized": True,
-        },
-        [
-            "labels only -> forerunner head; any token -> previous-token head; never -> neither",
-            "trec, k = 1: task not done",
-        ],
-        {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
-    ),
-    (
         "02_induction_scores", GEMMA2,
         {
             "sequences": 2, "tasks": ["centre_embedding", "wordseq1"], "k": 3, "prompts": 6, "mode": "zero",
@@ -157,14 +145,6 @@ RUNS = [
         },
         ["of 12 heads ha", "Planted induction heads found exactly: True"],
         {"scores", "companions", "pattern", "mechanism", "ablation", "function_vectors"},  # no task is done for shots
-    ),
-    (
-        "02_induction_scores", FEW_POSITIONS,
-        {
-            "sequences": 2, "tasks": ["wordseq1"], "k": 2, "prompts": 6, "text_tasks": ["sst2"],
-            "untrained_control": False,
-        },
-        ["left out, 465 tokens, 256 positions"], {"scores"},
     ),
     (
         "03_ioi_patching", {"kind": "opt", "num_hidden_layers": 5},

@@ -100,15 +100,14 @@ def _rows(grid: Grid, columns: int) -> list[list[int]]:
 
 def _hide_inner_labels(share: str, rows: Sequence[Sequence[int]], axes: Sequence[Axes]) -> None:
     """Of axes that are shared, only the panels at the left and those with none below keep their labels."""
-    if "x" in share:
-        for upper, lower in zip(rows, rows[1:], strict=False):
-            for number in (above for above, below in zip(upper, lower, strict=True) if below != -1):
-                axes[number].tick_params(labelbottom=False)
-                axes[number].set_xlabel("")
-    if "y" in share:
-        for number in (number for row in rows for number in row[1:] if number not in (-1, row[0])):
-            axes[number].tick_params(labelleft=False)
-            axes[number].set_ylabel("")
+    grid = np.array(rows)
+    inner = grid[:, 1:]
+    for number in grid[:-1][grid[1:] != -1] if "x" in share else ():
+        axes[number].tick_params(labelbottom=False)
+        axes[number].set_xlabel("")
+    for number in inner[(inner != -1) & (inner != grid[:, :1])] if "y" in share else ():
+        axes[number].tick_params(labelleft=False)
+        axes[number].set_ylabel("")
 
 
 def room(ax: Axes) -> tuple[float, float]:

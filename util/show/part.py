@@ -8,6 +8,7 @@ from importlib import import_module
 from string import Formatter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
@@ -143,7 +144,7 @@ class _Words(Formatter):
             one, many = format_spec.split("|")
             return one if (value if isinstance(value, int) else len(value)) == 1 else many
         if format_spec in ("words", "none"):
-            return in_words(value) if value or format_spec == "words" else "none"
+            return none_or(value) if format_spec == "none" else in_words(value)
         if isinstance(value, list | tuple):
             return written(value) if not isinstance(value[0], str) else listed(value)
         return format(value, format_spec or ("," if type(value) is int else ""))
@@ -199,10 +200,4 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 def interval_at(arrays: Mapping[str, Any], *place: int, value: str = "value") -> Interval:
     """The interval at a place of stored arrays of values, lower and upper ends."""
-    found = []
-    for name in (value, "low", "high"):
-        entry = arrays[name]
-        for index in place:
-            entry = entry[index]
-        found.append(float(entry))
-    return Interval(*found)
+    return Interval(*(float(np.asarray(arrays[name])[place]) for name in (value, "low", "high")))
