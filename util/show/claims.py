@@ -7,12 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from util.models.table import PACKAGED
-from util.show.part import Part, Values, stored, title
+from util.show.part import Part, Values, stored
 from util.stats import verdicts
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Verdicts, verdicts_of
 
-PAPERS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalova et al. 2025"}
 COUNTED = {  # of one claim, of several
     HOLDS: ("holds", "hold"),
     DOES_NOT_HOLD: ("does not hold in this model", "do not hold in this model"),
@@ -70,26 +68,3 @@ def judged_of(stem: str, model: str) -> dict[str, Any]:
 
 
 CLAIMS = Part(numbers, "claims", says, table=table)
-
-
-def claims_table() -> str:
-    """The claims of the papers as a Markdown table: by a paper's own numbers, and of each published model.
-
-    The embedded model was trained to show these circuits: it is the positive control, and no row of evidence.
-    """
-    titles = {model: title(values) for model in PACKAGED if (values := stored("forerunner_heads", model))}
-    lines = [["paper", "claim", "its own numbers", *(name.split(",")[0] for name in titles.values())]]
-    lines.append(["---"] * len(lines[0]))
-    for stem, paper in PAPERS.items():
-        by_model = {model: stored(stem, model) or {} for model in (*titles, "embedded")}
-        known = next(values for values in by_model.values() if values.get("claims"))
-        for number, claim in enumerate(judged(known).claims):
-            own = known["claims"]["published"].get(str(claim.number))
-            cells = [
-                f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
-            ]
-            for found in (judged(by_model[model]) for model in titles):
-                same = found.claims[number] if found.claims else None
-                cells.append(f"{same.verdict}{made_of(same)}" if same else "not yet judged by these rules")
-            lines.append([paper, f"{claim.number}. {claim.text}", *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

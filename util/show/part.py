@@ -193,11 +193,6 @@ def none_or(count: int) -> str:
     return in_words(count) if count else "none"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: "no heads", "one head", "three heads"."""
-    return f"{in_words(count)} {noun if count == 1 else plural or noun + 's'}"
-
-
 def interval_at(arrays: Mapping[str, Any], *place: int, value: str = "value") -> Interval:
     """The interval at a place of stored arrays of values, lower and upper ends."""
     return Interval(*(float(np.asarray(arrays[name])[place]) for name in (value, "low", "high")))
