@@ -164,28 +164,15 @@ def test_a_closed_pipe_ends_a_command_quietly(argv, status):
 
 
 def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path, monkeypatch):
-    given = {
-        "model": "smollm2",
-        "task": ["wordseq1", "recursion"],
-        "k": 3,
-        "heads": [[2, 6]],
-        "seed": 7,
-        "labels": None,
-    }
-    (tmp_path / "config.json").write_text(json.dumps({**given, "reference-prompts": 9, "redo": True}))
+    given = {"model": "smollm2", "task": ["wordseq1", "recursion"], "k": 3, "heads": [[2, 6]], "labels": None}
+    (tmp_path / "config.json").write_text(json.dumps(given | {"seed": 7, "reference-prompts": 9, "redo": True}))
     (tmp_path / "heads.json").write_text("[[2, 6]]")
-    flags = (
-        f"--heads {tmp_path}/heads.json smollm2 --task wordseq1,recursion --k 3 --seed 7 --reference-prompts 9 --redo"
-    )
+    flags = "smollm2 --task wordseq1,recursion --k 3 --seed 7 --reference-prompts 9 --redo --heads heads.json"
     taken = []
     monkeypatch.setattr("util.commands.edits._compare", lambda *given, **reference: taken.append((*given, reference)))
-    config = ["--config", str(tmp_path / "config.json")]
-    for argv in (
-        [*flags.split(), str(tmp_path / "heads.json")],
-        config,
-        ["embedded", *config, "--k", "4", "--heads", "L2H4"],
-    ):
-        main(["ablate", *argv])
+    monkeypatch.chdir(tmp_path)
+    for line in (flags, "--config config.json", "embedded --config config.json --k 4 --heads L2H4"):
+        main(["ablate", *line.split()])
     by_flags, by_file, mixed = ([one for one in call if not callable(one)] for call in taken)
     assert by_file == by_flags
     _, model, queries, chosen, *_ = mixed

@@ -61,9 +61,8 @@ def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> 
         broken(text, points, 72 * width - 2 * MARGIN)
         for text, points in zip((title or "", subtitle), HEADLINE, strict=True)
     ]
-    inches = headline_height(headline)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, inches + sum(heights)), layout="constrained")
+        figure = Figure(figsize=(width, headline_height(headline) + sum(heights)), layout="constrained")
         figure.patch.set_in_layout(True)  # saved whole by whoever crops to what is in the layout, as Jupyter does
         shared = {"sharex": "x" in grid.share, "sharey": "y" in grid.share}
         by_number = figure.subplot_mosaic(rows, height_ratios=heights, empty_sentinel=-1, **shared)  # type: ignore
