@@ -23,12 +23,6 @@ REPO = Path(__file__).resolve().parents[2]
 CONFIG = REPO / "tests" / "nbval_sanitize.cfg"
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 DIRECT = [Requirement(line) for line in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
-TOP_LEVEL = {
-    *"""
-.ci .github .gitignore .pre-commit-config.yaml CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md
-environment.yml pyproject.toml requirements.lock data experiment_material figures notebooks tests util workflow
-""".split()
-}
 
 
 def pins(lines: list[str]) -> dict[str, str]:
@@ -145,10 +139,6 @@ def test_ci_runs_check_and_all_tests() -> None:
 # ---- contents ----
 
 
-def test_top_level_holds_the_agreed_entries_only() -> None:
-    assert {path.relative_to(REPO).parts[0] for path in tracked()} <= TOP_LEVEL
-
-
 def test_no_tracked_file_holds_a_home_folder_or_a_token() -> None:
     # each pattern is put together here, so that this file does not match
     homes = "|".join(("/" + "home", "/" + "Users", r"[A-Z]:\\+" + "Users"))
@@ -157,12 +147,6 @@ def test_no_tracked_file_holds_a_home_folder_or_a_token() -> None:
     assert secret.search(b"hf" + b"_" + b"aB3" * 11)
     found = {str(path.relative_to(REPO)): hit[0] for path in tracked() if (hit := secret.search(path.read_bytes()))}
     assert not found
-
-
-def test_no_test_is_skipped_without_a_condition() -> None:
-    pattern = re.compile(r"pytest\.mark\.(skip|xfail)\b")
-    files = {*(REPO / "tests").rglob("*.py")} - {REPO / "tests" / "conftest.py", Path(__file__)}
-    assert not [path.name for path in files if pattern.search(path.read_text())]
 
 
 # ---- how notebooks are compared ----
