@@ -64,7 +64,8 @@ def test_environment_yml_holds_the_direct_dependencies_and_follows_the_lock() ->
 
 
 def test_installed_versions_equal_the_lock() -> None:
-    installed = {canonicalize_name(d.metadata["Name"]): d.version.partition("+")[0] for d in metadata.distributions()}
+    packages = [(canonicalize_name(one.metadata["Name"]), one.version) for one in metadata.distributions()]
+    installed: dict[str, str] = {name: version.partition("+")[0] for name, version in packages}
     other = {name: f"{installed.get(name)} and not {pin}" for name, pin in LOCK.items() if installed.get(name) != pin}
     if other and os.environ.get("ICL_ALLOW_OTHER_VERSIONS"):
         pytest.skip(f"allowed by ICL_ALLOW_OTHER_VERSIONS: {other}")

@@ -139,7 +139,7 @@ def _card(ax: Axes, node: Node, middle: Place, to_logits: Mapping[str, float]) -
 
 def _write(ax: Axes, at: Place, text: str, size: float, colour: ColorType, behind: str = "none") -> None:
     frame = {"boxstyle": "square,pad=0.1", "fc": behind, "ec": "none", "alpha": 0.85}
-    ax.text(*at, text, size=size, color=colour, ha="center", va="center_baseline", bbox=frame, zorder=4)
+    ax.text(at[0], at[1], text, size=size, color=colour, ha="center", va="center_baseline", bbox=frame, zorder=4)
 
 
 def _colour(weight: float) -> ColorType:
