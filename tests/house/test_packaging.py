@@ -128,15 +128,6 @@ def test_a_models_name_reaches_the_commands_as_it_is_and_runs_nothing(target, mo
     assert known in (tmp_path / "arguments.txt").read_text().splitlines()
 
 
-def test_ci_runs_check_and_all_tests() -> None:
-    script = REPO / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    text = script.read_text()
-    assert "set -euo pipefail" in text
-    assert "for target in check test test-all test-real test-oracles test-harness test-workflow; do" in text
-
-
 # ---- contents ----
 
 

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from tests.figures.legible import LONG_NAME, faults
-from util.show.draw import Grid, broken, columns_of, draw, matrix, room
+from util.show.draw import Grid, broken, draw, matrix, room
 from util.show.style import COLUMN, WIDTH
 
 EYE = partial(matrix, values=np.eye(2))
@@ -88,12 +88,6 @@ def test_a_figure_that_is_cropped_to_its_layout_keeps_its_headline():
     figure, pad = draw(Grid([EYE], height=3), "A finding", "a setting", 4), 2 * mpl.rcParams["savefig.pad_inches"]
     figure.savefig(place := io.BytesIO(), bbox_inches="tight", dpi=100)
     np.testing.assert_allclose(Image.open(place).size, 100 * (figure.get_size_inches() + pad), atol=1)
-
-
-def test_panels_are_spread_evenly():
-    spread = [columns_of(panels, 5.5, 1.3) for panels in (1, 3, 4, 5, 6, 9)]
-    assert spread == [1, 3, 4, 3, 3, 3]
-    assert columns_of(4, 3.3, 1.5) == 2 and columns_of(3, 1.0, 1.5) == 1
 
 
 @pytest.mark.parametrize("width", [20, 150, 300])
