@@ -52,13 +52,10 @@ def output(kind: str, model: str = "embedded") -> Path:
     """The folder for a model's "figures", "values" or "cards", or for results of "commands"; created if missing.
 
     Files of the embedded model, and of no model, lie in the folder itself, those of any other model in a subfolder
-    named after it. Raises ValueError for another kind, and OSError where the folder cannot be made.
+    named after it. Raises OSError where the folder cannot be made.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
-    place = _named("ICL_OUTPUT")
-    folder = place / KINDS[kind] if place else material() / "output" / kind
-    folder /= model_folder(model)
+    place, below = _named("ICL_OUTPUT"), KINDS[kind]
+    folder = (place / below if place else material() / "output" / kind) / model_folder(model)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -39,14 +39,6 @@ class Grid:
     seeds: Numbers | None = None
 
 
-class _Unique(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        if twice := [str(name) for name in names if names.count(name) > 1]:
-            raise ValueError(f"{twice[0]!r} is there twice; rename or delete one of them")
-        return super().construct_mapping(node, deep)
-
-
 class Job(NamedTuple):
     """One notebook with its parameters, and what it asks for."""
 
@@ -61,11 +53,8 @@ def jobs(file: Path) -> dict[str, Job]:
     Raises ValueError in one line that says how to mend it, and OSError for a file that cannot be read.
     """
     try:
-        given = yaml.load(file.read_text(encoding="utf-8"), _Unique)
-        if not isinstance(given, dict) or not {"models", "notebooks", "resources"} <= given.keys():
-            raise ValueError("it needs models, notebooks and resources")
-        grid = Grid(**{str(axis): value for axis, value in given.items()})
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        grid = Grid(**yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {' '.join(str(error).split())}; write it like workflow/grid.yaml") from None
     notebooks = {file.stem.partition("_")[2]: file for file in sorted((paths.root() / "notebooks").glob("*_*.ipynb"))}
     _known("notebook", grid.notebooks, notebooks)

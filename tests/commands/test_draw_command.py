@@ -7,37 +7,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.stored import FOLDERS
 from util import paths
 from util.commands.frame import main
 from util.figures import FIGURES
 from util.show.files import VISIBLE
 from util.show.part import figure_of
 
-MODELS = {"embedded": "", "smollm2": "smollm2"}
-OLD = {"smollm2": ("role_atlas",)}  # measured before parts were data; `make figures` renews them
-# No claim was compared with its bound: no task is done, and `make claims` has not judged them.
-UNDRAWN = {"embedded": {"edge_ablation_claims"}, "smollm2": {"induction_scores_claims"}}
+OLD: dict[str, set[str]] = {"embedded": set(), "smollm2": {"role_atlas_atlas"}}  # measured before parts were data
 
 
 @pytest.mark.parametrize(
     ("model", "stems"),
-    [("smollm2", ["toy_induction_head"]), *(pytest.param(model, FIGURES, marks=pytest.mark.slow) for model in MODELS)],
+    [("smollm2", ["toy_induction_head"]), *(pytest.param(model, FIGURES, marks=pytest.mark.slow) for model in OLD)],
 )
 def test_every_stored_picture_is_drawn_again_without_torch(model, stems, tmp_path):
     program = "import sys; from util.commands.frame import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     command = [sys.executable, "-c", program, "draw", model, "--out", str(tmp_path), "--figure", ",".join(stems)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed.endswith("False\n")
-    assert {file.stem for file in tmp_path.glob("*.png")} == {
-        f"{stem}_{name}"
-        for stem in stems
-        for name, part in figure_of(stem).parts.items()
-        if part.panels and stem not in OLD.get(model, ())
-    } - UNDRAWN[model]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.endswith("False\n")
+    panels = [f"{stem}_{name}" for stem in stems for name, part in figure_of(stem).parts.items() if part.panels]
+    assert {file.stem for file in tmp_path.glob("*.png")} == {*panels} - OLD[model]
     for file in tmp_path.glob("*.png"):
-        stored = paths.root() / "figures" / MODELS[model] / file.name
-        if not stored.exists():
-            stored = paths.root() / "figures" / file.name  # of no model
+        places = (paths.root() / "figures" / folder / file.name for folder in (FOLDERS[model], ""))  # or of no model
+        stored = next(place for place in places if place.exists())
         one, other = (np.array(Image.open(place).convert("RGB"), dtype=int) for place in (file, stored))
         assert one.shape == other.shape, file.name
         assert (np.abs(one - other).max(axis=2) > VISIBLE).sum() < 200, file.name

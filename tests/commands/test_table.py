@@ -1,11 +1,13 @@
 """The table of the reference repositories' commands and ours: every line of it runs, and gives the study's numbers."""
 
-import csv
 import json
 import shlex
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from util import paths
@@ -59,11 +61,6 @@ def place(tmp_path_factory):
     return folder
 
 
-def rows_of(folder):
-    with (folder / "rows.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("number", range(len(ROWS)), ids=[command[:60] for command in OURS])
 def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
@@ -85,9 +82,8 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     argv = [name, *words] if name == "edges" else [name, *words, *SMALL[name], "--out", str(out)]
     main(argv)
     result = json.loads((out / "result.json").read_text())
-    assert result["results"] and result["provenance"]["revision"]
-    CHECKS[name](words, result, rows_of(out))
-    assert capsys.readouterr().out
+    assert result["results"] and result["provenance"]["revision"] and capsys.readouterr().out
+    CHECKS[name](words, result, pd.read_csv(out / "rows.csv", float_precision="round_trip"))
     first = {file.name: file.read_bytes() for file in out.iterdir()}
     monkeypatch.setattr(model_room, "load_ICL_model", None)  # the second time, no model is loaded
     main(argv)
@@ -107,8 +103,8 @@ def check_scores(words, result, rows):
     scores = SequenceStudy("embedded", sequences=2).scores()
     assert result["results"]["scores"]["bansal"]["value"] == scores.intervals("bansal").value.tolist()
     assert result["results"]["best"]["0.01"] == [list(head) for head in top(scores.mean(), 1)]
-    assert [float(row["prefix_matching"]) for row in rows] == scores.mean().ravel().tolist()
-    assert [(int(row["layer"]), int(row["head"])) for row in rows] == list(np.ndindex(4, 8))
+    assert rows["prefix_matching"].tolist() == scores.mean().ravel().tolist()
+    assert [*zip(rows["layer"], rows["head"], strict=True)] == list(np.ndindex(4, 8))
 
 
 def chosen_heads(words):
@@ -118,46 +114,40 @@ def chosen_heads(words):
     return chosen if seed is None else layer_matched(chosen, score < 0.3, 1, int(seed))[0]
 
 
-def check_answers(edit):
-    def check(words, result, rows):
-        heads = chosen_heads(words)
-        ((name, of_result),) = result["results"]["heads"].items()
-        assert of_result == [list(head) for head in heads]
-        means = {"reference_prompts": 8, "reference": flag(words, "reference", "task")} if edit is ablation else {}
-        seeds = [int(seed) for seed in flag(words, "seed", "42").split(",")]
-        for task in as_list(flag(words, "task")):
-            of_task = [row for row in rows if row["task"] == task]
-            for title, made in {"whole model": WHOLE, name: edit(heads, words)}.items():
-                right = []
-                for seed in seeds:
-                    study = TaskStudy("embedded", task, int(flag(words, "k", 10)), 4, seed, **means)
-                    answers = study.answers({"one": made})["one"]
-                    lines = [row for row in of_task if row["edit"] == title and row["seed"] == str(seed)]
-                    log_prob = [[float(row[f"log_prob {label}"]) for label in study.classes.labels] for row in lines]
-                    assert log_prob == answers.log_prob.astype(np.float64).tolist()
-                    assert [row["right"] == "True" for row in lines] == answers.right.tolist()
-                    assert [row["gold"] for row in lines] == [study.classes.labels[n] for n in answers.gold]
-                    right.append(answers.right)
-                assert result["results"]["tasks"][task][title]["accuracy"] == list(accuracy(np.stack(right)))
-
-    return check
+def check_answers(words, result, rows, edit, **means):
+    heads = chosen_heads(words)
+    ((name, edited),) = result["results"]["heads"].items()
+    assert edited == [list(head) for head in heads]
+    seeds = [int(seed) for seed in flag(words, "seed", "42").split(",")]
+    for task, (title, made) in product(as_list(flag(words, "task")), {"whole model": WHOLE, name: edit(heads)}.items()):
+        right = []
+        for seed in seeds:
+            study = TaskStudy("embedded", task, int(flag(words, "k", 10)), 4, seed, **means)
+            answers, labels = study.answers({"one": made})["one"], study.classes.labels
+            lines = rows[(rows["task"] == task) & (rows["edit"] == title) & (rows["seed"] == seed)]
+            columns = [f"log_prob {label}" for label in labels]
+            np.testing.assert_array_equal(lines[columns], answers.log_prob.astype(np.float64))
+            assert lines["right"].tolist() == answers.right.tolist()
+            assert lines["gold"].tolist() == [labels[place] for place in answers.gold]
+            right.append(answers.right)
+        assert result["results"]["tasks"][task][title]["accuracy"] == list(accuracy(np.stack(right)))
 
 
-def ablation(heads, words):
-    return Edit.ablate(heads, flag(words, "mode"))
+def check_ablate(words, result, rows):
+    means: dict[str, Any] = {"reference_prompts": 8, "reference": flag(words, "reference", "task")}
+    check_answers(words, result, rows, lambda heads: Edit.ablate(heads, flag(words, "mode")), **means)
 
 
-def knockout(heads, words):
-    return Edit.knock_out(heads)
+def check_knockout(words, result, rows):
+    check_answers(words, result, rows, Edit.knock_out)
 
 
 def check_forerunner(words, result, rows):
     study = Study("forerunner_heads", prompts=4, untrained_control=False)
     values = plain(study.values_of("counts", "paper_layers"))
-    for series, of_map in values["counts"].items():
-        assert [int(row["count"]) for row in rows if row["series"] == series] == np.ravel(of_map).tolist()
-    for name, numbers in result["results"].items():
-        assert numbers == values.get(name, numbers)
+    for series, counts in values["counts"].items():
+        assert rows.loc[rows["series"] == series, "count"].tolist() == np.ravel(counts).tolist()
+    assert result["results"] == {name: values.get(name, numbers) for name, numbers in result["results"].items()}
     assert result["results"]["mean_head_count"]["correct"].keys() >= {"mean", "low", "high"}
 
 
@@ -172,7 +162,7 @@ def check_ioi(words, result, rows):
         "direct": population["direct"], "example permuted": example["permuted"], "example patched": example["patched"],
         "example norm": example["example"]["norms"],
     }.items():  # fmt: skip
-        assert [float(row[column]) for row in rows] == values.astype(np.float64).ravel().tolist()
+        assert rows[column].tolist() == values.astype(np.float64).ravel().tolist()
     assert result["results"]["example"]["scores"] == example["scores"].tolist()
     assert result["results"]["population"]["intact"] == list(population["intact"])
 
@@ -181,7 +171,7 @@ def check_edges(words, result, rows):
     (config,) = configs.load(Path("CONFIG.json"))
     study = Study("edge_ablation", config.model, untrained_control=False)
     assert result["request"] == {**result["request"], **json.loads(json.dumps(config.plain(study)))}
-    assert {row["ablation"] for row in rows} == {"FULL"}
+    assert {*rows["ablation"]} == {"FULL"}
 
 
 def check_evaluate(words, means):
@@ -194,8 +184,8 @@ def check_evaluate(words, means):
 
 CHECKS = {
     "scores": check_scores,
-    "ablate": check_answers(ablation),
-    "knockout": check_answers(knockout),
+    "ablate": check_ablate,
+    "knockout": check_knockout,
     "forerunner": check_forerunner,
     "ioi": check_ioi,
     "edges": check_edges,

@@ -21,22 +21,13 @@ ROOMS = (
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
-    "util.paths", "util.stats", "util.models.table",
-    "util.show", "util.show.files",
-    "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
-    "util.roles.rules", "util.scores.units", "util.scores.pruning",
-    *(f"util.figures.{stem}.{file}" for stem in FIGURES
-      for file in ("measures", "plots", "claims", "results", "conclusions", "numbers", "show")),
+    "util.paths", "util.stats", "util.models.table", "util.show",
+    "util.scores.graph", "util.scores.evaluation", "util.scores.units", "util.scores.pruning",
+    "util.roles.attention_scores", "util.roles.rules", "util.figures.edge_ablation.settings",
+    *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("claims", "numbers", "pictures", "show")),
     *(f"util.card.{file}" for file in ("topics", "page", "atlas")),
-    "util.figures.edge_ablation.settings",
-    "util.figures.ioi_patching.pictures",
 )  # fmt: skip
-INTERNALS = (
-    "transformers.integrations",
-    "transformers.masking_utils",
-    "transformers.models",
-    "transformers.modeling_utils",
-)
+INTERNALS = tuple(f"transformers.{part}" for part in ("integrations", "masking_utils", "models", "modeling_utils"))
 
 
 def name_of(file):
@@ -55,15 +46,13 @@ def imports(file):
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            package = ["util", *file.relative_to(ROOT / "util").parts][: -node.level] if node.level else []
-            module = ".".join([*package, *([node.module] if node.module else [])])
-            imported |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return frozenset(imported)
 
 
 def files_imported(name):
     """The files of util that a file imports, without packages that it only passes through."""
-    found = {imported for imported in imports(NAMES[name]) if imported in NAMES} - {name}
+    found = imports(NAMES[name]) & {*NAMES} - {name}
     return {one for one in found if NAMES[one].name != "__init__.py" or not any(o.startswith(f"{one}.") for o in found)}
 
 
@@ -96,12 +85,11 @@ def test_no_file_imports_itself_through_others():
         pytest.fail(" -> ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("util.figures.")])
-def test_figures_do_not_know_each_other(name):
-    stem = name.split(".")[2]
-    others = {i for i in files_imported(name) if i.startswith("util.figures.") and i.split(".")[2] in FIGURES}
-    others = {imported for imported in others if imported.split(".")[2] != stem}
-    assert not others, f"{name} knows {sorted(others)}; what two figures need belongs in a shared room"
+@pytest.mark.parametrize("stem", FIGURES)
+def test_figures_do_not_know_each_other(stem):
+    own, others = f"util.figures.{stem}", [f"util.figures.{other}" for other in FIGURES if other != stem]
+    known = {imported for name in NAMES if within(name, [own]) for imported in files_imported(name)}
+    assert not [one for one in known if within(one, others)], "what two figures need belongs in a shared room"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if within(name, NO_MODEL)])
@@ -131,45 +119,24 @@ def test_models_and_data_come_in_through_one_door(name):
 
 # ------------------------------------------------------------------------------------------------ docstrings
 
-# What every result has, said once in CONTRIBUTING.md.
-RESULT_METHODS = {"of", "table", "figure", "values", "lines", "check_lines", "title"}
-ARRAYS = ("NDArray", "Tensor", "ndarray", "Floats", "Bools", "Cells", "ArrayLike")
-
 
 def definitions(tree):
-    """Public functions, classes and methods of a file: (name, node, the class that a method is of)."""
+    """Public functions, classes and methods of a file, each with the class that a method is of."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield node.name, node, None
-            if isinstance(node, ast.ClassDef):
-                for method in node.body:
-                    if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
-                        yield f"{node.name}.{method.name}", method, node
+            yield node, None
+            methods = [] if isinstance(node, ast.FunctionDef) else node.body
+            yield from ((one, node) for one in methods if isinstance(one, ast.FunctionDef) and one.name[0] != "_")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_public_names_say_what_they_are(name):
-    """What they give, the shapes of arrays, and which errors they raise. What a subclass overrides is said above it."""
-    lacking = []
-    for place, node, of in definitions(ast.parse(NAMES[name].read_text(encoding="utf-8"))):
-        said, about = ast.get_docstring(node) or "", (ast.get_docstring(of) or "") if of else ""
-        if not said:
-            of_part = isinstance(node, ast.FunctionDef) and [part.arg for part in node.args.args] == ["values"]
-            if not (
-                of_part or (of and (of.bases or node.name in RESULT_METHODS))
-            ):  # `Part` says what such functions are
-                lacking.append(f"{place} has no docstring")
-            continue
-        if isinstance(node, ast.ClassDef):
-            continue
-        hints = [part.annotation for part in (*node.args.args, *node.args.kwonlyargs)] + [node.returns]
-        hints = [ast.unparse(hint) for hint in hints if hint is not None]
-        if any(array in hint for hint in hints for array in ARRAYS) and "[" not in said + about:
-            lacking.append(f"{place} says no shapes")
-        raised = [
-            n.exc.func if isinstance(n.exc, ast.Call) else n.exc for n in ast.walk(node) if isinstance(n, ast.Raise)
-        ]
-        for error in {ast.unparse(part) for part in raised if part is not None}:
-            if error[0].isupper() and error != "NotImplementedError" and error not in said + about:
-                lacking.append(f"{place} does not say that it raises {error}")
-    assert not lacking, f"{name}: {lacking}"
+    """And which errors they raise. What a subclass overrides is said above it; `Part` says what is made of `values`."""
+    for node, of in definitions(ast.parse(NAMES[name].read_text(encoding="utf-8"))):
+        doc, is_class = ast.get_docstring(node), isinstance(node, ast.ClassDef)
+        known = of and of.bases or not is_class and ast.unparse(node.args).partition(":")[0] == "values"
+        assert doc or known, f"{node.name} has no docstring"
+        raised = [one.exc for one in ast.walk(node) if isinstance(one, ast.Raise) and isinstance(one.exc, ast.Call)]
+        errors = [error for error in (ast.unparse(call.func) for call in raised) if error[0].isupper()]
+        unsaid = [error for error in errors if doc and error not in doc]
+        assert is_class or not unsaid, f"{node.name} does not say that it raises {unsaid}"

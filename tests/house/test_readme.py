@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from tests.stored import FOLDERS, flat, intervals_in, rounded, values
+from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
 from util.figures.ioi_patching.show import conclude, few_edges, kept_alone, telling_sizes
-from util.show.claims import claims_table
-from util.show.words import written
+from util.show.claims import judged, made_of
+from util.show.part import written
 
 README, NOTEBOOKS, BENCHMARKS = (
     (paths.root() / folder / "README.md").read_text(encoding="utf-8") for folder in ("", "notebooks", "data/benchmarks")
@@ -67,54 +67,64 @@ def test_every_interval_of_the_findings_is_stored(row, stem, model):
     assert said and said <= rounded(values(stem, model))
 
 
-def test_the_counts_of_the_findings_are_stored():
-    for model, column in COLUMNS.items():
-        _, forerunner, induction, _, edges, atlas = (row[column] for row in ROWS)
-        heads = flat(values("forerunner_heads", model)["counts"]["correct"])
-        stored = values("forerunner_heads", model)
-        assert "{} [{}, {}]".format(*stored["frequent_heads"]["correct"]) + f" of {len(heads)} heads are" in forerunner
-        confirmed = stored["specificity"]["judged"]["confirmed"]
-        assert f"{confirmed} of them are forerunner heads" in forerunner or f", {confirmed} of them" in forerunner
-        asked = values("induction_scores", model)["queries"]["wordseq1"]
-        assert f"({asked} queries)" in induction
-        assert edges.startswith(f"{len(values('edge_ablation', model)['search']['kept'])} of 31 ")
-        found = values("role_atlas", model)
-        assert atlas.startswith(f"{found['heads']} of {len(heads)}")
-    ablation = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
-    controls = [accuracy[0] for name, accuracy in ablation.items() if "-matched" in name]
-    low = sum(accuracy <= ablation["top 3 ablated"][0] for accuracy in controls)
-    assert low == 1 and f"one of {len(controls)} control sets is as low" in ROWS[2][2]
-    contrast = values("induction_scores", "smollm2")["function vectors"]["contrast"]["word pairs"]
-    assert contrast[1] > 0 and "Function-vector heads matter more for word pairs" in ROWS[2][2]
-    forerunners = values("role_atlas", "smollm2")["roles"]["forerunner"]
-    assert not forerunners["heads"]
+@pytest.mark.parametrize(("model", "column"), COLUMNS.items())
+def test_the_counts_of_the_findings_are_stored(model, column):
+    _, forerunner, induction, _, edges, atlas = (row[column] for row in ROWS)
+    stored = {stem: values(stem, model) for stem in FIGURES}
+    heads = np.size(stored["forerunner_heads"]["counts"]["correct"])
+    frequent = "{} [{}, {}]".format(*stored["forerunner_heads"]["frequent_heads"]["correct"])
+    confirmed = stored["forerunner_heads"]["specificity"]["judged"]["confirmed"]
+    assert f"{frequent} of {heads} heads are" in forerunner and f"{confirmed} of them" in forerunner
+    assert f"({stored['induction_scores']['queries']['wordseq1']} queries)" in induction
+    assert edges.startswith(f"{len(stored['edge_ablation']['search']['kept'])} of 31 ")
+    assert atlas.startswith(f"{stored['role_atlas']['heads']} of {heads}")
+
+
+def test_what_the_findings_say_of_smollm2_is_stored():
+    accuracy = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
+    controls = [row[0] for name, row in accuracy.items() if "-matched" in name]
+    assert sum(control <= accuracy["top 3 ablated"][0] for control in controls) == 1
+    assert f"one of {len(controls)} control sets is as low" in ROWS[2][2]
+    assert not values("role_atlas", "smollm2")["roles"]["forerunner"]["heads"]
     trec = [check["done"] for check in values("forerunner_heads", "smollm2")["task"] if check["name"] == "trec"]
     assert trec == [False, False] and "tested on TREC, which this model does not do" in ROWS[5][2]
 
 
-def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
-    """The head that carries most, why it has no role, the curve of heads with its dip, and the few edges."""
-    for model, column in COLUMNS.items():
-        row, stored, atlas = ROWS[3][column], values("ioi_patching", model), values("role_atlas", model)["roles"]
-        head = row.split()[0]
-        assert f"The strongest, on the other half of the pairs: {head} " in " ".join(conclude(stored))
-        assert len(atlas) == 9 and not any(head in role["heads"] for role in atlas.values())
-        layer, number = map(int, head[1:].split("H"))
-        direct, whole = stored["population"]["direct"], stored["population"]["noised"]["value"]
-        assert direct[layer][number] > whole[layer][number] / 2 and "most of its effect is direct" in row
-        assert f"4 of {np.size(direct)} heads keep {written(stored['circuit']['faithfulness']['4'])}" in row
-    assert values("ioi_patching", "embedded")["circuit"]["surplus"]["4"][1] > 0  # "others work against the answer"
+@pytest.mark.parametrize(("model", "column"), COLUMNS.items())
+def test_the_row_of_indirect_objects_says_what_the_conclusions_say(model, column):
+    """The head that carries most, why it has no role, and the curve of heads."""
+    row, stored, atlas = ROWS[3][column], values("ioi_patching", model), values("role_atlas", model)["roles"]
+    head = row.split()[0]
+    assert f"The strongest, on the other half of the pairs: {head} " in " ".join(conclude(stored))
+    assert len(atlas) == 9 and not any(head in role["heads"] for role in atlas.values())
+    layer, number = map(int, head[1:].split("H"))
+    direct, whole = stored["population"]["direct"], stored["population"]["noised"]["value"]
+    assert direct[layer][number] > whole[layer][number] / 2 and "most of its effect is direct" in row
+    assert f"4 of {np.size(direct)} heads keep {written(stored['circuit']['faithfulness']['4'])}" in row
+
+
+def test_the_row_of_indirect_objects_has_the_dip_of_one_model_and_what_the_head_of_the_other_reads():
+    smollm2, embedded = (values("ioi_patching", model) for model in ("smollm2", "embedded"))
+    kept, row = kept_alone(smollm2), ROWS[3][COLUMNS["smollm2"]]
+    assert telling_sizes(kept, 270) == [4, 32, 128]
+    assert f"32 keep {kept[32].value:.2f} and 128 keep {kept[128].value:.2f}" in row
+    assert few_edges(smollm2["component graph"]).replace(" inputs", "").partition(" of the effect")[0] in row
+    assert embedded["circuit"]["surplus"]["4"][1] > 0  # "others work against the answer"
     reads = values("role_atlas", "embedded")["roles"]["inhibition"]["not confirmed"]["L2H5"]["score"][0]
     assert f"to the repeated name ({reads:.2f})" in ROWS[3][COLUMNS["embedded"]]
-    stored, row = values("ioi_patching", "smollm2"), ROWS[3][COLUMNS["smollm2"]]
-    kept = kept_alone(stored)
-    assert (
-        telling_sizes(kept, 270) == [4, 32, 128]
-        and f"32 keep {kept[32].value:.2f} and 128 keep {kept[128].value:.2f}" in row
-    )
-    edges = few_edges(stored["component graph"])
-    assert edges.replace(" inputs", "").partition(" of the effect")[0] in row
 
 
-def test_the_claims_of_readme_are_the_stored_verdicts():
-    assert claims_table() in NOTEBOOKS, "put what util.show.claims.claims_table() gives into notebooks/README.md"
+PAPERS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalova et al. 2025"}
+
+
+@pytest.mark.parametrize("stem", PAPERS)
+def test_the_claims_of_the_notebooks_page_are_the_stored_verdicts(stem):
+    """By the paper's own numbers, and of SmolLM2; the embedded model, which was trained to show them, has no column."""
+    positive = values(stem, "embedded")
+    judged_here = {claim.number: claim for claim in judged(values(stem, "smollm2")).claims}
+    for claim in judged(positive).claims:
+        own, here = positive["claims"]["published"].get(str(claim.number)), judged_here.get(claim.number)
+        paper = f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
+        found = f"{here.verdict}{made_of(here)}" if here else "not yet judged by these rules"
+        line = f"| {PAPERS[stem]} | {claim.number}. {claim.text} | {paper} | {found} |"
+        assert line in NOTEBOOKS, f"put this line into notebooks/README.md: {line}"

@@ -29,13 +29,10 @@ def code_cells(file):
     return [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
 
 
-def nodes_of(cell):
-    """The syntax of a code cell, but for IPython's own commands."""
-    source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
-    return list(ast.walk(ast.parse(source)))
+by_notebook = pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 
 
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+@by_notebook
 def test_a_notebook_is_thin_executed_and_comparable(file):
     cells = code_cells(file)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run `make notebooks`"
@@ -43,33 +40,25 @@ def test_a_notebook_is_thin_executed_and_comparable(file):
     assert sum("parameters" in cell.metadata.get("tags", []) for cell in cells) == 1
     checks = [cell for cell in cells if "NBVAL_CHECK_OUTPUT" in cell.source]
     assert checks and all(cell.outputs and cell.outputs[0].output_type == "stream" for cell in checks)
-    for cell in cells:
-        assert not [n for n in nodes_of(cell) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-        assert all(output.get("name") != "stderr" for output in cell.outputs), "a warning or a progress bar was stored"
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert all(output.get("name") != "stderr" for output in outputs), "a warning or a progress bar was stored"
     assert not re.search(r"hf_[A-Za-z]{8}|findfont", file.read_text())
     assert f"notebooks/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
 
 
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_cells_can_run_again(file):
-    """What a loop leaves behind is not the name of a result: a cell run twice would take one for the other."""
-    looped, assigned = [], []
-    for cell in code_cells(file):
-        nodes = nodes_of(cell)
-        looped.append(set().union(*(names(node.target) for node in nodes if isinstance(node, ast.For))))
-        assigned.append(set().union(*(names(t) for n in nodes if isinstance(n, ast.Assign) for t in n.targets)))
-    for place, loop in enumerate(looped):
-        assert sorted(loop & set().union(*assigned[:place], *assigned[place + 1 :])) == []
+def names(targets):
+    nodes = [node for target in targets for node in ast.walk(target)]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
-def names(target):
-    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-
-
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+@by_notebook
 def test_a_notebook_reads_like_a_paper(file):
-    """A cell is one idea: a dozen lines at most, but for parameters; nothing is decided there; texts are short."""
+    """A cell is one idea: a dozen lines at most, but for parameters; nothing is decided there; texts are short.
+
+    And cells can run again: a name has one meaning, and what a loop leaves behind is not the name of a result.
+    """
     bound: dict[str, int] = {}
+    looped = set()
     for number, cell in enumerate(nbformat.read(file, as_version=4).cells):
         if cell.cell_type == "markdown":
             assert len(cell.source.split()) <= 120, f"cell {number} has {len(cell.source.split())} words"
@@ -78,47 +67,35 @@ def test_a_notebook_reads_like_a_paper(file):
         assert checked == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), "check cells are folded"
         if "parameters" in cell.metadata.get("tags", []):
             continue
-        lines = cell.source.splitlines()
+        lines = [line for line in cell.source.splitlines() if not line.startswith("%")]  # IPython's own commands
         assert len(lines) <= 12, f"cell {number} has {len(lines)} lines"
-        nodes = nodes_of(cell)
-        assert not [node for node in nodes if isinstance(node, ast.If | ast.While | ast.Try)], f"cell {number} decides"
-        assigned = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
-        for name in set().union(*map(names, assigned)):
+        nodes = list(ast.walk(ast.parse("\n".join(lines))))
+        wrong = ast.If | ast.While | ast.Try | ast.FunctionDef | ast.ClassDef
+        assert not [node for node in nodes if isinstance(node, wrong)], f"cell {number} decides"
+        for name in names(target for node in nodes if isinstance(node, ast.Assign) for target in node.targets):
             assert bound.setdefault(name, number) == number, f"{name} is bound in cells {bound[name]} and {number}"
+        looped |= names(node.target for node in nodes if isinstance(node, ast.For))
+    assert not looped & {*bound}
 
 
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_pictures_in_a_notebook_are_sharp(file):
-    """Twice as many pixels as they take of a page, so that small type is read on any screen."""
-    outputs = [output for cell in code_cells(file) for output in cell.outputs]
-    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+@by_notebook
+def test_pictures_in_a_notebook_are_sharp_and_those_of_the_figures_folder(file):
+    """Whole, with their titles, of the same run, and with twice as many pixels as they take of a page.
+
+    HTML is for tables: GitHub shows other pages as bare words.
+    """
+    outputs = [(cell.source, output) for cell in code_cells(file) for output in cell.outputs if "data" in output]
+    assert all("<table" in output.data.get("text/html", "<table") for _, output in outputs)
+    pictures = [(source, output) for source, output in outputs if "image/png" in output.data]
     assert pictures
-    for output in pictures:
-        pixels = int.from_bytes(base64.b64decode(output.data["image/png"])[16:20])  # of PNG's first chunk: its width
-        assert pixels // 2 == output.metadata["image/png"]["width"]
-
-
-PICTURE = r'^study\.show\("(\w+)"'  # the name of a panel
-
-
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_pictures_in_a_notebook_are_those_of_the_figures_folder(file):
-    """Whole, with their titles, and of the same run. HTML is for tables: GitHub shows other pages as bare words."""
-    for cell in code_cells(file):
-        for output in (output.get("data", {}) for output in cell.outputs):
-            assert "<table" in output.get("text/html", "<table")
-            if "image/png" not in output:
-                continue
-            panel = re.findall(PICTURE, cell.source, flags=re.MULTILINE)[0]
-            files = io.BytesIO(base64.b64decode(output["image/png"])), figure_file(file, panel)
-            shown, stored = (np.array(Image.open(place).convert("RGB"), dtype=int) for place in files)
-            assert shown.shape == stored.shape, f"{panel}: run `make figures`, then `make notebooks`"
-            assert (np.abs(shown - stored).max(axis=2) > VISIBLE).sum() < 200, f"{panel} shows something else"
-
-
-def figure_file(notebook, panel):
-    """The picture of a notebook's panel on the embedded model."""
-    return ROOT / "figures" / f"{notebook.stem.partition('_')[2]}_{panel}.png"
+    for source, output in pictures:
+        panel = re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE)[0]
+        picture = io.BytesIO(base64.b64decode(output.data["image/png"]))
+        stored = ROOT / "figures" / f"{file.stem.partition('_')[2]}_{panel}.png"
+        one, other = (np.array(Image.open(place).convert("RGB"), dtype=int) for place in (picture, stored))
+        assert one.shape == other.shape, f"{panel}: run `make figures`, then `make notebooks`"
+        assert (np.abs(one - other).max(axis=2) > VISIBLE).sum() < 200, f"{panel} shows something else"
+        assert one.shape[1] // 2 == output.metadata["image/png"]["width"]
 
 
 def entries(stored):
@@ -152,28 +129,12 @@ RUNS = [
         ["untrained twin, L"], {"patterns"},
     ),
     (
-        "00_toy_induction_head", GEMMA2,
-        {"length": 10, "copies": 3, "sequences": 4, "untrained_control": False}, [], {"patterns"},
-    ),
-    (
         "01_forerunner_heads", FEW_POSITIONS,
         {
             "dataset": 4, "k": 2, "prompts": 8, "grid_datasets": "['trec', 'agnews']",
             "grid_prompts": 8, "causal_datasets": ["agnews", "trec"], "ablated": 4, "untrained_control": False,
         },
         ["heads exceed the threshold", "agnews, k = 16: left out, "],
-        {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
-    ),
-    (
-        "01_forerunner_heads", GEMMA2,
-        {
-            "dataset": 4, "k": 1, "prompts": 8, "grid_datasets": "['sst5', 4]",  "grid_prompts": 8,
-            "causal_datasets": ["trec"], "causal_k": [1], "ablated": 8, "quantized": True,
-        },
-        [
-            "labels only -> forerunner head; any token -> previous-token head; never -> neither",
-            "trec, k = 1: task not done",
-        ],
         {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
     ),
     (
@@ -184,14 +145,6 @@ RUNS = [
         },
         ["of 12 heads ha", "Planted induction heads found exactly: True"],
         {"scores", "companions", "pattern", "mechanism", "ablation", "function_vectors"},  # no task is done for shots
-    ),
-    (
-        "02_induction_scores", FEW_POSITIONS,
-        {
-            "sequences": 2, "tasks": ["wordseq1"], "k": 2, "prompts": 6, "text_tasks": ["sst2"],
-            "untrained_control": False,
-        },
-        ["left out, 465 tokens, 256 positions"], {"scores"},
     ),
     (
         "03_ioi_patching", {"kind": "opt", "num_hidden_layers": 5},
@@ -247,14 +200,12 @@ def test_a_notebook_runs_whole_on_another_model_and_few_prompts(
     assert ("untrained twin, L" in "".join(texts)) <= parameters.get("untrained_control", True)
 
 
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+@by_notebook
 def test_a_notebook_ends_with_what_it_shows(file):
     """Made of stored values, for both models; no number is typed there."""
     cells = nbformat.read(file, as_version=4).cells
-    [place] = [n for n, cell in enumerate(cells) if cell.source.startswith("## What this shows")]
+    [place] = [number for number, cell in enumerate(cells) if cell.source.startswith("## What this shows")]
     assert not re.search(r"\d\.\d", cells[place].source)
-    [output] = [output for output in cells[place + 1].outputs if "text/markdown" in output.get("data", {})]
-    shown = output.data["text/markdown"]
+    [shown] = [o.data["text/markdown"] for o in cells[place + 1].outputs if "text/markdown" in o.get("data", {})]
     assert "**embedded**\n" in shown and "\n**SmolLM2-135M-Instruct" in shown and shown.count("\n- ") > 5
-    stem = file.stem.partition("_")[2]
-    assert shown == str(conclusions(stem, "embedded"))
+    assert shown == str(conclusions(file.stem.partition("_")[2], "embedded"))

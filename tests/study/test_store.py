@@ -50,15 +50,12 @@ def test_what_goes_in_comes_out_and_opens_without_the_suite(tmp_path):
 
 def test_no_changed_byte_is_read():
     payload = encode(RECORD)
-    rng = np.random.default_rng(0)
-    for place in [*range(40), *rng.integers(0, len(payload), 400)]:
+    for place in range(0, len(payload), 3):
         changed = bytearray(payload)
-        changed[place] ^= 1 << int(rng.integers(8))
-        with pytest.raises(Damaged):
-            decode(bytes(changed))
-    for end in range(0, len(payload), 97):
-        with pytest.raises(Damaged):
-            decode(payload[:end])
+        changed[place] ^= 1 << place % 8
+        for damaged in (changed, payload[:place]):
+            with pytest.raises(Damaged):
+                decode(bytes(damaged))
 
 
 @pytest.mark.parametrize("value", [object(), np.array(["a"]), {1, 2}, np.array([1 + 2j])])
@@ -93,13 +90,6 @@ def test_a_damaged_record_is_renamed_once_and_measured_again(content, tmp_path, 
     file.write_bytes(content)
     assert kept_record(tmp_path) is RECORD and "is damaged" in capsys.readouterr().err
     assert file.with_suffix(".damaged").read_bytes() == content and read(REQUEST, tmp_path, {}) is not None
-
-
-def test_a_record_is_measured_once_and_again_with_redo(tmp_path):
-    measured = []
-    for redo, times in ((False, 1), (False, 1), (True, 2)):
-        kept_record(tmp_path / "deep", lambda: measured.append(1) or RECORD, redo)
-        assert len(measured) == times
 
 
 def test_of_two_at_once_one_measures_and_the_other_waits_and_reads(tmp_path, capsys):

@@ -72,7 +72,6 @@ WRONG = [
     ({"seeds": [1, 1]}, "seeds = [1, 1]: give one or more, none of them twice"),
     ({"seed": [1]}, "no argument 'seed'; it has models, notebooks"),
     *(({"text": text}, "; write it like workflow/grid.yaml") for text in ("3", "[", "{3: 4}", "{" * 3000)),
-    ({"text": "models: {a: , a: }"}, "'a' is there twice; rename or delete one of them"),
 ]
 
 

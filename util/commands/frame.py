@@ -18,81 +18,29 @@ from cyclopts.config import Dict
 from rich.console import Console
 
 PROGRAM = "python -m util"
-ENDS = "ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong"
-# By module, what each command does, and arguments to begin with.
-COMMANDS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+HELP = f"""{PROGRAM} COMMAND --help has all flags; util/commands/README.md has examples.
+
+A command ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong."""
+COMMANDS = {  # by module, what each command does
     "stored": {
-        "card": (
-            "which circuits of in-context learning a model has, on one page",
-            ("smollm2", "smollm2 --size small --out card", "gpt2-large --seed 1", "embedded --untrained 0"),
-        ),
-        "atlas": (
-            "cards side by side: how many heads of each role, how deep, and which serve IOI too",
-            ("data/cards data/cards/smollm2", "cards/gpt2 cards/pythia-160m --out atlas"),
-        ),
-        "claims": (
-            "verdicts on the papers' claims (hours; goes on where it stopped)",
-            ("embedded --prompts 100", "smollm2"),
-        ),
-        "draw": (
-            "stored figures again, from their values alone",
-            ("smollm2", "embedded --figure toy_induction_head --width 3.3 --out pictures"),
-        ),
-        "replication": (
-            "two runs' values: what held and what moved",
-            ("data/values experiment_material/replications/embedded-1/data/values",),
-        ),
+        "card": "which circuits of in-context learning a model has, on one page",
+        "atlas": "cards side by side: how many heads of each role, how deep, and which serve IOI too",
+        "claims": "verdicts on the papers' claims (hours; goes on where it stopped)",
+        "draw": "stored figures again, from their values alone",
+        "replication": "two runs' values: what held and what moved",
     },
     "measures": {
-        "scores": (
-            "prefix-matching scores of all heads, and their companions, on repeated random tokens",
-            (
-                "smollm2",
-                "smollm2 --sequences 20 --seed 100 --out scores",
-                "meta-llama/Meta-Llama-3-8B --revision main --dtype bfloat16",
-            ),
-        ),
-        "forerunner": (
-            "on how many prompts each head reads the token before a label (forerunner token heads)",
-            ("smollm2 --dataset trec --k 4 --prompts 64", "smollm2 --dataset 2 --threshold 5 --untrained"),
-        ),
-        "ioi": (
-            "what each head carries in indirect object identification, by patching it",
-            ("smollm2 --prompts 32", "gpt2-large --corruption abc --prompts 128 --seed 1 --out ioi"),
-        ),
-        "edges": ("edge ablation between token types, from JSON", ("--examples", "CONFIG.json")),
+        "scores": "prefix-matching scores of all heads, and their companions, on repeated random tokens",
+        "forerunner": "on how many prompts each head reads the token before a label (forerunner token heads)",
+        "ioi": "what each head carries in indirect object identification, by patching it",
+        "edges": "edge ablation between token types, from JSON",
     },
     "edits": {
-        "means": (
-            "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
-            ("smollm2", "smollm2 --mode input_mean --reference mnli --reference-prompts 500"),
-        ),
-        "ablate": (
-            "classification tasks with some heads replaced by their mean, beside the whole model and random heads",
-            (
-                "smollm2 --task wordseq1 --top 0.01 --controls 10",
-                "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,L5H1 --mode zero",
-                "smollm2 --top 0.01 --random 42",
-                "smollm2 --mode input_mean --reference mnli",
-            ),
-        ),
-        "knockout": (
-            "classification tasks with the induction pattern forbidden to some heads",
-            (
-                "smollm2 --task wordseq1 --top 0.01 --controls 3",
-                "smollm2 --heads heads.json --pattern previous-part --out knocked-out",
-            ),
-        ),
+        "means": "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
+        "ablate": "classification tasks with heads replaced by their mean, beside the whole model and random heads",
+        "knockout": "classification tasks with the induction pattern forbidden to some heads",
     },
-    "evaluate": {
-        "evaluate": (
-            "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
-            (
-                "--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",
-                "--heads L17H4 --pattern induction -- --tasks icl_sst2 --model_args pretrained=smollm2 --limit 8",
-            ),
-        ),
-    },
+    "evaluate": {"evaluate": "lm-evaluation-harness on a model with heads ablated or their pattern knocked out"},
 }
 
 
@@ -102,7 +50,7 @@ def _shown(value: Any) -> Any:
 
 app = App(
     name=PROGRAM,
-    help=f"{PROGRAM} COMMAND --help has all flags and examples.\n\nA command {ENDS}.",
+    help=HELP,
     help_format="plaintext",
     help_formatter="plain",
     version_flags=(),
@@ -111,11 +59,8 @@ app = App(
     result_action="return_value",
 )
 for module, commands in COMMANDS.items():
-    for command, (purpose, examples) in commands.items():
-        lines = "\n".join(f"  {PROGRAM} {command} {example}" for example in examples)
-        app.command(
-            f"util.commands.{module}:{command}", help=purpose, help_epilogue=f"examples:\n{lines}", name=command
-        )
+    for command, purpose in commands.items():
+        app.command(f"util.commands.{module}:{command}", help=purpose, name=command)
 app.meta.end_of_options_delimiter = ""  # what follows `--` is the command's
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False  # `main` says something
 

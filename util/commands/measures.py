@@ -11,7 +11,7 @@ import pandas as pd
 
 from util.commands.arguments import AtLeastTwo, ModelFlags, Words
 from util.commands.results import Out, by_head
-from util.figures.forerunner_heads.numbers import THRESHOLD, counts, layers
+from util.figures.forerunner_heads.numbers import THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
 from util.prompts.ioi import Corruption
@@ -82,9 +82,8 @@ def forerunner(
         dataset=dataset, k=k, prompts=prompts, seed=seed, threshold=threshold, untrained_control=untrained,
     )  # fmt: skip
     result = out.checked("forerunner", study, studies=[study.request])
-    arrays, rows = study.arrays("counts"), []
-    values = counts(arrays, study.settings) | layers(arrays, study.settings)
-    for series, reading in arrays.items():
+    values, rows = study.numbers("counts") | study.numbers("paper_layers"), []
+    for series, reading in study.arrays("counts").items():
         magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64)
         lines = by_head({"count": values["counts"][series], "magnitude": magnitude})
         rows.append(lines.assign(series=series, prompts=values["prompts"][series]))

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from util.roles.rules import Role
-from util.show.part import stored
-from util.show.words import listed, say, written
+from util.show.part import listed, say, stored, written
 from util.stats.heads import Head
 
 MODEL = ("model", "revision", "dtype", "quantized", "untrained_seed")  # what of a request says which model it is

@@ -22,8 +22,7 @@ from util.show.style import STYLE, WIDTH
 
 Panel = Callable[[Axes], object]
 Floats = NDArray[np.floating]
-SETTING_ID = "setting"  # names the text below the finding, so that it is found in a figure
-FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
+HEADLINE = (8.5, 7.0)  # points: letters of its two parts, the title and the setting
 MARGIN = 4  # points between a headline and the edge
 ON_PIXELS = 1.03  # times as wide as its outlines is a text whose letters are set on whole pixels
 LEGEND, LINE = 0.25, 0.14  # inches below the panels: of a legend of up to two lines, and of each further one
@@ -58,8 +57,13 @@ def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> 
     rows = _rows(grid, columns)
     size = grid.height(width / columns) if callable(grid.height) else grid.height
     heights = [max(size[number] for number in {*row} - {-1}) if isinstance(size, Sequence) else size for row in rows]
+    headline = [
+        broken(text, points, 72 * width - 2 * MARGIN)
+        for text, points in zip((title or "", subtitle), HEADLINE, strict=True)
+    ]
     with mpl.rc_context(STYLE):
-        figure = new_figure(width, headline_height(title, subtitle, width) + sum(heights))
+        figure = Figure(figsize=(width, headline_height(headline) + sum(heights)), layout="constrained")
+        figure.patch.set_in_layout(True)  # saved whole by whoever crops to what is in the layout, as Jupyter does
         shared = {"sharex": "x" in grid.share, "sharey": "y" in grid.share}
         by_number = figure.subplot_mosaic(rows, height_ratios=heights, empty_sentinel=-1, **shared)  # type: ignore
         axes = [by_number[number] for number in range(len(grid.panels))]
@@ -73,10 +77,9 @@ def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> 
         labelled = {
             label: handle for ax in figure.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
         }
-        lines = legend_below(figure, [*labelled.values(), *grid.legend])
-        if lines:
+        if lines := legend_below(figure, [*labelled.values(), *grid.legend]):
             figure.set_figheight(figure.get_figheight() + LEGEND + LINE * max(0, lines - 2))
-        headline(figure, title, subtitle)
+        write_headline(figure, headline)
         place_names(figure, axes)
     return figure
 
@@ -96,15 +99,14 @@ def _rows(grid: Grid, columns: int) -> list[list[int]]:
 
 def _hide_inner_labels(share: str, rows: Sequence[Sequence[int]], axes: Sequence[Axes]) -> None:
     """Of axes that are shared, only the panels at the left and those with none below keep their labels."""
-    if "x" in share:
-        for upper, lower in zip(rows, rows[1:], strict=False):
-            for number in (above for above, below in zip(upper, lower, strict=True) if below != -1):
-                axes[number].tick_params(labelbottom=False)
-                axes[number].set_xlabel("")
-    if "y" in share:
-        for number in (number for row in rows for number in row[1:] if number not in (-1, row[0])):
-            axes[number].tick_params(labelleft=False)
-            axes[number].set_ylabel("")
+    grid = np.array(rows)
+    inner = grid[:, 1:]
+    for number in grid[:-1][grid[1:] != -1] if "x" in share else ():
+        axes[number].tick_params(labelbottom=False)
+        axes[number].set_xlabel("")
+    for number in inner[(inner != -1) & (inner != grid[:, :1])] if "y" in share else ():
+        axes[number].tick_params(labelleft=False)
+        axes[number].set_ylabel("")
 
 
 def room(ax: Axes) -> tuple[float, float]:
@@ -189,39 +191,25 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
 # ------------------------------------------------------------------------------------------------ texts around panels
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure with a constrained layout; width and height are in inches.
-
-    It is saved whole by whoever crops to what is in the layout, as Jupyter does: titles are not.
-    """
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.patch.set_in_layout(True)
-    return figure
+def headline_height(lines: Sequence[str]) -> float:
+    """The inches that the parts of a headline take, each broken into lines."""
+    points = [size * (text.count("\n") + 1) for text, size in zip(lines, HEADLINE, strict=False) if text]
+    return (MARGIN + 1.45 * sum(points)) / 72
 
 
-def headline(figure: Figure, finding: str | None, setting: str) -> None:
+def write_headline(figure: Figure, headline: Sequence[str]) -> None:
     """Write what a figure shows above it, and below that, smaller, the setting: model, data, number of prompts.
 
-    Both are broken into lines that are no wider than the figure. finding: None where the values show none; then the
-    setting stands alone. To be called once, when the figure has its panels.
+    To be called once, when the figure has its panels, which share what is left.
     """
-    width, height = figure.get_size_inches()
+    height = figure.get_figheight()
     centred: dict[str, Any] = {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2, "parse_math": False}
-    if finding:
-        text = broken(finding, FINDING, 72 * width - 2 * MARGIN)
-        figure.suptitle(text, y=1 - MARGIN / 72 / height, fontsize=FINDING, **centred)
-    below = headline_height(finding, "", width)
-    text = broken(setting, SETTING, 72 * width - 2 * MARGIN)
-    figure.text(y=1 - below / height, s=text, fontsize=SETTING, color="0.35", gid=SETTING_ID, **centred)
+    title, setting = headline
+    if title:
+        figure.suptitle(title, y=1 - MARGIN / 72 / height, fontsize=HEADLINE[0], **centred)
+    figure.text(y=1 - headline_height([title]) / height, s=setting, fontsize=HEADLINE[1], color="0.35", **centred)
     engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0, 0, 1, 1 - headline_height(finding, setting, width) / height))  # the panels share what is left
-
-
-def headline_height(finding: str | None, setting: str, width: float) -> float:
-    """The height in inches that a headline takes of a figure of a width in inches."""
-    parts = [(text, size) for text, size in ((finding, FINDING), (setting, SETTING)) if text]
-    lines = [size * (broken(text, size, 72 * width - 2 * MARGIN).count("\n") + 1) for text, size in parts]
-    return (MARGIN + 1.45 * sum(lines)) / 72
+    engine.set(rect=(0, 0, 1, 1 - headline_height(headline) / height))
 
 
 def text_width(text: str, size: float) -> float:
@@ -266,10 +254,3 @@ def columns_of(panels: int, width: float, least: float) -> int:
     """How many of these panels fit side by side into `width` inches, if each needs `least`: as even rows as can be."""
     most = max(1, min(panels, int(width / least)))
     return -(-panels // -(-panels // most))
-
-
-def headline_of(figure: Figure) -> tuple[str, str]:
-    """The finding and the setting that stand above a figure, each in one line; "" for what does not stand there."""
-    below = [text.get_text() for text in figure.texts if text.get_gid() == SETTING_ID]
-    finding, setting = (" ".join(text.split()) for text in (figure.get_suptitle(), " ".join(below)))
-    return finding, setting

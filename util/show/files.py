@@ -16,12 +16,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 from safetensors.numpy import load_file, save_file
 
 from util import paths
-from util.models.table import PACKAGED
-from util.show.draw import headline_of
 from util.stats.undefined import IN_VALUES
 
 if TYPE_CHECKING:
@@ -34,32 +31,14 @@ DECIMALS = 6  # of its numbers
 VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
 
 
-def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
-    """Write <stem>_<panel>.png and .pdf into a model's output folder, see `paths.output`, and return their paths.
-
-    The same figure gives the same bytes. The metadata of both files say what the figure shows: "Title" is its finding;
-    "Description" (of PNG) and "Subject" (of PDF) are its setting and, for a packaged model, in a line of its own, how
-    its weights were changed. What there is not is left out.
-    """
-    more = PACKAGED[model].full_title if model in PACKAGED else ""
-    return write_figure(figure, paths.output("figures", model) / f"{stem}_{panel}", more)
-
-
-def write_figure(figure: Figure, file: Path, more: str = "") -> list[Path]:
-    """Write <file>.png and <file>.pdf as `save_figure` does, and return their paths. more: a line for the metadata."""
+def write_figure(figure: Figure, file: Path) -> list[Path]:
+    """Write <file>.png and <file>.pdf, and return their paths. The same figure gives the same bytes."""
     png, pdf = (file.with_name(f"{file.name}{suffix}") for suffix in (".png", ".pdf"))
-    finding, setting = headline_of(figure)
-    caption = "\n".join(filter(None, [setting, more]))
-    told = {"Title": finding or None, "Subject": caption or None}
     with mpl.rc_context({"savefig.dpi": DPI, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
         figure.savefig(png)
-        figure.savefig(pdf, metadata={"CreationDate": None, "Producer": None, "Creator": None, **told})
-    texts = PngInfo()
-    for name, text in (("Title", finding), ("Description", caption)):
-        if text:
-            texts.add_itxt(name, text)
+        figure.savefig(pdf, metadata=dict.fromkeys(("CreationDate", "Producer", "Creator")))
     with Image.open(png) as drawn:
-        reduced_colours(drawn.convert("RGB")).save(png, pnginfo=texts, dpi=(DPI, DPI), optimize=True)
+        reduced_colours(drawn.convert("RGB")).save(png, dpi=(DPI, DPI), optimize=True)
     return [png, pdf]
 
 
@@ -82,37 +61,29 @@ def save_values(values: Mapping[str, Any], stem: str, model: str = "embedded") -
     file.with_suffix(ARRAYS).unlink(missing_ok=True)
     if arrays:
         save_file(arrays, file.with_suffix(ARRAYS))
-    return _write(small | claims, file)
+    return write_values(small | claims, file)
 
 
 def read_values(file: Path) -> dict[str, Any]:
     """What a values file holds, with the arrays beside it."""
     beside = file.with_suffix(ARRAYS)
     arrays = load_file(beside) if beside.exists() else {}
-
-    def joined(made: dict[str, Any]) -> Any:
-        return arrays[made[ARRAY]] if [*made] == [ARRAY] else made
-
-    return json.loads(file.read_text(encoding="utf-8"), object_hook=joined)
+    return json.loads(file.read_text(encoding="utf-8"), object_hook=lambda made: arrays.get(made.get(ARRAY, ""), made))
 
 
 def save_claims(claims: Mapping[str, Any], stem: str, model: str = "embedded") -> Path:
     """Write verdicts on claims as the entry "claims" of <stem>.json, whose other entries stay, and return the path."""
     file = paths.output("values", model) / f"{stem}.json"
-    return _write(_read(file) | {"claims": plain(claims, DECIMALS)}, file)
+    return write_values(_read(file) | {"claims": plain(claims, DECIMALS)}, file)
 
 
 def write_values(values: Mapping[str, Any], file: Path) -> Path:
-    """Write numbers to a JSON file as `save_values` does, and return its path."""
-    return _write(plain(values, DECIMALS), file)
+    """Write numbers to a JSON file as `plain` makes them, and return its path."""
+    return write_whole(file, json.dumps(plain(values, DECIMALS), indent=1, allow_nan=False) + "\n")
 
 
 def _read(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-
-
-def _write(values: Mapping[str, Any], file: Path) -> Path:
-    return write_whole(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
 
 def plain(
@@ -189,11 +160,11 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     return "\n".join(text)
 
 
-def shown(figure: Figure, *place: str) -> Picture:
+def shown(figure: Figure, file: Path) -> Picture:
     """The PNG file itself, so that a notebook shows what is in figures/, at two pixels for each that it takes."""
     from IPython.display import Image as Picture  # half a second, for notebooks alone
 
-    png, _ = save_figure(figure, *place)
+    png, _ = write_figure(figure, file)
     with Image.open(png) as image:
         return Picture(filename=png, width=image.width // 2)
 

@@ -271,14 +271,30 @@ def token_grid(
     """
     largest = float(weights.max()) or 1.0  # of the darkest shade
     printed = weights.max(axis=0) >= PRINTED
-    rows = zip(names, weights, queries, strict=True)
-    panels = [partial(_draw, tokens, printed, largest, name, row, query) for name, row, query in rows]
-    key = f"shade: attention from the framed token, 0 to {largest:.2f}; printed from {PRINTED} on"
 
     def height(width: float) -> float:
         lines = _placed(tokens, printed, 72 * width - 10)[-1][1] + LINE
         return (lines + 38) / 72  # and the title, and the key below all
 
+    def panel(ax: Axes, name: str, row: NDArray[np.floating], query: int) -> None:
+        width = 72 * room(ax)[0] - 10
+        boxes = _placed(tokens, printed, width)
+        ax.set_axis_off()
+        ax.set(xlim=(0, width), ylim=(boxes[-1][1] + LINE, 0))
+        ax.set_title(broken(name, 8, width), loc="left")
+        for number, (token, weight, (left, top, wide)) in enumerate(zip(tokens, row.tolist(), boxes, strict=True)):
+            seen = number <= query
+            face = mpl.colormaps["Blues"](weight / largest) if seen else "white"
+            ax.add_patch(Rectangle((left, top), wide, BOX, facecolor=face, edgecolor="0.88", lw=0.5))
+            _write(ax, visible(token), left + wide / 2, top + BOX / 2, ink(face) if seen else PALE)
+            if number == query:
+                ax.add_patch(Rectangle((left, top), wide, BOX, fill=False, edgecolor="black", lw=1.4, zorder=3))
+            if weight >= PRINTED:
+                _write(ax, short_number(weight), left + wide / 2, top + BOX + 4, "black")
+
+    rows = zip(names, weights, queries, strict=True)
+    panels = [partial(panel, name=name, row=row, query=query) for name, row, query in rows]
+    key = f"shade: attention from the framed token, 0 to {largest:.2f}; printed from {PRINTED} on"
     return Grid(panels, least=LEAST, height=height, x=key)
 
 
@@ -295,32 +311,6 @@ def _placed(tokens: Sequence[str], printed: NDArray[np.bool_], room: float) -> l
         boxes.append((left, top, wide))
         left += wide
     return boxes
-
-
-def _draw(
-    tokens: Sequence[str],
-    printed: NDArray[np.bool_],
-    largest: float,
-    name: str,
-    row: NDArray[np.floating],
-    query: int,
-    ax: Axes,
-) -> None:
-    width = 72 * room(ax)[0] - 10
-    boxes = _placed(tokens, printed, width)
-    ax.set_axis_off()
-    ax.set(xlim=(0, width), ylim=(boxes[-1][1] + LINE, 0))
-    ax.set_title(broken(name, 8, width), loc="left")
-    colours = mpl.colormaps["Blues"]
-    for number, (token, (left, top, wide)) in enumerate(zip(tokens, boxes, strict=True)):
-        weight, seen = float(row[number]), number <= query
-        face = colours(weight / largest) if seen else "white"
-        ax.add_patch(Rectangle((left, top), wide, BOX, facecolor=face, edgecolor="0.88", lw=0.5))
-        _write(ax, visible(token), left + wide / 2, top + BOX / 2, ink(face) if seen else PALE)
-        if number == query:
-            ax.add_patch(Rectangle((left, top), wide, BOX, fill=False, edgecolor="black", lw=1.4, zorder=3))
-        if weight >= PRINTED:
-            _write(ax, short_number(weight), left + wide / 2, top + BOX + 4, "black")
 
 
 def _write(ax: Axes, text: str, x: float, y: float, colour: str) -> None:

@@ -1,12 +1,14 @@
-"""What a figure is made of: parts, which are data, and what its values say. Nothing here needs a model."""
+"""What a figure is made of: parts, which are data, and what its values say, in words. Nothing here needs a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from string import Formatter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
@@ -15,6 +17,7 @@ from util.models.table import PACKAGED
 from util.show import files
 from util.show.draw import Grid, draw
 from util.show.style import WIDTH
+from util.stats.intervals import Interval
 
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
 Values = Mapping[str, Any]  # of a values file: "request", "model", and the numbers of all parts
@@ -128,3 +131,68 @@ def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | N
 def title(values: Values) -> str:
     """The name of the model that values are of, and what was done to it."""
     return str(values["model"]).split(": ")[0]
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+class _Words(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "|" in format_spec:
+            one, many = format_spec.split("|")
+            return one if (value if isinstance(value, int) else len(value)) == 1 else many
+        if format_spec in ("words", "none"):
+            return none_or(value) if format_spec == "none" else in_words(value)
+        if isinstance(value, list | tuple):
+            return written(value) if not isinstance(value[0], str) else listed(value)
+        return format(value, format_spec or ("," if type(value) is int else ""))
+
+
+def say(sentence: str, **values: Any) -> str:
+    """A sentence with values in it.
+
+    In braces: {n}, a number, an interval [value, low, high] as 0.44 [0.38, 0.50], or words as "a, b and c"; {n:words},
+    a small count in words, {n:none} with "none" for 0; {n:head is|heads are}, the first for one, the second for others.
+    The first letter becomes a capital one.
+
+    >>> say("{n:words} {n:head is|heads are} frequent: {names}", n=2, names=["L2H6", "L0H1"])
+    'Two heads are frequent: L2H6 and L0H1'
+    """
+    text = _Words().vformat(sentence, (), values)
+    return text[:1].upper() + text[1:]
+
+
+def written(triple: Sequence[float]) -> str:
+    """A stored value with its interval: counts as they are, all else with two decimals."""
+    if all(isinstance(number, int) for number in triple):
+        value, low, high = triple
+        return f"{value} [{low}, {high}]"
+    return str(Interval(*triple))
+
+
+def sign(triple: Sequence[float | None]) -> int:
+    """1 or -1 where a stored interval lies above or below 0, else 0."""
+    _, low, high = triple
+    return 0 if low is None or high is None else int(low > 0) - int(high < 0)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence: "a, b and c"."""
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def in_words(count: int) -> str:
+    """A number as it stands in a sentence: small ones as words."""
+    return SMALL[count] if 0 <= count < len(SMALL) else f"{count:,}"
+
+
+def none_or(count: int) -> str:
+    """A number as `in_words`, where it stands for a noun: "none" of them, "three" of them."""
+    return in_words(count) if count else "none"
+
+
+def interval_at(arrays: Mapping[str, Any], *place: int, value: str = "value") -> Interval:
+    """The interval at a place of stored arrays of values, lower and upper ends."""
+    return Interval(*(float(np.asarray(arrays[name])[place]) for name in (value, "low", "high")))

@@ -14,7 +14,7 @@ from IPython.display import display
 from util import paths
 from util.load_model_and_data import LOCAL
 from util.show import files
-from util.show.part import Arrays, Conclusions, Figure, Part, conclusions, drawn
+from util.show.part import Arrays, Conclusions, Part, conclusions, drawn, figure_of
 from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
@@ -37,7 +37,7 @@ class Study(Records):
         redo: bool = False,
         **settings: Any,
     ) -> None:
-        self.figure: Figure = import_module(f"util.figures.{figure}.show").FIGURE
+        self.figure = figure_of(figure)
         self._measures = import_module(f"util.figures.{figure}.measure")
         self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
         self._given = settings  # what is not given follows from the others, so that it changes with them
@@ -146,4 +146,4 @@ class Study(Records):
         if shown.table is not None:
             display(shown.table(values))
         model = self.model.name if shown.measure else "embedded"  # what no model has a part in is stored once
-        return files.shown(picture, self.figure.stem, part, model) if picture else None
+        return files.shown(picture, paths.output("figures", model) / f"{self.figure.stem}_{part}") if picture else None

@@ -42,7 +42,7 @@ from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.sequences_study import SequenceStudy, patterns
 from util.show import files
-from util.show.words import in_words
+from util.show.part import in_words
 from util.stats.heads import heads_where, top
 from util.study.checked import capped
 from util.study.model import Model

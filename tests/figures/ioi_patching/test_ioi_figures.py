@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.ioi_patching import numbers, show
-from util.figures.ioi_patching.show import FIGURE, circuit_of, kept_alone, telling_sizes
+from util.figures.ioi_patching.show import FIGURE, kept_alone, telling_sizes
 from util.roles.rules import Role
 from util.scores.evaluation import SHARES
 from util.show.part import drawn
@@ -235,15 +235,15 @@ def small_paths() -> dict[str, Any]:
     return {**parts, "heads": [(0, 1), (1, 1), (2, 2)], "pairs": 32}
 
 
-def test_the_graph_has_the_paths_that_are_certain_and_the_roles_that_are_given():
-    graph = circuit_of(small_paths(), {(0, 1): [Role.INDUCTION, Role.MOVER], (3, 3): [Role.FORERUNNER]})
-    assert {(*ends, share) for *ends, share in graph.edges(keys=True, data="weight")} == {
-        ("L0H1", "L2H2", "query", 0.6), ("L1H1", "L2H2", "value", 0.1),
-        ("L1H1", "logits", "", -0.3), ("L2H2", "logits", "", 0.9),
-    }  # fmt: skip
-    assert dict(graph.nodes(data="layer")) == {"L0H1": 0, "L1H1": 1, "L2H2": 2, "logits": 3}
-    assert dict(graph.nodes(data="roles")) == {"L0H1": "induction, mover", "L1H1": "", "L2H2": "", "logits": ""}
-    assert graph.edges["L2H2", "logits", ""] == pytest.approx({"weight": 0.9, "low": 0.85, "high": 0.95})
+def test_the_diagram_has_the_paths_that_are_certain_and_the_roles_that_are_given(monkeypatch):
+    assert [(edge.sender, edge.reader, edge.channel, edge.weight) for edge in show.certain_paths(small_paths())] == [
+        ("L2H2", "logits", "", 0.9), ("L0H1", "L2H2", "query", 0.6), ("L1H1", "logits", "", -0.3),
+        ("L1H1", "L2H2", "value", 0.1),
+    ]  # fmt: skip
+    roles = {(0, 1): [Role.INDUCTION, Role.MOVER], (3, 3): [Role.FORERUNNER]}
+    monkeypatch.setattr(show, "stored_roles", lambda request: roles)
+    texts = {text.get_text() for text in picture("paths", values_of(4, 8) | {"paths": small_paths()}).axes[0].texts}
+    assert texts >= {"L0H1", "IN", "MV", "L1H1", "-.30", "L2H2", ".90", ".60 q"} and "FR" not in texts
 
 
 @pytest.mark.parametrize(("roles", "wanted"), [({}, "no role"), (None, "roles not measured")])
@@ -255,4 +255,4 @@ def test_the_diagram_says_what_heads_without_a_role_are(roles, wanted, monkeypat
 
 def test_without_a_certain_path_there_is_no_diagram():
     quiet = {name: around(part["value"], 9) if isinstance(part, dict) else part for name, part in small_paths().items()}
-    assert drawn(FIGURE.parts["paths"], values_of(4, 8) | {"paths": quiet}) is None and len(circuit_of(quiet)) == 0
+    assert drawn(FIGURE.parts["paths"], values_of(4, 8) | {"paths": quiet}) is None

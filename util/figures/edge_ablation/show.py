@@ -25,9 +25,8 @@ from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
 from util.show.draw import Floats, Grid
 from util.show.panels import colour_bar, excludes_0, ink, intervals, name_rows, points, short_number
-from util.show.part import Figure, Part, Values, title
+from util.show.part import Figure, Part, Values, in_words, listed, say, title, written
 from util.show.style import BLUE, GREY, RED
-from util.show.words import in_words, listed, say, written
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]

@@ -22,9 +22,8 @@ from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHE
 from util.show import panels
 from util.show.draw import Grid, name_beside
 from util.show.panels import colour_bar
-from util.show.part import Figure, Part, Values, title
+from util.show.part import Figure, Part, Values, in_words, say, sign, title, written
 from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
-from util.show.words import in_words, say, sign, written
 from util.stats.answers import TERMS
 from util.stats.heads import head_name
 from util.stats.intervals import Interval, signed

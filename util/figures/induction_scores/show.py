@@ -16,8 +16,7 @@ from util.figures.induction_scores.plan import KNOCKED_OUT, PRESETS, WHOLE, Task
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
-from util.show.part import Figure, Part, Values, title
-from util.show.words import in_words, interval_at, listed, none_or, say, written
+from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, detectable
 from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct

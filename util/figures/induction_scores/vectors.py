@@ -32,8 +32,7 @@ from util.figures.induction_scores.pictures import (
 from util.figures.induction_scores.plan import WHOLE
 from util.show.draw import Grid, Panel, name_beside
 from util.show.panels import points, triples
-from util.show.part import Arrays, Values, title
-from util.show.words import in_words, interval_at, none_or, sign, written
+from util.show.part import Arrays, Values, in_words, interval_at, none_or, sign, title, written
 from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import (
     Interval,

@@ -5,10 +5,9 @@ Here are its settings, and the sentences and tables that are made of its numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
-import networkx as nx
 import numpy as np
 import pandas as pd
 from pydantic import Field
@@ -17,11 +16,9 @@ from util.figures.ioi_patching import numbers, pictures
 from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, EXACT, KEPT, METHODS, carriers, intervals
 from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
-from util.roles.rules import Role
-from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_graph, circuit_grid
+from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grid
 from util.show.draw import Grid
-from util.show.part import Figure, Part, Values, title
-from util.show.words import interval_at, listed, say, written
+from util.show.part import Figure, Part, Values, interval_at, listed, say, title, written
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval
 from util.study.checked import AsList, Count, Natural, Text, checked
@@ -249,25 +246,16 @@ def paths_say(values: Values) -> Iterator[str]:
     yield f"Heads that write to the output, through MLPs: {listed(last[:4]) or 'none'}."
 
 
-def circuit_of(paths: Values, roles: Mapping[Head, Sequence[Role]] | None = None) -> nx.MultiDiGraph:
-    """Returns the circuit: heads, the logits, and the paths that carry more than a hundredth for certain.
-
-    Heads that have no such path are left out. roles: by head.
-    """
-    edges, heads = certain_paths(paths), [(layer, head) for layer, head in paths["heads"]]
-    drawn = {name for edge in edges for name in (edge.sender, edge.reader)}
-    nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads]
-    nodes.append(Node(LOGITS, 1 + max(heads)[0]))
-    return circuit_graph([node for node in nodes if node.name in drawn], edges)
-
-
 def diagram(values: Values) -> Grid | None:
-    """The circuit in the manner of Wang et al. 2022, Fig. 2."""
+    """The circuit in the manner of Wang et al. 2022, Fig. 2: heads that have a path of `certain_paths`."""
     if "refused" in values["paths"]:
         return None
     roles = stored_roles(values["request"])
-    no_role = "roles not measured" if roles is None else "no role"
-    return circuit_grid(circuit_of(values["paths"], roles), no_role=no_role)
+    edges = certain_paths(values["paths"])
+    drawn = {name for edge in edges for name in (edge.sender, edge.reader)}
+    heads = [(layer, head) for layer, head in values["paths"]["heads"] if head_name((layer, head)) in drawn]
+    nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads]
+    return circuit_grid(nodes, edges, no_role="roles not measured" if roles is None else "no role")
 
 
 # ------------------------------------------------------------------------------------------------ edges

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from util.roles.rules import Evidence, Role, TestedHead
-from util.show.words import say
+from util.show.part import say
 from util.stats.heads import Head, head_name
 
 Numbers = dict[str, Any]

@@ -15,9 +15,8 @@ from util.figures.role_atlas import numbers
 from util.roles.rules import units_of
 from util.show.draw import Grid, broken, room
 from util.show.panels import TICK, count_ticks, ink
-from util.show.part import Figure, Part, Values, title
+from util.show.part import Figure, Part, Values, in_words, listed, none_or, say, title, written
 from util.show.style import NO_ROLE, ROLES, RoleLook
-from util.show.words import counted, in_words, listed, none_or, say, written
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
@@ -102,7 +101,7 @@ def concludes(values: Values) -> Iterator[str]:
     for role, tested in ((role, tested) for role, tested in roles.items() if tested["heads"]):
         named = [f"{name} {written(head['effect'])}" for name, head in tested["heads"].items()]
         more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
-        count = counted(len(named), f"{role} head").capitalize()
+        count = say("{n:words} {role} {n:head|heads}", n=len(named), role=role)
         yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
     without = [
         f"{role} ({beside(role, roles[role], 'seen from {:.2f} on')})" for role in roles if not roles[role]["heads"]

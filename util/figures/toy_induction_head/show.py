@@ -19,10 +19,9 @@ from util.figures.toy_induction_head import numbers
 from util.figures.toy_induction_head.numbers import COPY, DIMENSIONS, SEQUENCE, SLOTS, TOKENS, VISIBLE, VOCABULARY
 from util.show.draw import Grid, Panel, matrix
 from util.show.panels import colour_bar, level
-from util.show.part import Figure, Part, Values
+from util.show.part import Figure, Part, Values, say, written
 from util.show.style import BLUE, GREY, ORANGE
 from util.show.style import ROLES as LOOKS
-from util.show.words import say, written
 from util.study.checked import AsList, Count, Int, Natural, Number, Text, checked
 
 AtLeastTwo = Annotated[Int, Field(ge=2)]

@@ -1,8 +1,8 @@
-"""Sentences: singular and plural, lists, intervals."""
+"""What values say: parts with and without pictures; singular and plural, lists, intervals."""
 
 import pytest
 
-from util.show.words import in_words, listed, none_or, say, sign, written
+from util.show.part import Figure, Part, drawn, in_words, listed, none_or, say, sentences, sign, written
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,11 @@ def test_words_of_sentences():
     assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
     assert (written([4, 3, 5]), written([-0.004, -0.2, 0.1])) == ("4 [3, 5]", "0.00 [-0.20, 0.10]")
     assert [sign(triple) for triple in ([1, 0.5, 2], [-1, -2, -0.5], [1, -1, 2], [None, None, None])] == [1, -1, 0, 0]
+
+
+def test_a_part_without_a_picture_and_a_model_with_conclusions_of_its_own():
+    part = Part(lambda arrays, settings: {}, "measure", lambda values: ["a title"], panels=lambda values: None)
+    assert drawn(part, {}) is None and drawn(Part(part.numbers), {}) is None
+    assert sentences(Figure("stem", object, {"part": part}), {}, measured=True) == ["a title."]
+    own = Figure("stem", object, {"part": part}, concludes=lambda values: ["Primary endpoint: 3."])
+    assert sentences(own, {}, measured=True) == ["Primary endpoint: 3."] and not sentences(own, {}, measured=False)
