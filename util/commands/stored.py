@@ -84,7 +84,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
         prompts: of each task, each with a query of its own; default: induction_scores 200, edge_ablation 250,
             forerunner_heads 128
     """
-    from util.figures.edge_ablation import more_queries
+    from util.figures.edge_ablation.claims import claims as edge_claims
     from util.figures.forerunner_heads.more_prompts import copying
     from util.figures.induction_scores import claims as induction_claims
     from util.stats.verdicts import Verdicts
@@ -101,7 +101,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
     studies = {stem: Study(stem, source, untrained_control=False, **own) for stem, own in settings.items()}
     for stem, measure in {
         "induction_scores": lambda study: induction_claims.stored(source.title, study.arrays("shots"), study.settings),
-        "edge_ablation": more_queries.claims,
+        "edge_ablation": edge_claims,
         "forerunner_heads": lambda study: copying(study, counts["forerunner_heads"]),
     }.items():
         values = measure(studies[stem])

@@ -24,10 +24,10 @@ def circuits(study: Study) -> dict[str, Any]:
     """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance.
 
     written: with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that
-    begin with it.
+    begin with it. untrained: rows of this model's untrained twin in the primary task, None without that control.
     """
-    compared = {}
-    for task in study.settings.tasks:
+    settings, compared = study.settings, {}
+    for task in settings.tasks:
         store = Store()
         first, *others = (Run(study, draw, store) for draw in draws(study, task=task))
         written = first.answers(KEPT, generate=True)
@@ -40,7 +40,8 @@ def circuits(study: Study) -> dict[str, Any]:
                 for name, data in written.items()
             },
         }
-    return compared
+    twin = answers(study.twin(), KEPT, task=settings.primary_task) if settings.untrained_control else None
+    return {"tasks": compared, "untrained": twin}
 
 
 def single(study: Study) -> Rows:
@@ -72,12 +73,6 @@ def probed(study: Study) -> Rows:
     """Inside CTX+AGG, each edge of PROBED read from each corruption."""
     numbers = study.settings.corruptions
     return answers(study, probes(CIRCUITS[names.CTX_AGG], PROBED, numbers), corruptions=(0, *numbers))
-
-
-def models(study: Study) -> dict[str, Rows]:
-    """The circuits of the primary task with this model's untrained twin; nothing without `untrained_control`."""
-    settings = study.settings
-    return {"untrained": answers(study.twin(), KEPT, task=settings.primary_task)} if settings.untrained_control else {}
 
 
 def pruned(study: Study) -> dict[str, Any]:

@@ -5,7 +5,6 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -66,7 +65,7 @@ def setting(values: Values, task: str = "") -> str:
 
 
 def circuits_say(values: Values) -> Iterator[str]:
-    """Where accuracy surely falls, by paired tests, and the primary endpoint.
+    """Where accuracy surely falls, by paired tests, the primary endpoint, and the untrained twin beside it.
 
     Of other tasks nothing is said: so few queries do not show small losses. The claims have more.
     """
@@ -84,26 +83,22 @@ def circuits_say(values: Values) -> Iterator[str]:
         scores = [f"{row[name][0]:.2f} in `{task}`" for task, row in values["scores"].items() if known(row[name][0])]
         none = "none, since the whole model is no better than without any edges"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
+    for rows in values["models"].values():
+        best = max(rows, key=lambda name: rows[name][0])
+        task = values["request"]["primary_task"]
+        yield f"Untrained twin, {task}: accuracy {written(rows[best])} at most (in {best})."
 
 
 def circuits_table(values: Values) -> pd.DataFrame:
-    """One line for each task and circuit: accuracies, divergence and score."""
+    """One line for each task and circuit: accuracies and score."""
     lines = {}
     for task, row in values["accuracy"].items():
         for name, right in row.items():
             lines[task, name] = {"first token": written(right)}
             if name != names.ALONE:
                 line, begins = (f"{share:.2f}" for share in values["written"][task][name])
-                kl, score = (written(values[what][task][name]) for what in ("kl", "scores"))
-                lines[task, name] |= {"line": line, "begins": begins, "KL": kl, "score": score}
+                lines[task, name] |= {"line": line, "begins": begins, "score": written(values["scores"][task][name])}
     return pd.DataFrame.from_dict(lines, orient="index").fillna("").rename_axis(["task", "circuit"])
-
-
-def twin_says(values: Values) -> Iterator[str]:
-    for rows in values["models"].values():
-        best = max(rows, key=lambda name: rows[name][0])
-        task = values["request"]["primary_task"]
-        yield f"Untrained twin, {task}: accuracy {written(rows[best])} at most (in {best})."
 
 
 # ------------------------------------------------------------------------------------------------ edges and circuits
@@ -179,27 +174,18 @@ def curves_of(values: Values) -> dict[tuple[str, str], Any]:
 
 
 def pruning_say(values: Values) -> Iterator[str]:
-    """What few units keep, where that is more than any random ones do, and how many of them lead to the answer."""
-    curves = curves_of(values)
-    random = [max(curve["random"], default=1.0) for curve in curves.values()]
-    explained, low = (
-        [curve[what][str(curve["result"])][end] for curve in curves.values()]
-        for what, end in (("explained", 0), ("accuracy", 1))
+    """What few units keep, where that is more than any random ones do."""
+    curves = curves_of(values).values()
+    random = [max(curve["random"], default=1.0) for curve in curves]
+    explained = [curve["explained"][str(curve["result"])][0] for curve in curves]
+    low = [curve["accuracy"][str(curve["result"])][1] for curve in curves]
+    share = max(100 * curve["result"] / curve["units"] for curve in curves)
+    yield (
+        f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
+        f"many random units answer {max(random):.2f} right at most"
+        if np.greater(low, random).all()
+        else ""
     )
-    if np.greater(low, random).all():
-        share = max(100 * curve["result"] / curve["units"] for curve in curves.values())
-        yield (
-            f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
-            f"many random units answer {max(random):.2f} right at most"
-        )
-    else:
-        yield ""
-    edges = Counter[str]()
-    for (_, sort), curve in curves.items():
-        edges.update(curve["survivors"] if sort == "edge" else {})
-    last = sum(count for kind, count in edges.items() if kind.endswith("->last_separator"))
-    if edges:
-        yield f"{last} of the {edges.total()} edge units that are left lead to the last separator."
 
 
 def pruning_about(values: Values) -> str:
@@ -309,9 +295,8 @@ def _probes(probes: Values, ax: Axes) -> None:
 
 
 def circuit_panels(values: Values) -> Grid:
-    """A circuit of type pairs: drawn, and its score among random circuits."""
-    panels = [partial(_type_pairs, values["search"]["kept"]), partial(_scores, values["search"])]
-    return Grid(panels, height=[1.2, 1.2], columns=1)
+    """A circuit of type pairs; its score among random circuits is in the title."""
+    return Grid([partial(_type_pairs, values["search"]["kept"])], height=1.2)
 
 
 def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
@@ -327,16 +312,8 @@ def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.2}
         text = f"${kind}_{example}$" if len(kind) == 1 else short(kind)
         ax.text(x, 0, text, ha="center", va="center", fontsize=7, bbox=box)
-    ax.set(xlim=(places[0][2] - 0.5, places[-1][2] + 0.7), ylim=(-0.5, 0.85), title="A) what is kept")
+    ax.set(xlim=(places[0][2] - 0.5, places[-1][2] + 0.7), ylim=(-0.5, 0.85))
     ax.axis("off")
-
-
-def _scores(search: Values, ax: Axes) -> None:
-    random = search["random"]
-    intervals(ax, [search["scores"][name] for name in (names.FOUND, names.without(names.FOUND))], hollow=False)
-    ax.plot(random, 2 + np.linspace(-0.2, 0.2, len(random)), "o", ms=2.5, color=GREY, alpha=0.7)
-    name_rows(ax, ["found", "all but it", f"{len(random)} random"])
-    ax.set(xlabel="score", title="B) test split")
 
 
 def _whole(ax: Axes, whole: Sequence[float]) -> None:
@@ -401,7 +378,6 @@ FIGURE = Figure(
         "windows": Part(numbers.windows, "by_layer", windows_say, setting, windows_panels, needs=("circuits",)),
         "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, pruning_panels),
         "probes": Part(numbers.probes, "probed", probes_say, probes_about, probes_panels),
-        "models": Part(numbers.models, "models", twin_says),
         "claims": CLAIMS,
     },
 )  # fmt: skip
