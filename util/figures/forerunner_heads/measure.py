@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -283,27 +283,21 @@ def specificity(study: Study) -> Arrays:
     return {**study.arrays("counts"), "planted": planted(study)}
 
 
-def fitting(by_place: Mapping[str, Any], measure: Callable[[Any], Any]) -> dict[str, Any]:
-    """What is measured of data by place, and as "left out" why other places do not fit the model.
+def grid(study: Study) -> dict[str, Any]:
+    """The `readings` of every data set by its name, and as "left out" why others do not fit the model.
 
     Raises UnsupportedModel where none does.
     """
-    measured: dict[str, Any] = {"left out": {}}
-    for place, data in by_place.items():
+    s, measured = study.settings, dict[str, Any]()
+    measured["left out"] = {}
+    for name in s.grid_datasets:
         try:
-            measured[place] = measure(data)
+            measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))
         except UnsupportedModel as error:
-            measured["left out"][place] = too_long(error)
-            if len(measured["left out"]) == len(by_place):
+            measured["left out"][name] = too_long(error)
+            if len(measured["left out"]) == len(s.grid_datasets):
                 raise
     return measured
-
-
-def grid(study: Study) -> dict[str, Any]:
-    """The `readings` of every data set by its name, and as "left out" why others do not fit the model."""
-    s = study.settings
-    by_name = {name: Data(name, s.k, s.grid_prompts, s.seed) for name in s.grid_datasets}
-    return fitting(by_name, partial(readings, study))
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts
