@@ -63,14 +63,6 @@ def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
     assert stored("forerunner_heads", "my/model") is None  # the clone has none of it
 
 
-def test_changes_by_seed_are_told_by_data_set():
-    one, other = [-2.5, -3.0, -2.0], [0.1, -0.1, 0.3]
-    cut = {"si_to_yi": {"label mass": [one, [-2.0, -2.2, -1.8]], "which label": [other, [0.3, 0.1, 0.5]]}}
-    found = {"settings": {"prompts": 128, "seeds": [0, 1]}, "changes": {"trec, k = 4": cut}}
-    told = "which label 0.10 to 0.30 (one beyond 0), label mass -2.50 to -2.00 (two beyond 0)."
-    assert f"trec, k = 4, {told}" in said("forerunner_heads", claims=found)
-
-
 def test_what_circuits_of_other_draws_share_is_shown():
     kept = values("edge_ablation", "smollm2")["search"]["kept"]
     text = said("edge_ablation", claims__kept_by_draw=[kept[:1], kept[:2]])

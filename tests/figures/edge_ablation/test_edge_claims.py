@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from util.figures.edge_ablation.more_queries import claims, own_queries
 
 from tests.figures.induction_scores.made_up_shots import arrays
 from util import __main__ as command_line
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.claims import AMBIGUOUS
-from util.figures.edge_ablation.more_queries import claims, own_queries
 from util.figures.forerunner_heads import more_prompts as more_labels
 from util.figures.induction_scores import measure
 from util.prompts import word_pairs

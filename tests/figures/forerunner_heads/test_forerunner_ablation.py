@@ -9,15 +9,14 @@ import torch
 from tests import toys
 from util.engine import label_scores
 from util.engine.attention import instrument, support
-from util.engine.instruments import CaptureRows, Knockout, PatchHeads
+from util.engine.instruments import Knockout
 from util.figures.forerunner_heads import cuts, measure, numbers, show
 from util.figures.forerunner_heads.measure import Data
-from util.figures.forerunner_heads.more_prompts import copying
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, labelled_tokens
 from util.roles import label_task
 from util.stats import answers as baselines
-from util.stats.answers import TERMS, TaskCheck
+from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval, mean_interval
 from util.study.model import Model
 from util.study.study import Study
@@ -99,66 +98,6 @@ def plan(pair):
     return label_scores.scoring(pair[0], pair[1], staicc_prompts("trec", 2)[:6])
 
 
-def test_cut_cells_have_no_weight_and_what_stands_before_is_untouched(pair, plan):
-    tokens, ids = plan.tokens[0], torch.tensor([plan.ids[0]])
-    cut = cuts.cells("si_to_yi", tokens)
-    every = torch.arange(len(plan.ids[0]))
-    with torch.no_grad(), instrument(pair[0], before := CaptureRows(every)):
-        whole = pair[0](ids).logits[0]
-    with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(cut)), after := CaptureRows(every)):
-        ablated = pair[0](ids).logits[0]
-    for layer, weights in after.weights.items():
-        assert (weights[0][:, cut[:, 0], cut[:, 1]] == 0).all()
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
-        rows = np.setdiff1d(every, cut[:, 0])
-        if layer == 0:
-            assert torch.equal(weights[0][:, rows], before.weights[0][0][:, rows])
-            kept = before.weights[0][0][:, cut[0, 0]].clone()
-            kept[:, cut[0, 1]] = 0
-            torch.testing.assert_close(weights[0][:, cut[0, 0]], kept / kept.sum(-1, keepdim=True))
-    first = tokens.labels[0]
-    assert torch.equal(whole[:first], ablated[:first]) and not torch.allclose(whole[first:], ablated[first:])
-
-
-@pytest.mark.parametrize("cut", ["yi_to_sq", "xq_to_sq"])
-def test_cutting_what_the_query_reads_changes_the_query_alone(pair, plan, cut):
-    ids = torch.tensor([plan.ids[0]])
-    with torch.no_grad():
-        whole = pair[0](ids).logits[0]
-        with instrument(pair[0], Knockout(torch.from_numpy(cuts.cells(cut, plan.tokens[0])))):
-            ablated = pair[0](ids).logits[0]
-    assert torch.equal(whole[:-1], ablated[:-1]) and not torch.allclose(whole[-1], ablated[-1])
-
-
-def test_the_query_label_cannot_change_its_forerunner(pair, plan):
-    """By causality the cell (y_q, s_q), where copy magnitude is read, is worth exactly nothing at s_q."""
-    tokens = plan.tokens[0]
-    ids = torch.tensor([tokens.ids])
-    with torch.no_grad():
-        whole = pair[0](ids).logits[0]
-        with instrument(pair[0], Knockout(torch.tensor([[tokens.labels[-1], tokens.forerunners[-1]]]))):
-            ablated = pair[0](ids).logits[0]
-    assert torch.equal(whole[tokens.forerunners[-1]], ablated[tokens.forerunners[-1]])
-    assert not torch.allclose(whole[-1], ablated[-1])
-
-
-@pytest.mark.parametrize("kind", toys.KINDS)
-def test_labels_are_scored_by_the_tokens_that_follow(kind):
-    model, tokenizer = load_ICL_model((toys.model("llama"), toys.tokenizer(kind)), verbose=False)
-    prompts = staicc_prompts("financial_phrasebank", 2)[:8]
-    plan = label_scores.scoring(model, tokenizer, prompts)
-    found = label_scores.label_log_probs(model, plan)
-    for number, prompt in enumerate(prompts):
-        ids = tokenizer(prompt.text)["input_ids"]
-        assert list(plan.ids[number]) == ids and prompt.gold == plan.gold[number]
-        follow = [tokenizer(f"{prompt.text} {label}")["input_ids"][len(ids)] for label in prompt.labels]
-        assert plan.first_tokens[number].tolist() == follow
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0, -1]
-        np.testing.assert_allclose(found["log_prob"][number], logits.log_softmax(-1)[follow], atol=1e-4)
-    assert len({tuple(row) for row in plan.first_tokens.tolist()}) == 1
-
-
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(family):
     """Against the loss by hand of each prompt alone; labels are no part of it, and what follows the cut is."""
@@ -182,42 +121,6 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
             assert len(losses) == len(plan.ids[number]) - 1 - sum(tokens.label_lengths[:-1])
             assert found["text_loss"][number] == pytest.approx(np.mean(losses), abs=1e-6)
     assert np.abs(whole["text_loss"] - cut["text_loss"]).min() > 1e-5
-
-
-def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
-    whole = label_scores.label_log_probs(pair[0], plan)
-    nothing = [np.empty((0, 2), np.int64)] * 6
-    full = [cuts.cells("yi_to_sq", tokens) for tokens in plan.tokens]
-    every = dict.fromkeys(support(pair[0]).layers)
-    for cells, layers in ((nothing, every), (full, {})):
-        again = label_scores.label_log_probs(pair[0], plan, label_scores.knockouts(cells, layers))
-        np.testing.assert_array_equal(again["log_prob"], whole["log_prob"])
-    cut = label_scores.label_log_probs(pair[0], plan, label_scores.knockouts(full, every), token_budget=100)
-    assert np.abs(cut["log_prob"] - whole["log_prob"]).max() > 1e-3
-    for number in range(6):  # each prompt got its own cells, whatever batch it ran in
-        ids = torch.tensor([plan.ids[number]])
-        with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(full[number]))):
-            scores = pair[0](ids).logits[0, -1].log_softmax(-1)
-        np.testing.assert_allclose(cut["log_prob"][number], scores[plan.first_tokens[number]], atol=1e-9)
-
-
-@pytest.mark.parametrize("family", toys.FAMILIES)
-def test_next_token_logits_are_the_models_own(family):
-    model, tokenizer = toys.model(family).double(), toys.tokenizer()
-    ids = [tokenizer(prompt.text)["input_ids"] for prompt in staicc_prompts(0, 2)[:6]]
-    whole = label_scores.next_token_logits(model, ids)
-    layer = model.config.num_hidden_layers - 1
-    patch = PatchHeads(layer, [0, 1], 0.0)
-    patched = label_scores.next_token_logits(model, ids, patch, token_budget=200)
-    assert whole.dtype == np.float64 and whole.shape == (6, model.config.vocab_size)
-    for number, row in enumerate(ids):
-        with torch.no_grad():
-            np.testing.assert_allclose(whole[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
-            with instrument(model, patch):
-                np.testing.assert_allclose(patched[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
-    assert np.abs(whole - patched).max() > 1e-3
-    with pytest.raises(ValueError, match="longest prompt"):
-        label_scores.next_token_logits(toys.model("gpt2"), [[1] * 5000])
 
 
 # ------------------------------------------------------------------------------------------------ induction heads
@@ -269,27 +172,6 @@ def test_induction_of_random_reads_keeps_its_bounds():
     similarity = np.where(rng.random((50, 2, 4)) < 0.3, -1.0, 1.0)
     similar = numbers.similarity_share(read(reads, gold, shown, similarity=similarity))
     assert ((similar >= 0) & (similar <= 1)).all() and (similar[none] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("data", "majority", "uniform", "ceiling"),
-    [
-        ("glue_sst2", 0.551, 0.506, 0.928),
-        ("rotten_tomatoes", 0.514, 0.496, 0.930),
-        ("financial_phrasebank", 0.654, 0.462, 0.861),
-        ("sst5", 0.287, 0.227, 0.639),
-        ("trec", 0.256, 0.190, 0.559),
-        ("agnews", 0.271, 0.259, 0.688),
-    ],
-)
-def test_null_levels_of_staicc(data, majority, uniform, ceiling):
-    prompts = staicc_prompts(data, 4)
-    gold, shown = np.array([p.gold for p in prompts]), np.array([p.demonstrations for p in prompts])
-    reads = np.full((512, 1, 1, 4), 0.01)
-    found = numbers.reads(read(reads, gold, shown))[2]
-    assert baselines.majority_right(gold).mean() == pytest.approx(majority, abs=6e-4)
-    assert found.mean() == pytest.approx(uniform, abs=1e-3)
-    assert (found > 0).mean() == pytest.approx(ceiling, abs=6e-4)
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -401,21 +283,6 @@ def test_all_causal_parts_are_of_the_chosen_task(study):
     gained = numbers.scores(whole)["which label"] - numbers.scores(alone)["which label"]
     _, worth_of_all = show.ablation_say(values)
     assert f"| labels) by {gained.mean():+.3f} [" in worth_of_all and "of 5 prompts" in worth_of_all
-
-
-def test_more_prompts_are_measured_by_data_set_and_seed(study, monkeypatch):
-    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.DATASETS", ("trec",))
-    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.KS", (1,))
-    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.MOST", 2)
-    found = copying(study, 4, choice_prompts=6)
-    assert found["settings"] == {"prompts": 4, "seeds": [0, 1, 2]} and list(found["changes"]) == ["trec, k = 2"]
-    changes = found["changes"]["trec, k = 2"]
-    assert [*changes] == ["demonstrations", "si_to_yi", "yi_to_sq", "si_to_yi, random cells", "yi_to_sq, random cells"]
-    assert {len(by_seed) for by_score in changes.values() for by_seed in by_score.values()} == {3}
-    settled = {"findings": [], "gained": dict.fromkeys((*TERMS, "accuracy"), [0.0, -0.1, 0.1])}
-    values = {"ablation": settled, "accuracies": [[0.5, 0.4, 0.6]] * 2, "request": {"ablated": 4}, "claims": found}
-    *_, text = show.ablation_say(values)
-    assert "On 4 prompts each, with three seeds," in text and "trec, k = 2, which label" in text
 
 
 @pytest.mark.parametrize(

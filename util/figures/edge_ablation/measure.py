@@ -109,7 +109,7 @@ def claims(study: Study) -> dict[str, Any]:
     return judged_of(study.figure.stem, study.model.name)
 
 
-# ------------------------------------------------------------------------------------------------ claims, with more queries
+# ------------------------------------------------------------------------------------------------ claims
 
 
 def judge(study: Study) -> dict[str, Any]:

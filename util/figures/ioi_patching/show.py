@@ -290,8 +290,8 @@ def few_edges(graph: Values) -> str:
     size, at, method = min(enough)
     number, random = curves[method]["sizes"][-1], max(kept[name].value[at] for name in kept if "random" in name)
     return (
-        f"By {method} {size:,} of {number:,} edges ({100 * size / number:.1f} %) keep {kept[method][at]} of the effect, "
-        f"where all others read the corrupted prompt. Random rankings keep at most {random:.2f}."
+        f"By {method} {size:,} of {number:,} edges ({100 * size / number:.1f} %) keep {kept[method][at]} of the "
+        f"effect, where all others read the corrupted prompt. Random rankings keep at most {random:.2f}."
     )
 
 
