@@ -49,7 +49,7 @@ def run(config, model, folder, **options):
 
 def pruner_in(folder, model, **options):
     study = Study("edge_ablation", model, folder=folder, untrained_control=False)
-    return Pruner.of(study, [Draw(**FEW, trained=True)], **options)
+    return Pruner(study, [Draw(**FEW, trained=True)], **options)
 
 
 @pytest.mark.parametrize("example", edge_configs.EXAMPLES, ids=lambda config: config["action"])

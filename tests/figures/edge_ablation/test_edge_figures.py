@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,14 +72,6 @@ def test_all_of_a_figure_can_be_read_for_models_of_any_size(name, shape, width):
         assert faults(picture) == []
 
 
-@pytest.mark.parametrize("model", ["", "smollm2"])
-def test_stored_values_have_pictures(model):
-    drawn_ = {name for name in PICTURES if drawn(FIGURE.parts[name], values(model)) is not None}
-    assert drawn_ == {*PICTURES}
-    stored = paths.root() / "figures" / model
-    assert {Path(f"edge_ablation_{name}.png") for name in drawn_} <= {Path(file.name) for file in stored.iterdir()}
-
-
 def drawn_axes(grid: Any) -> Any:
     return draw(grid, "", "setting").axes
 
@@ -112,8 +103,8 @@ def compared(**right: float) -> dict[str, Any]:
     return {"rows": rows, "alone": row(0.0), "chance": 0.0, "written": {}}
 
 
-def circuits(**by_task: Any) -> Any:
-    return made_of(numbers.circuits(by_task, Settings()))
+def circuits(untrained: Any = None, **by_task: Any) -> Any:
+    return made_of(numbers.circuits({"tasks": by_task, "untrained": untrained}, Settings()))
 
 
 def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations():
@@ -128,6 +119,8 @@ def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations(
     assert title("circuits", both) == f"Accuracy surely falls {bare}; {read}"
     assert both["sure losses"]["AGG-ONLY"] == {"a": loss} and [*both["sure losses"]["QUERY-ONLY"]] == ["a"]
     silent = circuits(b=not_)
+    twin = [*FIGURE.parts["circuits"].says(circuits(needs["rows"], b=not_))][-1]
+    assert twin == "Untrained twin, capitalization: accuracy 1.00 [0.91, 1.00] at most (in FULL)."
     picture = drawn(FIGURE.parts["circuits"], silent)
     assert title("circuits", silent) == "" and picture is not None and picture.get_suptitle() == ""
     assert "toy, each task, 10 demonstrations, 40 prompts, donors 0, 1" in [t.get_text() for t in picture.texts]
@@ -138,13 +131,6 @@ def test_a_loss_is_sure_only_after_all_are_counted():
     pair = row(1.0), row(1 - 6 / N)
     same = {str(number): (row(1.0), row(1.0)) for number in range(29)}
     assert [*numbers.sure_losses({"it": pair})] == ["it"] and not numbers.sure_losses({"it": pair, **same})
-
-
-def test_an_untrained_twin_has_a_sentence_and_no_panel():
-    twin = compared(**dict.fromkeys(("FULL", "NONE"), 0.0), AGG_ONLY=0.1)
-    made = made_of(numbers.models({"untrained": twin["rows"]}, None))
-    assert "accuracy 1.00 [0.91, 1.00] at most (in CTX+AGG)" in title("models", made)
-    assert not [*FIGURE.parts["models"].says(made_of(numbers.models({}, None)))]
 
 
 def test_the_title_of_the_map_names_what_costs_most_or_nothing():
@@ -206,18 +192,16 @@ def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
     def curve(share: float, random_share: float) -> Any:
         accuracy = {"4": numbers.right_of(row(share))}
         return {"result": 4, "units": 100, "accuracy": accuracy, "explained": {"4": [share, 0, 1]},
-                "random": [random_share], "survivors": {"y->last_separator": 3, "x->y:same": 1}}  # fmt: skip
+                "random": [random_share]}  # fmt: skip
 
     def said(*curves: Any) -> list[str]:
         made = {"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), curves, strict=True))}}}
         return [*FIGURE.parts["pruning"].says(made_of(made))]
 
-    into = "3 of the 4 edge units that are left lead to the last separator."
     assert said(curve(1.0, 0.1), curve(0.9, 0.2)) == [
-        "At most 4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most",
-        into,
+        "At most 4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most"
     ]
-    assert said(curve(1.0, 0.1), curve(0.3, 0.2)) == ["", into]
+    assert said(curve(1.0, 0.1), curve(0.3, 0.2)) == [""]
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn where

@@ -1,6 +1,5 @@
 """Edge ablation as an experiment: planted edges are found, records know what they depend on, measures by hand."""
 
-import json
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -120,22 +119,17 @@ def asking(model=UNKNOWN, folder=None, redo=False, **fields):
 
 def test_equal_requests_are_loaded_and_measured_again_on_demand(tmp_path):
     fields: dict[str, Any] = {"prompts": 3, "corruptions": (0, 1), "layout": {"separator": "\t"}}
-    asked = asking(toy(), tmp_path, **fields)
     limited = Ablation(kept=("AGG",), probed={"y->last_separator": 1}, layers=(2, 0), heads=((0, 1), (2, 3)))
     ablations = ABLATIONS | {"limited": limited}
-    assert json.loads(json.dumps(asked.request)) == asked.request
-    first = asked.answers(ablations, generate=True)
+    first = asking(toy(), tmp_path, **fields).answers(ablations, generate=True)
     again = asking(folder=tmp_path, **fields).answers(ablations, generate=True)
     for name, data in first.items():
         assert data.keys() == again[name].keys()
         for key, value in data.items():
             np.testing.assert_array_equal(value, again[name][key])
-    assert len([*tmp_path.rglob("*.pickle")]) == len(ablations)
     for redo, generate, seed in ((True, True, 0), (False, False, 0), (False, True, 1)):  # each is another record
         with pytest.raises(AssertionError, match="must not load"):
             asking(folder=tmp_path, redo=redo, donor_seed=seed, **fields).answers(ABLATIONS, generate=generate)
-    redone = asking(toy(), tmp_path, redo=True, **fields).answer(ABLATIONS["NONE"], generate=True)
-    np.testing.assert_array_equal(redone["log_prob"], first["NONE"]["log_prob"])
 
 
 def test_other_pairs_under_a_name_are_another_request(monkeypatch):
@@ -166,27 +160,14 @@ def refusing():
         handle.remove()
 
 
-WRONG: dict[str, dict[str, Any]] = {
+WRONG: dict[str, dict[str, Any]] = {  # of types, see tests/study
     "task = 'capitals': unknown word-pair task 'capitals'; there are copying": {"task": "capitals"},
     "split = 'train': .*'all', 'search' or 'test'": {"split": "train"},
     "missing corruption index .9.": {"corruptions": (0, 9)},
     ".*k = 1000 .*choose a smaller k": {"corruptions": (0, 5), "task": "copying", "k": 1000},
-    "order = 'sorted': .*'random'": {"order": "sorted"},
-    "k = 2.5: .*valid integer": {"k": 2.5},
-    "k = True: give a number": {"k": True},
-    "k = 0: .*greater than or equal to 1": {"k": 0},
-    "prompts = 0: .*greater than or equal to 1": {"prompts": 0},
-    "seed = -1: .*greater than or equal to 0": {"seed": -1},
-    "donor_seed = -1: .*greater than or equal to 0": {"donor_seed": -1},
-    "corruptions = ..: give one or more": {"corruptions": []},
     "corruptions = .0, 0.: .*twice": {"corruptions": [0, 0]},
-    "two_pass = 'perhaps': .*valid boolean": {"two_pass": "perhaps"},
-    "in_turn = 2: .*valid boolean": {"in_turn": 2},
-    "token_budget = 0: .*greater than or equal to 1": {"token_budget": 0},
     ".*k = 3, ambiguous = 4: .*0 to k ambiguous": {"task": "ambiguous_present_past", "ambiguous": 4},
     "layout.sep.*'separator', 'join', 'end' or 'header'": {"layout": {"sep": ":"}},
-    "layout.separator = 5: .*valid string": {"layout": {"separator": 5}},
-    "layout = ':': .*valid dictionary": {"layout": ":"},
     "Draw has no argument 'donor_seeds'": {"donor_seeds": 1},
 }
 
@@ -292,17 +273,16 @@ TWO = {"tasks": ["capitalization"], "prompts": 4, "donor_seeds": (0, 1), "corrup
 
 def test_circuits_of_a_task_are_compared(tmp_path):
     study = study_in(tmp_path, toy(), **TWO)
-    compared, values = study.arrays("circuits")["capitalization"], study.values_of("circuits")
+    compared, values = study.arrays("circuits")["tasks"]["capitalization"], study.values_of("circuits")
     data = Run(study, study.settings.draws()[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
     np.testing.assert_array_equal(compared["rows"]["NONE"]["right"][0], data["right"])
-    accuracy, divergence = values["accuracy"]["capitalization"], values["kl"]["capitalization"]
-    assert [*accuracy] == [*CIRCUITS, names.ALONE] and [*divergence] == [*CIRCUITS]
+    accuracy, scores = values["accuracy"]["capitalization"], values["scores"]["capitalization"]
+    assert [*accuracy] == [*CIRCUITS, names.ALONE] and [*scores] == [*CIRCUITS] and values["models"] == {}
     written = values["written"]["capitalization"]["NONE"]
     assert written == [data["line_right"].mean(), data["prefix_right"].mean()]
-    assert divergence["FULL"].high < 1e-6 < divergence["NONE"].low
     table = show.circuits_table(values)
     assert [*table.index] == [("capitalization", name) for name in accuracy]
-    assert table.loc[("capitalization", "NONE"), "KL"] == str(divergence["NONE"])
+    assert table.loc[("capitalization", "NONE"), "score"] == str(scores["NONE"])
 
 
 def test_without_demonstrations_the_query_stands_alone(tmp_path):
@@ -345,33 +325,16 @@ def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------ settings
 
 
-def test_draws_are_of_the_settings():
-    study = study_in(tasks=["capitalization", "person_sport"], seed=3, layout={"separator": ":"}, donor_seeds=(4, 5))
-    draws = runs.draws(study, task="person_sport", corruptions=(0, 2))
-    assert [draw.donor_seed for draw in draws] == [4, 5] and not draws[0].trained
-    assert (draws[0].task, draws[0].seed, draws[0].k, draws[0].prompts) == ("person_sport", 3, 3, 6)
-    assert draws[0].corruptions == (0, 2) and draws[0].layout == {"separator": ":"} and draws[0].two_pass
-    assert runs.draws(study_in(model="embedded"))[0].trained
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": "['copying'"}, "tasks = .* is no list"),
         ({"tasks": ["coping"]}, "tasks.0 = 'coping': .*there are copying"),
-        ({"tasks": []}, "tasks = .*one or more"),
-        ({"tasks": ["copying", "copying"]}, "tasks = .*twice"),
         ({"tasks": ["copying"]}, "tasks = .*the primary task, 'capitalization', is to be one"),
         ({"primary_task": "capitalisation"}, "primary_task = 'capitalisation': .*capitalization"),
-        ({"donor_seeds": "a, b"}, "donor_seeds.0 = 'a': .*valid integer"),
-        ({"donor_seeds": [1, 1]}, "donor_seeds = .1, 1.: .*twice"),
         ({"corruptions": [0, 1]}, "corruptions.0 = 0: .*greater than or equal to 1"),
         ({"corruptions": [9]}, "missing corruption index .9."),
         ({"prompts": 1}, "prompts = 1: .*greater than or equal to 2"),
-        ({"random_circuits": -1}, "random_circuits = -1: .*greater than or equal to 0"),
-        ({"untrained_control": "perhaps"}, "untrained_control = 'perhaps': .*valid boolean"),
         ({"per_round": 0}, "per_round = 0: .*greater than 0"),
-        ({"taks": ["copying"]}, "Settings has no argument 'taks'; it has tasks"),
     ],
 )
 def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message):

@@ -275,5 +275,3 @@ def test_the_title_of_the_specificity():
     assert of(0 * some, 0 * some, 0.01) == (
         "No head is frequent: none reads the token before the label on three of four prompts"
     )
-
-

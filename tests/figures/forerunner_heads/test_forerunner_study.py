@@ -170,5 +170,3 @@ GOLDEN: dict = {
     ],
     "control of layer 0, head 2": [0.90865, 0.95950, 0.97473, 0.94917],
 }
-
-
