@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util import paths
@@ -207,11 +205,6 @@ def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
 # ------------------------------------------------------------------------------------------------ what is drawn where
 
 
-def filled(image: AxesImage) -> NDArray[Any]:
-    """What an image shows, NaN where it shows nothing."""
-    return np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
-
-
 def test_the_map_puts_every_type_pair_in_its_cell():
     """Without a colour where the interval includes 0."""
     costs = {
@@ -220,14 +213,14 @@ def test_the_map_puts_every_type_pair_in_its_cell():
     }
     costs[PAIRS[3]]["p"], costs[PAIRS[9]]["low"] = 0.01, -1.0
     ax = drawn_axes(show.map_panels(made_of({"costs": costs})))[0]
-    [shown] = (filled(image) for image in ax.get_images())
+    cells = np.ma.filled(np.ma.asarray(ax.get_images()[0].get_array()), np.nan)
     rows, columns = ([label.get_text().strip("$") for label in axis.get_ticklabels()] for axis in (ax.yaxis, ax.xaxis))
+    first = {"same": 0, "earlier": 3, "any": 7}  # of the columns of a relation
     for edge in TYPE_PAIRS:
-        group = {"same": range(3), "earlier": range(3, 7), "any": range(7, 9)}[edge.relation]
-        [column] = [c for c in group if columns[c] == {"last_separator": "last"}.get(edge.target, edge.target)]
+        column = columns.index({"last_separator": "last"}.get(edge.target, edge.target), first[edge.relation])
         wanted = 0 if str(edge) == PAIRS[9] else costs[str(edge)]["log_prob"]
-        assert shown[rows.index(edge.source), column] == wanted
-    assert np.isfinite(shown).sum() == [text.get_text() for text in ax.texts].count(".25") == len(PAIRS)
+        assert cells[rows.index(edge.source), column] == wanted
+    assert np.isfinite(cells).sum() == [text.get_text() for text in ax.texts].count(".25") == len(PAIRS)
     [frame] = frames(ax)
     assert (frame.get_x(), frame.get_y()) == (2 - 0.46, 0 - 0.46)  # x -> n
 

@@ -178,6 +178,22 @@ def test_bad_requests_are_refused_when_a_draw_is_built(message):
         Draw(**{"prompts": 6, "k": 3, **WRONG[message]})
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tasks.0 = 'coping': .*there are copying": {"tasks": ["coping"]},
+    "tasks = .*the primary task, 'capitalization', is to be one": {"tasks": ["copying"]},
+    "corruptions.0 = 0: .*greater than or equal to 1": {"corruptions": [0, 1]},
+    "missing corruption index .9.": {"corruptions": [9]},
+    "prompts = 1: .*greater than or equal to 2": {"prompts": 1},
+    "per_round = 0: .*greater than 0": {"per_round": 0},
+}
+
+
+@pytest.mark.parametrize("message", SETTINGS)
+def test_bad_settings_of_the_notebook_are_named_before_any_work(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        study_in(**SETTINGS[message])
+
+
 @pytest.mark.parametrize(
     ("ablation", "match"),
     [
@@ -197,24 +213,23 @@ def test_data_say_what_was_asked_and_answered(tmp_path):
     data = asking(toy(), tmp_path).answers(ABLATIONS, generate=True)["AGG_Y"]
     drawn = prompts("country_capital", words(), 6, k=3, split="test")
     texts = [item.clean.text for item in drawn.items]
-    queries = [text.rpartition("\n")[2].removesuffix("\t") for text in texts]
     capitals = {p.x: p.y for p in word_pairs.find("country_capital").pairs}
-    assert data["queries"] == queries and data["answers"] == [capitals[query] for query in queries]
-    assert data["index"].tolist() == [item.index for item in drawn.items] and data["layers"] == 3
-    for place, text in enumerate(texts):
-        before = len(words()(text)["input_ids"])
-        target = words()(text + data["answers"][place])["input_ids"][before]
+    assert data["queries"] == [text.rpartition("\n")[2].removesuffix("\t") for text in texts]
+    assert data["answers"] == [capitals[query] for query in data["queries"]] and data["layers"] == 3
+    for place, (text, answer) in enumerate(zip(texts, data["answers"], strict=True)):
+        target = words()(text + answer)["input_ids"][len(words()(text)["input_ids"])]
         assert data["right"][place] == (data["top"][place] == target)
-        assert data["line_right"][place] == (data["written"][place].strip().split("\n")[0] == data["answers"][place])
+        assert data["line_right"][place] == (data["written"][place].strip().split("\n")[0] == answer)
 
 
-def test_whole_and_full_agree_with_states_that_are_kept_and_without(tmp_path):
-    found = asking(toy(), tmp_path).answers(ABLATIONS)
-    apart = asking(toy(), tmp_path, two_pass=True).answers(ABLATIONS)
+def test_draws_of_donors_leave_the_whole_model_and_kept_states_change_nothing(tmp_path):
+    alone = asking(toy(), tmp_path).answers(ABLATIONS)
+    found = runs.answers(study_in(tmp_path, toy()), ABLATIONS, task="country_capital")
     assert np.abs(found["FULL"]["kl"]).max() < 1e-6 and found["FULL"]["agrees"].all()
-    assert found["NONE"]["kl"].min() > 1e-3
-    for name in ABLATIONS:
-        np.testing.assert_allclose(apart[name]["log_prob"], found[name]["log_prob"], atol=1e-4)
+    np.testing.assert_array_equal(found["FULL"]["log_prob"][1:], found["FULL"]["log_prob"][:1].repeat(2, 0))
+    assert found["NONE"]["right"].shape == (3, 6) and np.ptp(found["NONE"]["log_prob"], axis=0).min() > 1e-3
+    for name in ABLATIONS:  # the first draw, with what donors leave computed each time
+        np.testing.assert_allclose(found[name]["log_prob"][0], alone[name]["log_prob"], atol=1e-4)
 
 
 def test_several_draws_of_donors_meet_by_the_numbers_of_prompts():
@@ -229,15 +244,6 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts():
     np.testing.assert_array_equal(found["one"]["log_prob"], [[1, 3], [11, 13], [21, 23]])
     np.testing.assert_array_equal(found["two"]["log_prob"], [[2, 4], [12, 14], [22, 24]])
     np.testing.assert_array_equal(found["one"]["right"], [[False, True]] * 3)
-
-
-def test_draws_of_donors_leave_the_prompts_and_the_whole_model(tmp_path):
-    found = runs.answers(study_in(tmp_path, toy()), ABLATIONS)
-    assert found["NONE"]["right"].shape == (3, 6) and found["NONE"]["right"].dtype == bool
-    np.testing.assert_array_equal(found["FULL"]["log_prob"][1:], found["FULL"]["log_prob"][:1].repeat(2, 0))
-    assert np.ptp(found["NONE"]["log_prob"], axis=0).min() > 1e-3
-    again = runs.answers(study_in(tmp_path), ABLATIONS)  # cached: no model is loaded
-    np.testing.assert_array_equal(again["NONE"]["log_prob"], found["NONE"]["log_prob"])
 
 
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):
@@ -297,17 +303,6 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
     np.testing.assert_allclose(run.alone()["log_prob"], outcomes(model, groups)["log_prob"], atol=1e-5)
 
 
-def test_a_circuit_is_verified_on_other_prompts(tmp_path, monkeypatch):
-    kept = edges("y->last_separator", "query->last_separator")
-    monkeypatch.setattr(Run, "search", lambda run: kept)
-    monkeypatch.setattr(measure, "planted_search", lambda study: {"kept": [], "true": []})
-    values = study_in(tmp_path, toy(), random_circuits=3, **TWO).values_of("circuits", "map", "circuit")
-    found = values["search"]
-    assert found["kept"] == [*map(str, kept)] and len(found["random"]) == 3
-    assert [*found["scores"]] == ["found", "without found"]
-    assert [*values["costs"]] == [*map(str, TYPE_PAIRS)]
-
-
 def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
     for module in (measure, numbers):
         monkeypatch.setattr(module, "PROBED", edges("y->last_separator"))
@@ -320,26 +315,6 @@ def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
     probes = study.numbers("probes")["probes"]
     assert np.shape(probes["intervals"]) == (1, 2, 3)
     assert probes["intervals"][0, 1, 0] == study.arrays("probes")["y->last_separator from 2"]["right"].mean()
-
-
-# ------------------------------------------------------------------------------------------------ settings
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tasks": ["coping"]}, "tasks.0 = 'coping': .*there are copying"),
-        ({"tasks": ["copying"]}, "tasks = .*the primary task, 'capitalization', is to be one"),
-        ({"primary_task": "capitalisation"}, "primary_task = 'capitalisation': .*capitalization"),
-        ({"corruptions": [0, 1]}, "corruptions.0 = 0: .*greater than or equal to 1"),
-        ({"corruptions": [9]}, "missing corruption index .9."),
-        ({"prompts": 1}, "prompts = 1: .*greater than or equal to 2"),
-        ({"per_round": 0}, "per_round = 0: .*greater than 0"),
-    ],
-)
-def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        study_in(**changes)
 
 
 # ------------------------------------------------------------------------------------------------ measures
@@ -361,24 +336,19 @@ def test_what_counts_as_the_answer(written, answer, line, prefix):
 
 
 def test_costs_by_hand():
+    """Eight of twelve are lost and none gained; three lost and two gained; and of four queries two of four, all, all."""
     query, right, logs = np.arange(12), np.arange(12), np.linspace(-2, -1, 12)
-    whole = {"right": right < 10, "log_prob": logs, "query": query}
-    lost = np.linspace(0.5, 1.5, 12)
-    worse = {"right": right < 2, "log_prob": logs - lost}
-    mixed, less = ({"right": one, "log_prob": logs} for one in (right > 2, right < 3))
+    whole, lost = {"right": right < 10, "log_prob": logs, "query": query}, np.linspace(0.5, 1.5, 12)
+    worse, mixed = {"right": right < 2, "log_prob": logs - lost}, {"right": right > 2, "log_prob": logs}
     found = numbers.costs(whole, {"worse": worse, "mixed": mixed, "same": whole})
-    assert found["worse"]["accuracy"] == pytest.approx(8 / 12) and found["mixed"]["accuracy"] == pytest.approx(1 / 12)
-    assert found["worse"]["p"] == pytest.approx(3 * 2 / 2**8)  # eight lost, none gained; the least of three (Holm)
-    assert found["mixed"]["p"] == 1 == found["same"]["p"]  # three lost, two gained
-    second = numbers.costs(whole, {"less": less, "worse": worse, "same": whole})["less"]
-    assert second["p"] == pytest.approx(2 * 2 / 2**7)  # seven lost; only two tests are left where the least is passed
+    assert [cost["accuracy"] for cost in found.values()] == pytest.approx([8 / 12, 1 / 12, 0])
+    assert [cost["p"] for cost in found.values()] == pytest.approx([3 * 2 / 2**8, 1, 1])  # the least of three (Holm)
     interval = stats.t.interval(1 - 0.05 / 3, 11, lost.mean(), stats.sem(lost))
     assert nats(found["worse"]) == pytest.approx((1, *interval)) and nats(found["same"]) == (0, 0, 0)
-    whole["query"] = np.repeat(range(4), (4, 3, 3, 2))  # what is lost of them: two of four, all, all, and nothing
+    whole["query"] = np.repeat(range(4), (4, 3, 3, 2))
     by_query = numbers.costs(whole, {"worse": worse})["worse"]
     assert by_query["p"] == pytest.approx(2 / 2**3) and by_query["accuracy"] == found["worse"]["accuracy"]
-    means = [lost[:4].mean(), lost[4:7].mean(), lost[7:10].mean(), lost[10:].mean()]
-    assert nats(by_query) == pytest.approx(mean_interval(means))
+    assert nats(by_query) == pytest.approx(mean_interval([part.mean() for part in np.split(lost, (4, 7, 10))]))
 
 
 def nats(cost):
@@ -389,9 +359,6 @@ def test_costs_over_draws_of_donors_are_those_of_their_mean():
     rng, query = np.random.default_rng(0), np.arange(12)
     whole = {"right": query < 10, "log_prob": np.linspace(-2, -1, 12), "query": query}
     drawn = {"right": rng.random((3, 12)) < 0.4, "log_prob": rng.normal(-3, 1, (3, 12))}
-    once, thrice = ({name: np.tile(values[0], (n, 1)) for name, values in drawn.items()} for n in (1, 3))
-    same, one = (numbers.costs(whole, {"a": row})["a"] for row in (thrice, once))
-    assert same == pytest.approx(one)  # as often as the same draw is there, it is one
     found = numbers.costs(whole, {"a": drawn})["a"]
     assert found["accuracy"] == pytest.approx(10 / 12 - drawn["right"].mean())
     assert nats(found) == pytest.approx(mean_interval(whole["log_prob"] - drawn["log_prob"].mean(0)))

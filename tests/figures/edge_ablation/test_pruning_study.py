@@ -102,28 +102,6 @@ def test_what_donors_of_one_task_leave_is_not_kept_beside_those_of_the_next(mode
     assert len(kept) == 2
 
 
-def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
-    pruner = pruner_in(tmp_path / "whole", model)
-    whole = pruner.pruned("head", pruner.first, 0.9, ROUND)
-    scores, done = pruning.token_types.scores, []
-
-    def breaks(*arguments):
-        done.append(1)
-        if len(done) == 3:
-            raise KeyboardInterrupt
-        return scores(*arguments)
-
-    monkeypatch.setattr(pruning.token_types, "scores", breaks)
-    broken = pruner_in(tmp_path / "parts", model)
-    first = broken.first
-    with pytest.raises(KeyboardInterrupt):
-        broken.pruned("head", first, 0.9, ROUND)
-    monkeypatch.setattr(pruning.token_types, "scores", lambda *a: done.append(1) or scores(*a))
-    resumed = pruner_in(tmp_path / "parts", model)
-    assert resumed.pruned("head", resumed.first, 0.9, ROUND).units_left == whole.units_left
-    assert len(done) == len(whole.rounds) + 1
-
-
 def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatch):
     scores, done = pruning.token_types.scores, list[str]()
 
