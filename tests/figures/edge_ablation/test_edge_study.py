@@ -336,7 +336,7 @@ def test_what_counts_as_the_answer(written, answer, line, prefix):
 
 
 def test_costs_by_hand():
-    """Eight of twelve are lost and none gained; three lost and two gained; and of four queries two of four, all, all."""
+    """Eight of twelve are lost, none gained; three lost, two gained; and of four queries two of four, all, and all."""
     query, right, logs = np.arange(12), np.arange(12), np.linspace(-2, -1, 12)
     whole, lost = {"right": right < 10, "log_prob": logs, "query": query}, np.linspace(0.5, 1.5, 12)
     worse, mixed = {"right": right < 2, "log_prob": logs - lost}, {"right": right > 2, "log_prob": logs}
