@@ -209,7 +209,7 @@ RUNS = [
             "pruned_tasks": "['copying', 'person_sport']", "search_prompts": 4, "quantized": True,
         },
         ["score by hand, in the primary task:"],
-        {"circuits", "map", "circuit", "windows", "pruning", "probes"},
+        {"circuits", "map", "circuit", "windows", "probes"},
     ),
     (
         "05_role_atlas", FEW_POSITIONS,

@@ -187,19 +187,20 @@ def test_the_title_of_probes_names_the_edges_that_carry_something():
 
 
 def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
-    def curve(share: float, random_share: float) -> Any:
-        accuracy = {"4": numbers.right_of(row(share))}
-        return {"result": 4, "units": 100, "accuracy": accuracy, "explained": {"4": [share, 0, 1]},
-                "random": [random_share]}  # fmt: skip
+    def left(share: float, random_share: float) -> Any:
+        right = numbers.right_of(row(share))
+        return {"result": 4, "units": 100, "accuracy": {"4": right}, "explained": {"4": [share, 0, 1]},
+                "whole": right, "random": [random_share]}  # fmt: skip
 
-    def said(*curves: Any) -> list[str]:
-        made = {"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), curves, strict=True))}}}
-        return [*FIGURE.parts["pruning"].says(made_of(made))]
+    def said(*both: Any) -> list[str]:
+        made = {"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), both, strict=True))}}}
+        assert show.pruning_table(made).shape == (2, 6)
+        return [*FIGURE.parts["pruning"].says(made)]
 
-    assert said(curve(1.0, 0.1), curve(0.9, 0.2)) == [
+    assert said(left(1.0, 0.1), left(0.9, 0.2)) == [
         "At most 4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most"
     ]
-    assert said(curve(1.0, 0.1), curve(0.3, 0.2)) == [""]
+    assert said(left(1.0, 0.1), left(0.3, 0.2)) == [""]
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn where

@@ -17,7 +17,6 @@ from util.figures.edge_ablation.settings import Draw
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files
-from util.show.part import drawn
 from util.study.model import Model
 from util.study.study import Study
 
@@ -47,26 +46,23 @@ def pruner_in(folder, model, redo=False, **options):
     return Pruner(study_in(folder, model, redo), draws, **options)
 
 
-def curves(pruner):
+def units_left(pruner):
     edges = pruner.before_edges(ROUND)
-    return pruner.curve("head", pruner.first, ROUND, 3), pruner.curve("edge", edges, ROUND, 3)
+    return pruner.left("head", pruner.first, ROUND, 3), pruner.left("edge", edges, ROUND, 3)
 
 
-def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(pruning, "POINTS", 4)
+def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
     pruner = pruner_in(tmp_path, model)
-    heads, edges = curves(pruner)
-    for curve in (heads, edges):
-        left = [*curve["rows"]]
-        assert left[0] == curve["units"] and left == sorted(left, reverse=True) and curve["result"] in left
-        assert curve["result"] < curve["units"] and len(curve["random"]) == 3
-        assert curve["rows"][curve["result"]]["right"].shape == (2, 4) and curve["random"][0]["right"].shape == (1, 4)
+    heads, edges = units_left(pruner)
+    for left in (heads, edges):
+        assert left["result"] < left["units"] and len(left["random"]) == 3
+        assert left["pruned"]["right"].shape == (2, 4) and left["random"][0]["right"].shape == (1, 4)
     assert heads["units"] == 4 * 8 * 6 and edges["units"] < 4 * 8 * 31
     alive = {*pruner.pruned("head", pruner.first, pruning.HEADS_SHARE, ROUND).result.names("head")}
     left = pruner.before_edges(ROUND).names("edge")
     assert {f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in left} <= alive
-    again = curves(pruner_in(tmp_path, MISSING))
-    assert [numbers.pruned(curve) for curve in again] == [numbers.pruned(curve) for curve in (heads, edges)]
+    again = units_left(pruner_in(tmp_path, MISSING))
+    assert [*map(numbers.pruned, again)] == [*map(numbers.pruned, (heads, edges))]
     whole = pruner.pruned("edge", pruner.first, 0.9, ROUND)
     assert whole.units_left[0] == 4 * 8 * 31
 
@@ -74,17 +70,14 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path, mon
 def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     wrong = {"query": np.arange(20), "right": np.zeros((1, 20), bool)}
-    curve = {"units": 10, "whole": wrong, "rows": dict.fromkeys((10, 4), wrong), "result": 4, "random": [wrong] * 2}
-    request = {"k": 3, "prompts": 20, "donor_seeds": [0], "pruned_tasks": ["copying"], "search_prompts": 40}
-    made = numbers.pruning({"copying": {"head": curve, "edge": curve}}, None)
-    values = {**made, "request": request, "model": "a model: of some class"}
+    left = {"units": 10, "whole": wrong, "pruned": wrong, "result": 4, "random": [wrong] * 2}
+    values = numbers.pruning({"copying": {"head": left, "edge": left}}, None)
     file = files.save_values(values, "edge_ablation", "a model")
     reasons = json.loads(file.read_text())["undefined"]
-    assert "pruning: by_task: copying: head: explained: 10" in reasons
+    assert "pruning: by_task: copying: head: explained: 4" in reasons
     assert all(reason.startswith("a share of ") for reason in reasons.values())
     for made in (values, files.read_values(file)):
         assert next(iter(FIGURE.parts["pruning"].says(made))) == ""
-        assert drawn(FIGURE.parts["pruning"], made) is not None
 
 
 def test_what_donors_of_one_task_leave_is_not_kept_beside_those_of_the_next(model, tmp_path, monkeypatch):
@@ -110,7 +103,7 @@ def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatc
         return scores(net, groups, circuit, *rest)
 
     monkeypatch.setattr(pruning.token_types, "scores", watched)
-    curves(pruner_in(tmp_path, model, redo=True))
+    units_left(pruner_in(tmp_path, model, redo=True))
     assert len(done) == len({*done}) > 4
 
 

@@ -11,7 +11,7 @@ from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, Edge, type_pairs
 from util.edges.states import Store
 from util.figures.edge_ablation import claims as rules
 from util.figures.edge_ablation.numbers import PROBED, Rows, aligned
-from util.figures.edge_ablation.pruning import curves
+from util.figures.edge_ablation.pruning import units_left
 from util.figures.edge_ablation.runs import LookUp, Run, answers, draws
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
@@ -92,8 +92,8 @@ def probed(study: Study) -> Rows:
 
 
 def pruned(study: Study) -> dict[str, Any]:
-    """What pruning leaves in each of pruned_tasks, see `pruning.curves`; donors' states are kept for one at a time."""
-    return {task: curves(study, task) for task in study.settings.pruned_tasks}
+    """What pruning leaves in each of pruned_tasks, see `units_left`; donors' states are kept for one at a time."""
+    return {task: units_left(study, task) for task in study.settings.pruned_tasks}
 
 
 def planted_search(study: Study) -> dict[str, list[str]]:

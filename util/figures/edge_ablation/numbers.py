@@ -227,18 +227,18 @@ def pruning(by_task: Mapping[str, Mapping[str, Mapping[str, Any]]], settings: An
     return {"pruning": {"by_task": {task: {sort: pruned(one[sort]) for sort in one} for task, one in by_task.items()}}}
 
 
-def pruned(curve: Mapping[str, Any]) -> dict[str, Any]:
-    """Units of one sort pruned, round by round, see `pruning.Pruner.curve`.
+def pruned(left: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of the units of one sort, see `pruning.Pruner.left`.
 
     accuracy, and explained, its share of the whole model's, on the test split by units left; random: of random prunings
     as large as the result, with the first draw of donors.
     """
-    rows, whole = curve["rows"], curve["whole"]
+    result = left["result"]
     return {
-        "units": curve["units"],
-        "whole": right_of(whole),
-        "accuracy": {str(left): right_of(row) for left, row in rows.items()},
-        "explained": {str(left): score(row, whole) for left, row in rows.items()},
-        "result": curve["result"],
-        "random": [float(row["right"].mean()) for row in curve["random"]],
+        "units": left["units"],
+        "whole": right_of(left["whole"]),
+        "accuracy": {str(result): right_of(left["pruned"])},
+        "explained": {str(result): score(left["pruned"], left["whole"])},
+        "result": result,
+        "random": [float(row["right"].mean()) for row in left["random"]],
     }

@@ -31,7 +31,6 @@ from util.study.study import Study
 
 SCORE = {"method": METHOD, "reduce": REDUCE}
 HEADS_SHARE = 0.95  # of the accuracy, kept by heads that are pruned before edges, which would else have none to lose
-POINTS = 12  # rounds that are measured on the test split
 
 
 class Pruner:
@@ -134,31 +133,27 @@ class Pruner:
         drawn = random_living(start, result, sort, sets, self.search.draw.seed)
         return [start.keeping(sort, living) for living in drawn]
 
-    def curve(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
-        """Units of one sort pruned, round by round, and measured on the test split. sets: random prunings.
+    def left(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
+        """What is left of the units of one sort, measured on the test split. sets: random prunings.
 
-        units: how many there are at first. whole: the row of the whole model; rows: those of some rounds, by units
-        left. result: how many units are left before the accuracy on the search split falls below SHARE of the whole
-        model's. random: rows of random prunings that leave as many, with the first draw of donors.
+        units: how many there are at first. whole: the row of the whole model. result: how many units are left before
+        the accuracy on the search split falls below SHARE of the whole model's; pruned: their row. random: rows of
+        random prunings that leave as many, with the first draw of donors.
         """
-        pruning = self.pruned(sort, start, SHARE, per_round)
-        left, result = pruning.units_left, pruning.result
-        last = left.index(result.count(sort))
-        chosen = np.unique(np.linspace(0, last, min(POINTS, last + 1)).round().astype(int)).tolist()
-        chosen += range(last + 1, len(left))[:1]  # where it falls
+        result = self.pruned(sort, start, SHARE, per_round).result
         return {
             "units": start.count(sort),
             "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
-            "rows": {left[number]: self.row(pruning.rounds[number].circuit, self.runs) for number in chosen},
+            "pruned": self.row(result, self.runs),
             "result": result.count(sort),
             "random": [self.row(one, self.runs[:1]) for one in self.at_random(sort, start, result, sets)],
         }
 
 
-def curves(study: Study, task: str) -> dict[str, dict[str, Any]]:
-    """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.curve`."""
+def units_left(study: Study, task: str) -> dict[str, dict[str, Any]]:
+    """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.left`."""
     settings = study.settings
     pruner = Pruner(study, draws(study, task=task), settings.search_prompts)
     options = settings.per_round, settings.random_circuits
-    heads = pruner.curve("head", pruner.first, *options)
-    return {"head": heads, "edge": pruner.curve("edge", pruner.before_edges(settings.per_round), *options)}
+    heads = pruner.left("head", pruner.first, *options)
+    return {"head": heads, "edge": pruner.left("edge", pruner.before_edges(settings.per_round), *options)}

@@ -167,30 +167,36 @@ def probes_say(values: Values) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ pruning
 
 
-def curves_of(values: Values) -> dict[tuple[str, str], Any]:
-    """What pruning leaves, by task and sort of units."""
-    by_task = values["pruning"]["by_task"]
-    return {(task, sort): curve for task, curves in by_task.items() for sort, curve in curves.items()}
+def pruning_table(values: Values) -> pd.DataFrame:
+    """What is left by task and sort of units, and what it answers, beside the whole model and random prunings."""
+    rows = {
+        (task, f"{sort} units"): {
+            "at first": left["units"],
+            "left": left["result"],
+            "accuracy": written(left["accuracy"][str(left["result"])]),
+            "of the whole": written(left["explained"][str(left["result"])]),
+            "whole model": written(left["whole"]),
+            "best of random": f"{max(left['random'], default=np.nan):.2f}",
+        }
+        for task, by_sort in values["pruning"]["by_task"].items()
+        for sort, left in by_sort.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def pruning_say(values: Values) -> Iterator[str]:
     """What few units keep, where that is more than any random ones do."""
-    curves = curves_of(values).values()
-    random = [max(curve["random"], default=1.0) for curve in curves]
-    explained = [curve["explained"][str(curve["result"])][0] for curve in curves]
-    low = [curve["accuracy"][str(curve["result"])][1] for curve in curves]
-    share = max(100 * curve["result"] / curve["units"] for curve in curves)
+    every = [left for by_sort in values["pruning"]["by_task"].values() for left in by_sort.values()]
+    random = [max(left["random"], default=1.0) for left in every]
+    explained = [left["explained"][str(left["result"])][0] for left in every]
+    low = [left["accuracy"][str(left["result"])][1] for left in every]
+    share = max(100 * left["result"] / left["units"] for left in every)
     yield (
         f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
         f"many random units answer {max(random):.2f} right at most"
         if np.greater(low, random).all()
         else ""
     )
-
-
-def pruning_about(values: Values) -> str:
-    request = values["request"]
-    return f"{setting(values, listed(request['pruned_tasks']))}; pruned on {request['search_prompts']} others"
 
 
 def probes_about(values: Values) -> str:
@@ -339,30 +345,6 @@ def _window(values: Values, name: str, title: str, ax: Axes) -> None:
     ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=windows["at"])
 
 
-def pruning_panels(values: Values) -> Grid:
-    """Accuracy on the test split by units left, with intervals.
-
-    Blue: the whole model, with its interval; a vertical line: the result, with the accuracy of random prunings of that
-    size in grey.
-    """
-    panels = [partial(_pruned, f"{task}, {sort} units", curve) for (task, sort), curve in curves_of(values).items()]
-    return Grid(panels, least=2.4, height=1.6, share="y")
-
-
-def _pruned(title: str, curve: Mapping[str, Any], ax: Axes) -> None:
-    result, random = curve["result"], curve["random"]
-    _whole(ax, curve["whole"])
-    ax.axvline(result, color="0.3", lw=0.7, label="result")
-    ax.plot([result] * len(random), random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, as many left")
-    left = [*map(int, curve["accuracy"])]
-    points(ax, left, curve["accuracy"].values(), fmt="o-", color=RED, lw=1, label="pruned")
-    ax.set_xscale("symlog", linthresh=1)
-    ax.set(xlim=(1.15 * max(left), 0.6 * min(left)), ylim=(-0.04, 1.06), xlabel="units left", ylabel="accuracy")
-    ax.set_xticks(left[::4], [*curve["accuracy"]][::4])
-    ax.minorticks_off()
-    ax.set_title(f"{title}\n{result} of {curve['units']} left")
-
-
 FIGURE = Figure(
     "edge_ablation",
     Settings,
@@ -376,7 +358,7 @@ FIGURE = Figure(
         ),
         "circuit": Part(numbers.verified, "verified", circuit_say, setting, circuit_panels),
         "windows": Part(numbers.windows, "by_layer", windows_say, setting, windows_panels, needs=("circuits",)),
-        "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, pruning_panels),
+        "pruning": Part(numbers.pruning, "pruned", pruning_say, table=pruning_table),
         "probes": Part(numbers.probes, "probed", probes_say, probes_about, probes_panels),
         "claims": CLAIMS,
     },
