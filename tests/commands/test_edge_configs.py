@@ -113,7 +113,6 @@ ACCURACY = {"action": "accuracy"}
         (ACCURACY | {"request": {"task": "copyin"}}, "unknown word-pair task 'copyin'; there are copying"),
         (ACCURACY | {"request": {"shots": 3}}, "Draw has no argument 'shots'; it has task, k, prompts"),
         (ACCURACY | {"request": "x"}, "request: Input should be a valid dictionary"),
-        (ACCURACY | {"request": {"two_pass": "maybe"}}, "two_pass = 'maybe': input should be a valid bo"),
         (ACCURACY | {"request": {"prompts": 1}}, "prompts = 1: two or more have intervals"),
         (ACCURACY | {"request": {"model": __file__, "revision": "main"}}, "revision = 'main'"),
         (ACCURACY | {"request": {"layout": {"sep": ":"}}}, "'sep': input should be 'separator', 'join'"),

@@ -158,34 +158,6 @@ def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
     assert title("circuit", made) == "1 of 31 type pairs keeps 0.90 [0.80, 1.00] of the performance"
 
 
-def test_the_title_of_layers_says_where_accuracy_surely_falls():
-    at, rows = (0, 2, 4), {names.FULL: row(1.0)}
-    rows |= {name(layer): row(1.0) for layer in at for name in (names.context_from, names.aggregation_below)}
-
-    def said() -> str:
-        return title("windows", made_of(numbers.windows({"at": at, "rows": rows}, None)))
-
-    assert said() == ""
-    rows[names.aggregation_below(4)] = row(0.25)
-    assert said().startswith("Accuracy surely falls where aggregation is removed below layer 4 (by 0.75")
-    assert "contextualisation" not in said()
-    rows[names.context_from(0)] = row(0.5)
-    assert "contextualisation is removed from layer 0 on (by 0.50" in said()
-
-
-def test_the_title_of_probes_names_the_edges_that_carry_something():
-    corruptions = Settings(corruptions=(1, 5))
-    rows = {names.CIRCUIT: row(1.0)}
-    rows |= {names.read_from(edge, number): row(1.0) for edge in numbers.PROBED for number in (1, 5)}
-    assert title("probes", made_of(numbers.probes(rows, corruptions))) == ""
-    rows[names.read_from("y->last_separator", 5)] = row(0.0)
-    made = made_of(numbers.probes(rows, corruptions))
-    assert np.argwhere(made["probes"]["lower"]).tolist() == [[5, 1]]
-    assert title("probes", made) == (
-        "1 of 6 edges carries what donors change (y → last separator): accuracy falls to 0.00 [0.00, 0.09] (other rule)"
-    )
-
-
 def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
     def left(share: float, random_share: float) -> Any:
         right = numbers.right_of(row(share))
