@@ -102,14 +102,12 @@ def check(study: Study) -> None:
 class LabelRun:
     """Prompts with labels, as tokens and as rows: all that a copy-magnitude run will do, checked before it starts.
 
-    tokens[appended][n] is prompt n with that label or word after it; row r serves prompt owners[r] and the conditions
-    served[r], one for each of its branches.
+    tokens[appended][n] is prompt n with that label or word after it. rows: each with the number of its prompt, and of
+    the condition of each of its branches.
     """
 
     tokens: dict[Appended, list[LabelledTokens]]
-    rows: list[Row]
-    owners: list[int]
-    served: list[list[int]]
+    rows: list[tuple[Row, int, list[int]]]
 
     @property
     def n_t(self) -> np.ndarray:
@@ -138,7 +136,7 @@ def label_run(
     tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
-    run = LabelRun(tokens, [], [], [])
+    run = LabelRun(tokens, [])
     for number in range(len(prompts)):
         groups: dict[tuple[int, ...], list[int]] = {}
         for place, what in enumerate(appended):
@@ -146,9 +144,8 @@ def label_run(
         for ids, places in groups.items():
             together = may_branch(support, len(ids) + len(places))
             for served in [places] if together else [[place] for place in places]:
-                run.rows.append(Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served)))
-                run.owners.append(number)
-                run.served.append(served)
+                row = Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served))
+                run.rows.append((row, number, served))
     return run
 
 
@@ -174,9 +171,7 @@ def copy_magnitudes(
     place = {number: i for i, number in enumerate(range(len(tokens)) if numbers is None else numbers)}
     drawn = {number: draw_control_tokens(tokens[number], control_tokens, (seed, number)) for number in place}
     planned = [  # the row, its prompt, the conditions of its branches, and which other tokens' attention is read
-        (row, owner, labels, drawn[owner] if 0 in labels else [])
-        for row, owner, labels in zip(run.rows, run.owners, run.served, strict=True)
-        if owner in place
+        (row, owner, labels, drawn[owner] if 0 in labels else []) for row, owner, labels in run.rows if owner in place
     ]
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
