@@ -162,7 +162,7 @@ RUNS = [
             "grid_prompts": 8, "causal_datasets": ["agnews", "trec"], "ablated": 4, "untrained_control": False,
         },
         ["heads exceed the threshold", "agnews, k = 16: left out, "],
-        {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
+        {"counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
     ),
     (
         "01_forerunner_heads", GEMMA2,
@@ -174,7 +174,7 @@ RUNS = [
             "labels only -> forerunner head; any token -> previous-token head; never -> neither",
             "trec, k = 1: task not done",
         ],
-        {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
+        {"counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
     ),
     (
         "02_induction_scores", GEMMA2,

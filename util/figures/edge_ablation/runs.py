@@ -49,8 +49,10 @@ class Run:
     @cached_property
     def task(self) -> word_pairs.WordPairTask:
         """The task in the draw's layout, read once: a saved data set that is changed later changes nothing here."""
-        task = word_pairs.find(self.draw.task, trained=self.draw.trained)
-        return task if self.draw.layout is None else replace(task, layout=Layout(**self.draw.layout))
+        task, changes = word_pairs.find(self.draw.task, trained=self.draw.trained), self.draw.layout
+        if changes is None:
+            return task
+        return replace(task, layout=Layout(**{str(field): text for field, text in changes.items()}))
 
     @cached_property
     def request(self) -> dict[str, Any]:
