@@ -49,7 +49,7 @@ def pair():
 PLANTED = {*edges("y->last_separator", "query->last_separator"), Edge("x", "y", "same")}
 
 
-@pytest.mark.parametrize("options", [{}, {"family": "llama"}], ids=str)
+@pytest.mark.parametrize("options", [{}, pytest.param({"family": "llama"}, marks=pytest.mark.slow)], ids=str)
 def test_the_planted_edges_are_those_that_are_found(options, tmp_path, monkeypatch):
     """By the search and by the map of single edges, which names no other."""
     model, truth = planted_control(planted.lookup, options)
