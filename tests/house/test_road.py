@@ -50,8 +50,8 @@ def traced(call):
 @pytest.mark.parametrize(
     ("stem", "part", "settings", "most_frames", "most_files"),
     [
-        ("forerunner_heads", "counts", {"prompts": 4, "k": 1, "untrained_control": False}, 8, 14),
-        ("ioi_patching", "p5", {}, 6, 14),
+        ("forerunner_heads", "counts", {"prompts": 4, "k": 1, "untrained_control": False}, 8, 13),
+        ("ioi_patching", "p5", {}, 6, 13),
     ],
 )
 def test_a_number_takes_few_frames_to_a_forward_pass_and_few_files_to_a_picture(

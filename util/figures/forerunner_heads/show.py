@@ -110,13 +110,13 @@ def counts_say(values: Values) -> Iterator[str]:
     frequent, heads = values["frequent_heads"], np.size(values["counts"]["correct"])
     correct, untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
     if correct[1] <= untrained[2]:
-        both = f"{written(correct)} and {written(untrained)} of {heads}"
-        yield f"No more heads are shown to be frequent than with untrained weights: {both}"
+        both = "{} [{}, {}] and {} [{}, {}]".format(*correct, *untrained)
+        yield f"No more heads are shown to be frequent than with untrained weights: {both} of {heads}"
     else:
         others = ", ".join(f"{frequent[name][0]} before {words}" for name, words in BEFORE.items())
         yield (
-            f"{written(correct)} of {heads} heads are frequent: they read the token before the correct label on three "
-            f"of four prompts; {others}"
+            f"{correct[0]} [{correct[1]}, {correct[2]}] of {heads} heads are frequent: they read the token before the "
+            f"correct label on three of four prompts; {others}"
         )
     fewest, most = values["tokens"]
     several = values["several_tokens"]
