@@ -87,15 +87,16 @@ def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]
         ends = (value, "low", "high") if value and {"low", "high"} <= values.keys() else ()
         if ends:
             arrays = np.array([values[name] for name in ends], dtype=float)  # null becomes NaN
-            for cell in np.argwhere(~np.isnan(arrays).any(axis=0)).tolist():
-                yield (*place, *cell), Interval(*arrays[(slice(None), *cell)].tolist())
+            for cell in np.ndindex(arrays.shape[1:]):
+                if not np.isnan(numbers := arrays[(slice(None), *cell)]).any():
+                    yield (*place, *cell), Interval(*numbers.tolist())
         for name, entry in values.items():
             if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):
                 for inner, interval in intervals(entry, (*place, str(name))):
                     yield _with_heads(inner, values.get("heads"), len(place) + 1), interval
     elif isinstance(values, list):
-        numbers = [type(entry) in (int, float) for entry in values]
-        if numbers == [True] * 3 and values[1] <= values[0] <= values[2]:
+        plain = [type(entry) in (int, float) for entry in values]
+        if plain == [True] * 3 and values[1] <= values[0] <= values[2]:
             yield place, Interval(*map(float, values))
         else:
             for number, entry in enumerate(values):
