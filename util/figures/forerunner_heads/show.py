@@ -148,6 +148,8 @@ def _count_map(ax: Axes, name: str, values: Values) -> None:
     title = "{}\n{} [{}, {}] heads".format(LABELS[name], *values["frequent_heads"][name])
     colours, _ = PAPER.get(name, ("Greys", ""))
     panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=colours)
+    heads = share.shape[1]
+    ax.set_xticks(panels.count_ticks(heads, 4 if heads < 10 else 3))  # two digits need more room
     ax.invert_yaxis()
     ax.set(xlabel="head", ylabel="transformer block")
     for axis in (ax.xaxis, ax.yaxis):
