@@ -51,7 +51,7 @@ def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = 
         c: [LabelledTokens((*row[:-2], row[-2 + c]), (length - 2,), (length - 1,), (1,), length) for row in drawn]
         for c in (0, 1)
     }
-    run = LabelRun(tokens, rows, list(range(prompts)), [[0, 1]] * prompts)
+    run = LabelRun(tokens, [(row, number, [0, 1]) for number, row in enumerate(rows)])
     return lambda: copy_magnitudes(llama, run, token_budget=budget)["magnitude"]
 
 

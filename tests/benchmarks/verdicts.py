@@ -129,7 +129,7 @@ def rows(random: Random, task: str, shares: Mapping[str, float]) -> Rows:
 def contextualised(random: Random, task: str, effect: float) -> Rows:
     """Answers with contextualisation added to half of the accuracy, and removed from all of it."""
     added, removed = edges.ADDED, edges.REMOVED
-    shares = {added[1]: 0.4, added[0]: 0.4 + effect, names.AGG_TOQUERY: 0.5, removed[1]: 1 - effect}
+    shares = {added[1]: 0.4, added[0]: 0.4 + effect, removed[1]: 1 - effect}
     return rows(random, task, shares)
 
 

@@ -194,7 +194,7 @@ def estimated_over_measured(folder):
     imported = status("VmRSS")
     model, _ = load_ICL_model(folder, device="cpu", verbose=False)
     tokens = {c: [LabelledTokens((*row[:-2], row[-2 + c]), (254,), (255,), (1,), 256) for row in ids] for c in (0, 1)}
-    run = magnitudes.LabelRun(tokens, rows, list(range(32)), [[0, 1]] * 32)
+    run = magnitudes.LabelRun(tokens, [(row, number, [0, 1]) for number, row in enumerate(rows)])
     magnitudes.copy_magnitudes(model, run, control_tokens=32)
     return said / (status("VmHWM") - imported)
 

@@ -76,11 +76,6 @@ NO_SCORES = dict.fromkeys(entry(values("edge_ablation", "smollm2"), "search/scor
 
 # What is told, stem, model, changes, texts that are there, texts that are not.
 TOLD = {
-    "changes by seed are of a data set": (
-        "forerunner_heads", "smollm2",
-        {"claims": {"settings": {"prompts": 128, "seeds": [0, 1]}, "changes": {"trec, k = 4": CUT}}},
-        ["trec, k = 4, which label 0.10 to 0.30 (one beyond 0), label mass -2.50 to -2.00 (two beyond 0)."], [],
-    ),
     "circuits of draws share edges": (
         "edge_ablation", "smollm2", {"claims/kept by draw": [KEPT[:1], KEPT[:2]]},
         [f"On other prompts, with two draws of donors, the search always keeps `{KEPT[0]}`."], [],

@@ -7,7 +7,7 @@ import pytest
 
 from util import paths
 from util.commands.frame import main
-from util.figures.replication import Pair, Replication, intervals
+from util.figures.replication import compared, intervals, standard_errors
 from util.stats.intervals import Interval
 
 
@@ -46,8 +46,7 @@ def test_every_interval_is_found_and_lists_of_runs_are_not():
     ],
 )
 def test_how_far_two_numbers_are_apart(first, second, errors):
-    pair = Pair("a", Interval(*first), Interval(*second))
-    assert pair.errors == pytest.approx(errors) and pair.moved == (errors > 1.96)
+    assert standard_errors(Interval(*first), Interval(*second)) == pytest.approx(errors)
 
 
 def test_what_moved_and_which_claims_changed():
@@ -57,21 +56,19 @@ def test_what_moved_and_which_claims_changed():
     judged, again = claims("holds", "cannot be told"), claims("holds", "does not hold in this model")
     first = {"a": [0.5, 0.4, 0.6], "b": [0.1, 0.0, 0.2], "only": [0, 0, 0], "claims": {"claims": judged}}
     second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "claims": {"claims": again}}
-    found = Replication.of("figure", first, second)
-    assert [pair.name for pair in found.moved] == ["a"] and found.missing == ["only"]
-    assert found.lines() == [
+    lines, moved = compared("figure", first, second)
+    assert lines == [
         "figure: 1 of 2 numbers held; by chance at most 1 in 20 moves.",
         "  claim 2, text 2: cannot be told, now does not hold in this model",
         "  in one of the runs alone: 1",
     ]
-    assert found.table(found.moved).to_dict("index") == {
+    assert moved.to_dict("index") == {
         "a": {"first": "0.50 [0.40, 0.60]", "again": "0.90 [0.80, 1.00]", "standard errors": 5.5}
     }
+    alone, _ = compared("figure", first, {name: second[name] for name in ("a", "b")})
+    assert alone == [lines[0], lines[2]]
     more = {"claims": {"claims": claims("holds", "holds"), "c": [0.5, 0.4, 0.6]}}
-    alone = Replication.of("figure", first, {name: second[name] for name in ("a", "b")})
-    assert (alone.pairs, alone.remarks, alone.missing) == (found.pairs, [], found.missing)
-    both = Replication.of("figure", first | more, second | more)
-    assert len(both.pairs) == 3 and not both.remarks
+    assert compared("figure", first | more, second | more)[0][0].startswith("figure: 2 of 3 numbers held")
 
 
 def test_the_command_compares_two_folders_and_names_one_without_values(tmp_path, capsys):
@@ -91,16 +88,13 @@ def test_parts_that_chose_something_else_are_not_compared():
     part = {"effect": [1.0, 0.9, 1.1]}
     first = {"chosen": {"causal": "agnews", "other": "trec"}, "causal": part, "other": part}
     second = {"chosen": {"causal": "trec", "other": "trec"}, "causal": {"effect": [3.0, 2.9, 3.1]}, "other": part}
-    found = Replication.of("figure", first, second)
-    assert [pair.name for pair in found.pairs] == ["other: effect"]
-    assert not found.moved
-    assert found.lines()[-1] == "  not compared: causal: measured on agnews, now on trec"
-    without = {name: values for name, values in first.items() if name != "chosen"}  # values that are older than this
-    assert len(Replication.of("figure", without, second).pairs) == 2
+    held = "figure: 1 of 1 numbers held; by chance at most 1 in 20 moves."
+    lines, moved = compared("figure", first, second)
+    assert lines == [held, "  not compared: causal: measured on agnews, now on trec"] and moved.empty
 
 
-def test_every_figures_values_can_be_compared():
-    for file in (paths.root() / "data" / "values").rglob("*.json"):
-        values = json.loads(file.read_text(encoding="utf-8"))
-        found = Replication.of(file.stem, values, values)
-        assert not found.moved and not found.remarks, file
+@pytest.mark.parametrize("file", sorted((paths.root() / "data" / "values").rglob("*.json")), ids=str)
+def test_every_figures_values_can_be_compared(file):
+    values = json.loads(file.read_text(encoding="utf-8"))
+    lines, moved = compared(file.stem, values, values)
+    assert len(lines) == 1 and moved.empty

@@ -135,7 +135,7 @@ RUNS = [
             "grid_prompts": 8, "causal_datasets": ["agnews", "trec"], "ablated": 4, "untrained_control": False,
         },
         ["heads exceed the threshold", "agnews, k = 16: left out, "],
-        {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
+        {"counts", "paper_layers", "specificity", "ablation", "induction", "grid"},
     ),
     (
         "02_induction_scores", GEMMA2,
@@ -162,7 +162,7 @@ RUNS = [
             "pruned_tasks": "['copying', 'person_sport']", "search_prompts": 4, "quantized": True,
         },
         ["score by hand, in the primary task:"],
-        {"circuits", "map", "circuit", "windows", "pruning", "probes"},
+        {"circuits", "map", "circuit", "windows", "probes"},
     ),
     (
         "05_role_atlas", FEW_POSITIONS,

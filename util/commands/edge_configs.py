@@ -144,7 +144,7 @@ class Pruned(Measured):
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
         sort: Sort = "head" if self.action == "prune_heads" else "edge"
-        pruner = Pruner.of(study, self.draws, start=self.ablation)
+        pruner = Pruner(study, self.draws, start=self.ablation)
         after_heads = sort == "edge" and self.after_heads
         start = pruner.before_edges(self.per_round) if after_heads else pruner.first
         pruned = pruner.pruned(sort, start, self.share, self.per_round, self.keep, self.score_files)

@@ -13,13 +13,13 @@ from util.card import atlas as cards_atlas
 from util.commands.arguments import ModelFlags, Seed, Words
 from util.commands.results import made
 from util.figures import FIGURES
-from util.figures.replication import Replication
+from util.figures.replication import compared
 from util.show import files
 from util.show.draw import draw as drawing
 from util.show.part import drawn, figure_of, stored
 from util.show.style import WIDTH
 
-PROMPTS = {"induction_scores": 200, "edge_ablation": 250, "forerunner_heads": 128}  # of claims
+PROMPTS = {"induction_scores": 200, "edge_ablation": 250}  # of claims
 CONTROL_SETS = 20
 MOVED = 10  # numbers that moved are listed
 
@@ -78,14 +78,12 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
 
 
 def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> None:
-    """Measure the claims of notebooks 01, 02 and 04, print the verdicts, and write all into the values files.
+    """Measure the claims of notebooks 02 and 04, print the verdicts, and write all into the values files.
 
     Args:
-        prompts: of each task, each with a query of its own; default: induction_scores 200, edge_ablation 250,
-            forerunner_heads 128
+        prompts: of each task, each with a query of its own; default: induction_scores 200, edge_ablation 250
     """
-    from util.figures.edge_ablation import more_queries
-    from util.figures.forerunner_heads.more_prompts import copying
+    from util.figures.edge_ablation.measure import judge
     from util.figures.induction_scores import claims as induction_claims
     from util.stats.verdicts import Verdicts
     from util.study.study import Study
@@ -96,17 +94,14 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
     settings: dict[str, dict[str, Any]] = {
         "induction_scores": {"prompts": counts["induction_scores"], **sets},
         "edge_ablation": {"prompts": counts["edge_ablation"]},
-        "forerunner_heads": {"k": 4},
     }
     studies = {stem: Study(stem, source, untrained_control=False, **own) for stem, own in settings.items()}
     for stem, measure in {
         "induction_scores": lambda study: induction_claims.stored(source.title, study.arrays("shots"), study.settings),
-        "edge_ablation": more_queries.claims,
-        "forerunner_heads": lambda study: copying(study, counts["forerunner_heads"]),
+        "edge_ablation": judge,
     }.items():
         values = measure(studies[stem])
-        if values["claims"]:
-            print(Verdicts(values["claims"]).table().to_string())
+        print(Verdicts(values["claims"]).table().to_string())
         print(files.save_claims(values, stem, model.model))
 
 
@@ -143,7 +138,7 @@ def replication(first: Path, second: Path) -> None:
         raise ValueError(f"second = {second}: there is no values file of a figure")
     for name in shared:
         both = [json.loads((folder / name).read_text(encoding="utf-8")) for folder in (first, second)]
-        compared = Replication.of(name.removesuffix(".json"), *both)
-        print(*compared.lines(), sep="\n")
-        if pairs := compared.moved[:MOVED]:
-            print(f"  moved most:\n{textwrap.indent(compared.table(pairs).to_string(), '    ')}")
+        lines, moved = compared(name.removesuffix(".json"), *both)
+        print(*lines, sep="\n")
+        if len(moved):
+            print(f"  moved most:\n{textwrap.indent(moved[:MOVED].to_string(), '    ')}")

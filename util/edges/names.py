@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 FULL, NONE = "FULL", "NONE"
 CTX_AGG, CTX_IO_AGG, AGG_ONLY, QUERY_ONLY = "CTX+AGG", "CTX_IO+AGG", "AGG-ONLY", "QUERY-ONLY"
-AGG_TOQUERY = "AGG+TOQUERY"  # what the query reads of the demonstrations, added to AGG-ONLY
 FOUND = "found"  # the circuit of a search
 ABLATED = "ablated"  # the single ablation of a config
 PRUNED = "pruned"  # what is left after units were pruned

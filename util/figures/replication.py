@@ -8,8 +8,7 @@ The intervals of a map hold together: of those numbers fewer move by chance, one
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,103 +25,55 @@ CONTROLS = ("layer-matched", "norm-matched", "in others", "others out")
 Place = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One number, measured twice. name: those of the entries around it. first, second: with 95 % intervals."""
+def compared(stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[list[str], pd.DataFrame]:
+    """What held and what moved between the values of a figure, as values files hold them, and those of another run.
 
-    name: str
-    first: Interval
-    second: Interval
-
-    @property
-    def errors(self) -> float:
-        """How many joint standard errors lie between the two, by the sides of the intervals that face each other.
-
-        Of intervals that hold together for a whole map the sides are longer, and 1.96 is the bound for the whole map.
-        Infinite where the two differ and neither interval has a width.
-        """
-        down, up = sorted((self.first, self.second), key=lambda interval: interval.value)
-        apart = up.value - down.value
-        joint = math.hypot(down.high - down.value, up.value - up.low) / NORMAL
-        return 0.0 if apart == 0 else apart / joint if joint > 0 else math.inf
-
-    @property
-    def moved(self) -> bool:
-        """Whether the difference of the two has a 95 % interval that is beyond 0."""
-        return self.errors > NORMAL
-
-
-@dataclass(frozen=True)
-class Replication:
-    """The numbers that two values files of one figure share; remarks: claims that changed, and what was not compared.
-
-    missing: the names of numbers that only one of them has.
+    Returns sentences, and the numbers that moved, the farthest first: both intervals, and how many joint standard
+    errors lie between them. Where a figure chooses by the data what to measure, its values say under "chosen", by part,
+    what that was. Parts of which the runs chose another are not compared, nor claims that one run alone has.
     """
-
-    stem: str
-    pairs: Sequence[Pair]
-    remarks: Sequence[str]
-    missing: Sequence[str]
-
-    @classmethod
-    def of(cls, stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Replication:
-        """Compares the values of one figure, as `files.save_values` writes them, with those of another run.
-
-        Where a figure chooses by the data what to measure, such as the first data set that the model does, its values
-        say under "chosen", by part, what that was. Parts of which the runs chose another are not compared, nor claims
-        that one run alone has.
-        """
-        chosen, other = ({**values["chosen"]} if _is_by_part(values) else {} for values in (first, second))
-        unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
-        judged, again = ({one["number"]: one for one in _claims(values)} for values in (first, second))
-        left_out = {*unlike} | ({"claims"} & (first.keys() ^ second.keys()))
-        ours, theirs = (
-            {": ".join(map(str, place)): interval for place, interval in intervals(values)}
-            for values in ({name: run[name] for name in run if name not in left_out} for run in (first, second))
-        )
-        verdicts = ((claim, again[number]["verdict"]) for number, claim in judged.items() if number in again)
-        return cls(
-            stem,
-            [Pair(name, ours[name], theirs[name]) for name in ours if name in theirs],
-            [
-                *(
-                    f"claim {claim['number']}, {claim['text']}: {claim['verdict']}, now {now}"
-                    for claim, now in verdicts
-                    if claim["verdict"] != now
-                ),
-                *(f"not compared: {part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike),
-            ],
-            sorted(ours.keys() ^ theirs.keys()),
-        )
-
-    @property
-    def moved(self) -> list[Pair]:
-        """The numbers that moved, the farthest first."""
-        return sorted((pair for pair in self.pairs if pair.moved), key=lambda pair: -pair.errors)
-
-    def lines(self) -> list[str]:
-        """What held and what moved, in sentences."""
-        held = f"{len(self.pairs) - len(self.moved)} of {len(self.pairs)} numbers held"
-        alone = [f"in one of the runs alone: {len(self.missing)}"] * bool(self.missing)
-        notes = [f"  {note}" for note in (*self.remarks, *alone)]
-        return [f"{self.stem}: {held}; by chance at most 1 in 20 moves.", *notes]
-
-    def table(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """Some numbers: both intervals, and how many joint standard errors lie between them."""
-        rows = [
-            {"first": str(pair.first), "again": str(pair.second), "standard errors": round(pair.errors, 1)}
-            for pair in pairs
-        ]
-        return pd.DataFrame(rows, index=[pair.name for pair in pairs])
+    chosen, other = (values["chosen"] if isinstance(values.get("chosen"), dict) else {} for values in (first, second))
+    unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
+    left_out = {*unlike} | ({"claims"} & (first.keys() ^ second.keys()))
+    ours, theirs = (
+        {
+            ": ".join(map(str, place)): interval
+            for place, interval in intervals({name: run[name] for name in run if name not in left_out})
+        }
+        for run in (first, second)
+    )
+    shared = [name for name in ours if name in theirs]
+    errors = [standard_errors(ours[name], theirs[name]) for name in shared]
+    table = {"first": [str(ours[name]) for name in shared], "again": [str(theirs[name]) for name in shared]}
+    apart = pd.DataFrame({**table, "standard errors": errors}, index=shared)
+    moved = apart[np.greater(errors, NORMAL)].sort_values("standard errors", ascending=False, kind="stable")
+    judged, again = (
+        {one["number"]: one for one in run.get("claims", {"claims": ()})["claims"]} for run in (first, second)
+    )
+    remarks = [
+        *(
+            f"claim {number}, {claim['text']}: {claim['verdict']}, now {again[number]['verdict']}"
+            for number, claim in judged.items()
+            if number in again and claim["verdict"] != again[number]["verdict"]
+        ),
+        *(f"not compared: {part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike),
+        *[f"in one of the runs alone: {len(ours.keys() ^ theirs.keys())}"] * (ours.keys() != theirs.keys()),
+    ]
+    held = f"{len(shared) - len(moved)} of {len(shared)} numbers held"
+    lines = [f"{stem}: {held}; by chance at most 1 in 20 moves.", *(f"  {remark}" for remark in remarks)]
+    return lines, moved.round(1)
 
 
-def _is_by_part(values: Mapping[str, Any]) -> bool:
-    """Whether "chosen" says what was chosen to measure, by part; other figures list chosen heads under this name."""
-    return isinstance(values.get("chosen"), Mapping)
+def standard_errors(first: Interval, second: Interval) -> float:
+    """How many joint standard errors lie between two numbers, by the sides of their intervals that face each other.
 
-
-def _claims(values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return values["claims"]["claims"] if "claims" in values else ()
+    Of intervals that hold together for a whole map the sides are longer, and 1.96 is the bound for the whole map.
+    Infinite where the two differ and neither interval has a width.
+    """
+    down, up = sorted((first, second), key=lambda interval: interval.value)
+    apart = up.value - down.value
+    joint = math.hypot(down.high - down.value, up.value - up.low) / NORMAL
+    return 0.0 if apart == 0 else apart / joint if joint > 0 else math.inf
 
 
 def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]]:
@@ -137,15 +88,15 @@ def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]
         if ends:
             arrays = np.array([values[name] for name in ends], dtype=float)  # null becomes NaN
             for cell in np.ndindex(arrays.shape[1:]):
-                if not np.isnan(ends_of := arrays[(slice(None), *cell)]).any():
-                    yield (*place, *cell), Interval(*ends_of.tolist())
+                if not np.isnan(numbers := arrays[(slice(None), *cell)]).any():
+                    yield (*place, *cell), Interval(*numbers.tolist())
         for name, entry in values.items():
             if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):
                 for inner, interval in intervals(entry, (*place, str(name))):
                     yield _with_heads(inner, values.get("heads"), len(place) + 1), interval
     elif isinstance(values, list):
-        numbers = [type(entry) in (int, float) for entry in values]
-        if numbers == [True] * 3 and values[1] <= values[0] <= values[2]:
+        plain = [type(entry) in (int, float) for entry in values]
+        if plain == [True] * 3 and values[1] <= values[0] <= values[2]:
             yield place, Interval(*map(float, values))
         else:
             for number, entry in enumerate(values):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from util.roles.rules import Role
-from util.show.part import listed, say, stored, written
+from util.show.part import listed, say, stored
 from util.stats.heads import Head
 
 MODEL = ("model", "revision", "dtype", "quantized", "untrained_seed")  # what of a request says which model it is
@@ -29,11 +29,10 @@ def stored_roles(request: Mapping[str, Any]) -> dict[Head, list[Role]] | None:
 
 
 def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mapping[str, Any]) -> list[str]:
-    """Returns sentences: which heads that carry most of an IOI effect have no role, and which test fails.
+    """Returns sentences: which heads that carry most of an IOI effect have no role, and of which it is mostly direct.
 
     heads: by name, the effect of each and the part of it that goes directly to the output; None or NaN where that is
-    not known. request: as in `stored_roles`. There are no sentences where nothing is stored of this model. Attention is
-    told where the stored values have the heads that were tested in vain.
+    not known. request: as in `stored_roles`. There are no sentences where nothing is stored of this model.
     """
     atlas = _stored_atlas(request)
     if atlas is None:
@@ -41,33 +40,16 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
     without = [head for head in heads if not any(head in tested["heads"] for tested in atlas.values())]
     if not without:
         return []
-    said = [
-        say(
-            "of the heads that carry most, {heads} {heads:has|have} none of {n:words} roles (notebook 05).",
-            heads=without,
-            n=len(atlas),
-        )
-    ]
-    inhibition, mover = (atlas.get(role, {}).get("not confirmed", {}) for role in (Role.INHIBITION, Role.MOVER))
-    readers = [
-        head for head in without if head in inhibition and inhibition[head]["score"][1] > inhibition[head]["null"]
-    ]
-    for head in readers:
-        attention, beyond = (written(inhibition[head][name]) for name in ("score", "effect"))
-        said += [
-            f"{head} puts {attention} of its attention at the end of the prompt on the repeated name (S2).",
-            f"It is not an inhibition head: its effect through others minus its direct effect is {beyond} nats.",
-        ]
-        if head not in mover:
-            said.append("It is not a mover: its attention to the answer (IO) does not pass.")
-    parts = {head: heads[head] for head in without if head not in readers}
+    text = "of the heads that carry most, {heads} {heads:has|have} none of {n:words} roles (notebook 05)."
+    sentences = [say(text, heads=without, n=len(atlas))]
+    parts = {head: heads[head] for head in without}
     direct = [
         f"{head} ({part:.2f})" for head, (whole, part) in parts.items() if part is not None and part / whole > 0.5
     ]
     if direct:
-        said.append(f"The direct part, all else frozen, is most of the effect of {listed(direct)}.")
-        said.append("The rule for inhibition heads asks for more through other heads.")
-    return said
+        sentences.append(f"The direct part, all else frozen, is most of the effect of {listed(direct)}.")
+        sentences.append("The rule for inhibition heads asks for more through other heads.")
+    return sentences
 
 
 def _stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +10,9 @@ import pytest
 
 from tests.figures.induction_scores.made_up_shots import arrays
 from util import __main__ as command_line
-from util.figures.edge_ablation import more_queries
+from util.figures.edge_ablation import measure
 from util.figures.edge_ablation.claims import AMBIGUOUS
-from util.figures.edge_ablation.more_queries import claims, own_queries
-from util.figures.forerunner_heads import more_prompts as more_labels
-from util.figures.induction_scores import measure
-from util.prompts import word_pairs
+from util.figures.induction_scores import measure as induction_measure
 from util.show import files
 from util.stats.verdicts import HOLDS, NO_PREMISE, NOT_DONE, Claim, Effect, judged
 from util.study.model import Model
@@ -28,24 +24,20 @@ def study_of(model, folder=None, tasks=("country_capital", "capitalization"), **
     return Study("edge_ablation", model, folder=folder, tasks=tasks, **given)
 
 
-def small(model, folder):
-    return claims(study_of(model, folder))
-
-
-def no_model():
-    raise AssertionError("a model was loaded")
-
-
 def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(more_queries.PairTask, "check", lambda study, candidates: SimpleNamespace(done=True))
-    values = small(Model("embedded", device="cpu", verbose=False), tmp_path)
+    undone = measure.judge(study_of(Model("embedded", device="cpu", verbose=False), tmp_path))
+    # the embedded model says the same with permuted demonstrations: it looks up what it was trained on
+    assert {claim.verdict for claim in undone["claims"]} == {NOT_DONE} and undone["kept by draw"] == []
+    assert {check.done for check in undone["checks"].values()} == {False}
+    monkeypatch.setattr(measure.PairTask, "check", lambda study, candidates: SimpleNamespace(done=True))
+    values = measure.judge(study_of(Model("embedded", device="cpu", verbose=False), tmp_path))
     measured = values["claims"]
     assert [claim.number for claim in measured] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
     assert NOT_DONE not in {claim.verdict for claim in measured}
     third = measured[2].parts[0]
     assert third.name == "country_capital, capitalization"
     assert (third.queries, third.available) == (3, 40), "each prompt asks a query of its own"
-    assert [part.name for part in measured[3].beside] == ["0 ambiguous", "7 ambiguous"]
+    assert measured[3].parts[0].name == "7 against 0 ambiguous"
     assert measured[0].parts[1].name == "beyond 20 random circuits"
     assert values["settings"] == {
         "prompts": 3, "k": 10, "donor_seeds": (0, 1), "primary": "capitalization", "search_prompts": 2,
@@ -54,26 +46,15 @@ def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path,
     assert len(values["kept by draw"]) == 2, "a circuit for each draw of donors"
     assert all("query->last_separator" in kept for kept in values["kept by draw"])
     assert values["published"]["1"]["value"] == pytest.approx(0.1)
-    assert small(Model("embedded", loader=no_model), tmp_path) == values
-
-
-def test_without_a_task_that_is_done_nothing_more_is_measured(tmp_path):
-    """The embedded model says the same with permuted demonstrations: it looks up what it was trained on."""
-    found = small(Model("embedded", device="cpu", verbose=False), tmp_path)
-    assert {claim.verdict for claim in found["claims"]} == {NOT_DONE} and found["kept by draw"] == []
-    assert {check.done for check in found["checks"].values()} == {False}
+    missing = Model("embedded", loader=lambda: pytest.fail("a model was loaded"))
+    assert measure.judge(study_of(missing, tmp_path)) == values
 
 
 def test_no_more_prompts_than_queries_are_asked():
     for model, copying, verbs in (("embedded", 103, 87), ("given:other", 250, 250)):
         study = study_of(model, prompts=250)
-        prompts = [own_queries(study, task)["prompts"] for task in ("copying", "country_capital", AMBIGUOUS)]
-        assert prompts == [copying, 40, verbs] and own_queries(study, "copying", 64, "search")["prompts"] == 64
-
-
-def test_250_distinct_queries_can_be_asked_where_english_has_them():
-    counts = {name: len(word_pairs.find(name).queries("test")) for name in word_pairs.names()}
-    assert min(counts[name] for name in ("copying", "capitalization", "present_past")) >= 250
+        prompts = [measure.own_queries(study, task)["prompts"] for task in ("copying", "country_capital", AMBIGUOUS)]
+        assert prompts == [copying, 40, verbs] and measure.own_queries(study, "copying", 64, "search")["prompts"] == 64
 
 
 @pytest.mark.parametrize(
@@ -96,10 +77,10 @@ def test_what_a_user_can_mend_is_said_without_a_traceback(arguments, output, wor
     assert not [*tmp_path.rglob("*.pickle")]
 
 
-def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys):
-    def measured(study):
-        given = study.settings
-        settings = (study.model.name, given.primary_task, given.prompts, given.donor_seeds, given.k, study.model.dtype)
+def test_the_command_writes_the_verdicts_into_the_values_file(monkeypatch, tmp_path, capsys):
+    def judged_of(study):
+        asked = study.settings
+        settings = (study.model.name, asked.primary_task, asked.prompts, asked.donor_seeds, asked.k, study.model.dtype)
         assert settings == ("embedded", "capitalization", 7, (0, 1, 2), 10, "auto")
         part = judged("copying", Effect.of((np.ones(40), 1.0)), 0.1, above=True)
         return {"claims": (Claim(1, "circuits explain", HOLDS, (part,)), Claim(2, "tasks differ", NO_PREMISE))}
@@ -110,24 +91,17 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
         assert (asked.control_sets, asked.other_sets) == (20, 20)
         return arrays()
 
-    monkeypatch.setattr(more_queries, "claims", measured)
-    monkeypatch.setattr(measure, "shots", no_tasks)
-    monkeypatch.setattr(more_labels, "copying", partial(more_labels.copying, choice_prompts=8))
-    for name, value in {"DATASETS": ("agnews",), "MOST": 4, "KS": (1,), "SEEDS": 1}.items():
-        monkeypatch.setattr(more_labels, name, value)
+    monkeypatch.setattr(measure, "judge", judged_of)
+    monkeypatch.setattr(induction_measure, "shots", no_tasks)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     file = files.save_values({"request": 1}, "edge_ablation")
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7"])
     command_line.main()
-    printed = capsys.readouterr().out
+    printed, values = capsys.readouterr().out, json.loads(file.read_text())
     assert "1. circuits explain" in printed and " holds " in printed and "2. tasks differ" in printed
-    values = json.loads(file.read_text())
     assert [*values] == ["request", "claims"]
     stored = values["claims"]["claims"]
     assert [claim["verdict"] for claim in stored] == ["holds", "premise not met"]
-    part = stored[0]["parts"][0]
-    assert {"value", "low", "high", "bound", "queries", "needed", "available", "verdict"} <= {*part}
+    assert {"value", "low", "high", "bound", "queries", "needed", "available", "verdict"} <= {*stored[0]["parts"][0]}
     induction = json.loads(file.with_name("induction_scores.json").read_text())
     assert [claim["verdict"] for claim in induction["claims"]["claims"]].count("task not done") == 4
-    copied = json.loads(file.with_name("forerunner_heads.json").read_text())["claims"]
-    assert copied["settings"] == {"prompts": 7, "seeds": [0]} and "agnews, k = 4" in copied["changes"]

@@ -2,14 +2,11 @@
 
 import copy
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util import paths
@@ -73,14 +70,6 @@ def test_all_of_a_figure_can_be_read_for_models_of_any_size(name, shape, width):
         assert faults(picture) == []
 
 
-@pytest.mark.parametrize("model", ["", "smollm2"])
-def test_stored_values_have_pictures(model):
-    drawn_ = {name for name in PICTURES if drawn(FIGURE.parts[name], values(model)) is not None}
-    assert drawn_ == {*PICTURES}
-    stored = paths.root() / "figures" / model
-    assert {Path(f"edge_ablation_{name}.png") for name in drawn_} <= {Path(file.name) for file in stored.iterdir()}
-
-
 def drawn_axes(grid: Any) -> Any:
     return draw(grid, "", "setting").axes
 
@@ -112,8 +101,8 @@ def compared(**right: float) -> dict[str, Any]:
     return {"rows": rows, "alone": row(0.0), "chance": 0.0, "written": {}}
 
 
-def circuits(**by_task: Any) -> Any:
-    return made_of(numbers.circuits(by_task, Settings()))
+def circuits(untrained: Any = None, **by_task: Any) -> Any:
+    return made_of(numbers.circuits({"tasks": by_task, "untrained": untrained}, Settings()))
 
 
 def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations():
@@ -128,6 +117,8 @@ def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations(
     assert title("circuits", both) == f"Accuracy surely falls {bare}; {read}"
     assert both["sure losses"]["AGG-ONLY"] == {"a": loss} and [*both["sure losses"]["QUERY-ONLY"]] == ["a"]
     silent = circuits(b=not_)
+    twin = [*FIGURE.parts["circuits"].says(circuits(needs["rows"], b=not_))][-1]
+    assert twin == "Untrained twin, capitalization: accuracy 1.00 [0.91, 1.00] at most (in FULL)."
     picture = drawn(FIGURE.parts["circuits"], silent)
     assert title("circuits", silent) == "" and picture is not None and picture.get_suptitle() == ""
     assert "toy, each task, 10 demonstrations, 40 prompts, donors 0, 1" in [t.get_text() for t in picture.texts]
@@ -138,13 +129,6 @@ def test_a_loss_is_sure_only_after_all_are_counted():
     pair = row(1.0), row(1 - 6 / N)
     same = {str(number): (row(1.0), row(1.0)) for number in range(29)}
     assert [*numbers.sure_losses({"it": pair})] == ["it"] and not numbers.sure_losses({"it": pair, **same})
-
-
-def test_an_untrained_twin_has_a_sentence_and_no_panel():
-    twin = compared(**dict.fromkeys(("FULL", "NONE"), 0.0), AGG_ONLY=0.1)
-    made = made_of(numbers.models({"untrained": twin["rows"]}, None))
-    assert "accuracy 1.00 [0.91, 1.00] at most (in CTX+AGG)" in title("models", made)
-    assert not [*FIGURE.parts["models"].says(made_of(numbers.models({}, None)))]
 
 
 def test_the_title_of_the_map_names_what_costs_most_or_nothing():
@@ -174,58 +158,24 @@ def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
     assert title("circuit", made) == "1 of 31 type pairs keeps 0.90 [0.80, 1.00] of the performance"
 
 
-def test_the_title_of_layers_says_where_accuracy_surely_falls():
-    at, rows = (0, 2, 4), {names.FULL: row(1.0)}
-    rows |= {name(layer): row(1.0) for layer in at for name in (names.context_from, names.aggregation_below)}
-
-    def said() -> str:
-        return title("windows", made_of(numbers.windows({"at": at, "rows": rows}, None)))
-
-    assert said() == ""
-    rows[names.aggregation_below(4)] = row(0.25)
-    assert said().startswith("Accuracy surely falls where aggregation is removed below layer 4 (by 0.75")
-    assert "contextualisation" not in said()
-    rows[names.context_from(0)] = row(0.5)
-    assert "contextualisation is removed from layer 0 on (by 0.50" in said()
-
-
-def test_the_title_of_probes_names_the_edges_that_carry_something():
-    corruptions = Settings(corruptions=(1, 5))
-    rows = {names.CIRCUIT: row(1.0)}
-    rows |= {names.read_from(edge, number): row(1.0) for edge in numbers.PROBED for number in (1, 5)}
-    assert title("probes", made_of(numbers.probes(rows, corruptions))) == ""
-    rows[names.read_from("y->last_separator", 5)] = row(0.0)
-    made = made_of(numbers.probes(rows, corruptions))
-    assert np.argwhere(made["probes"]["lower"]).tolist() == [[5, 1]]
-    assert title("probes", made) == (
-        "1 of 6 edges carries what donors change (y → last separator): accuracy falls to 0.00 [0.00, 0.09] (other rule)"
-    )
-
-
 def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
-    def curve(share: float, random_share: float) -> Any:
-        accuracy = {"4": numbers.right_of(row(share))}
-        return {"result": 4, "units": 100, "accuracy": accuracy, "explained": {"4": [share, 0, 1]},
-                "random": [random_share], "survivors": {"y->last_separator": 3, "x->y:same": 1}}  # fmt: skip
+    def left(share: float, random_share: float) -> Any:
+        right = numbers.right_of(row(share))
+        return {"result": 4, "units": 100, "accuracy": {"4": right}, "explained": {"4": [share, 0, 1]},
+                "whole": right, "random": [random_share]}  # fmt: skip
 
-    def said(*curves: Any) -> list[str]:
-        made = {"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), curves, strict=True))}}}
-        return [*FIGURE.parts["pruning"].says(made_of(made))]
+    def said(*both: Any) -> list[str]:
+        made = {"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), both, strict=True))}}}
+        assert show.pruning_table(made).shape == (2, 6)
+        return [*FIGURE.parts["pruning"].says(made)]
 
-    into = "3 of the 4 edge units that are left lead to the last separator."
-    assert said(curve(1.0, 0.1), curve(0.9, 0.2)) == [
-        "At most 4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most",
-        into,
+    assert said(left(1.0, 0.1), left(0.9, 0.2)) == [
+        "At most 4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most"
     ]
-    assert said(curve(1.0, 0.1), curve(0.3, 0.2)) == ["", into]
+    assert said(left(1.0, 0.1), left(0.3, 0.2)) == [""]
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn where
-
-
-def filled(image: AxesImage) -> NDArray[Any]:
-    """What an image shows, NaN where it shows nothing."""
-    return np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
 
 
 def test_the_map_puts_every_type_pair_in_its_cell():
@@ -236,14 +186,14 @@ def test_the_map_puts_every_type_pair_in_its_cell():
     }
     costs[PAIRS[3]]["p"], costs[PAIRS[9]]["low"] = 0.01, -1.0
     ax = drawn_axes(show.map_panels(made_of({"costs": costs})))[0]
-    [shown] = (filled(image) for image in ax.get_images())
+    cells = np.ma.filled(np.ma.asarray(ax.get_images()[0].get_array()), np.nan)
     rows, columns = ([label.get_text().strip("$") for label in axis.get_ticklabels()] for axis in (ax.yaxis, ax.xaxis))
+    first = {"same": 0, "earlier": 3, "any": 7}  # of the columns of a relation
     for edge in TYPE_PAIRS:
-        group = {"same": range(3), "earlier": range(3, 7), "any": range(7, 9)}[edge.relation]
-        [column] = [c for c in group if columns[c] == {"last_separator": "last"}.get(edge.target, edge.target)]
+        column = columns.index({"last_separator": "last"}.get(edge.target, edge.target), first[edge.relation])
         wanted = 0 if str(edge) == PAIRS[9] else costs[str(edge)]["log_prob"]
-        assert shown[rows.index(edge.source), column] == wanted
-    assert np.isfinite(shown).sum() == [text.get_text() for text in ax.texts].count(".25") == len(PAIRS)
+        assert cells[rows.index(edge.source), column] == wanted
+    assert np.isfinite(cells).sum() == [text.get_text() for text in ax.texts].count(".25") == len(PAIRS)
     [frame] = frames(ax)
     assert (frame.get_x(), frame.get_y()) == (2 - 0.46, 0 - 0.46)  # x -> n
 

@@ -9,15 +9,13 @@ import torch
 from tests import toys
 from util.engine import label_scores
 from util.engine.attention import instrument, support
-from util.engine.instruments import CaptureRows, Knockout, PatchHeads
+from util.engine.instruments import Knockout
 from util.figures.forerunner_heads import cuts, measure, numbers, show
 from util.figures.forerunner_heads.measure import Data
-from util.figures.forerunner_heads.more_prompts import copying
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, labelled_tokens
 from util.roles import label_task
-from util.stats import answers as baselines
-from util.stats.answers import TERMS, TaskCheck
+from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval, mean_interval
 from util.study.model import Model
 from util.study.study import Study
@@ -99,125 +97,25 @@ def plan(pair):
     return label_scores.scoring(pair[0], pair[1], staicc_prompts("trec", 2)[:6])
 
 
-def test_cut_cells_have_no_weight_and_what_stands_before_is_untouched(pair, plan):
-    tokens, ids = plan.tokens[0], torch.tensor([plan.ids[0]])
-    cut = cuts.cells("si_to_yi", tokens)
-    every = torch.arange(len(plan.ids[0]))
-    with torch.no_grad(), instrument(pair[0], before := CaptureRows(every)):
-        whole = pair[0](ids).logits[0]
-    with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(cut)), after := CaptureRows(every)):
-        ablated = pair[0](ids).logits[0]
-    for layer, weights in after.weights.items():
-        assert (weights[0][:, cut[:, 0], cut[:, 1]] == 0).all()
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
-        rows = np.setdiff1d(every, cut[:, 0])
-        if layer == 0:
-            assert torch.equal(weights[0][:, rows], before.weights[0][0][:, rows])
-            kept = before.weights[0][0][:, cut[0, 0]].clone()
-            kept[:, cut[0, 1]] = 0
-            torch.testing.assert_close(weights[0][:, cut[0, 0]], kept / kept.sum(-1, keepdim=True))
-    first = tokens.labels[0]
-    assert torch.equal(whole[:first], ablated[:first]) and not torch.allclose(whole[first:], ablated[first:])
-
-
-@pytest.mark.parametrize("cut", ["yi_to_sq", "xq_to_sq"])
-def test_cutting_what_the_query_reads_changes_the_query_alone(pair, plan, cut):
-    ids = torch.tensor([plan.ids[0]])
-    with torch.no_grad():
-        whole = pair[0](ids).logits[0]
-        with instrument(pair[0], Knockout(torch.from_numpy(cuts.cells(cut, plan.tokens[0])))):
-            ablated = pair[0](ids).logits[0]
-    assert torch.equal(whole[:-1], ablated[:-1]) and not torch.allclose(whole[-1], ablated[-1])
-
-
-def test_the_query_label_cannot_change_its_forerunner(pair, plan):
-    """By causality the cell (y_q, s_q), where copy magnitude is read, is worth exactly nothing at s_q."""
-    tokens = plan.tokens[0]
-    ids = torch.tensor([tokens.ids])
-    with torch.no_grad():
-        whole = pair[0](ids).logits[0]
-        with instrument(pair[0], Knockout(torch.tensor([[tokens.labels[-1], tokens.forerunners[-1]]]))):
-            ablated = pair[0](ids).logits[0]
-    assert torch.equal(whole[tokens.forerunners[-1]], ablated[tokens.forerunners[-1]])
-    assert not torch.allclose(whole[-1], ablated[-1])
-
-
-@pytest.mark.parametrize("kind", toys.KINDS)
-def test_labels_are_scored_by_the_tokens_that_follow(kind):
-    model, tokenizer = load_ICL_model((toys.model("llama"), toys.tokenizer(kind)), verbose=False)
-    prompts = staicc_prompts("financial_phrasebank", 2)[:8]
-    plan = label_scores.scoring(model, tokenizer, prompts)
-    found = label_scores.label_log_probs(model, plan)
-    for number, prompt in enumerate(prompts):
-        ids = tokenizer(prompt.text)["input_ids"]
-        assert list(plan.ids[number]) == ids and prompt.gold == plan.gold[number]
-        follow = [tokenizer(f"{prompt.text} {label}")["input_ids"][len(ids)] for label in prompt.labels]
-        assert plan.first_tokens[number].tolist() == follow
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0, -1]
-        np.testing.assert_allclose(found["log_prob"][number], logits.log_softmax(-1)[follow], atol=1e-4)
-    assert len({tuple(row) for row in plan.first_tokens.tolist()}) == 1
-
-
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(family):
     """Against the loss by hand of each prompt alone; labels are no part of it, and what follows the cut is."""
     model, tokenizer = load_ICL_model((toys.model(family).double(), toys.tokenizer()), verbose=False)
     plan = label_scores.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
     blocked = [cuts.cells("si_to_yi", tokens) for tokens in plan.tokens]
-    whole = label_scores.label_log_probs(model, plan, text=True)
     attach = label_scores.knockouts(blocked, dict.fromkeys(support(model).layers))
-    cut = label_scores.label_log_probs(model, plan, attach, token_budget=150, text=True)
-    for found, cells in ((whole, None), (cut, blocked)):
-        plain = label_scores.label_log_probs(model, plan, label_scores.nothing if cells is None else attach)
-        np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-9)
-        for number, tokens in enumerate(plan.tokens):
-            knockouts = [] if cells is None else [Knockout(torch.from_numpy(cells[number]))]
-            with torch.no_grad(), instrument(model, *knockouts):
-                logits = model(torch.tensor([plan.ids[number]])).logits[0].log_softmax(-1)
-            spans = zip(tokens.labels, tokens.label_lengths, strict=True)
-            labels = [t for start, length in spans for t in range(start, start + length)]
-            scored = [t for t in range(1, len(plan.ids[number])) if t not in labels]
-            losses = [-logits[t - 1, plan.ids[number][t]].item() for t in scored]
-            assert len(losses) == len(plan.ids[number]) - 1 - sum(tokens.label_lengths[:-1])
-            assert found["text_loss"][number] == pytest.approx(np.mean(losses), abs=1e-6)
-    assert np.abs(whole["text_loss"] - cut["text_loss"]).min() > 1e-5
-
-
-def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
-    whole = label_scores.label_log_probs(pair[0], plan)
-    nothing = [np.empty((0, 2), np.int64)] * 6
-    full = [cuts.cells("yi_to_sq", tokens) for tokens in plan.tokens]
-    every = dict.fromkeys(support(pair[0]).layers)
-    for cells, layers in ((nothing, every), (full, {})):
-        again = label_scores.label_log_probs(pair[0], plan, label_scores.knockouts(cells, layers))
-        np.testing.assert_array_equal(again["log_prob"], whole["log_prob"])
-    cut = label_scores.label_log_probs(pair[0], plan, label_scores.knockouts(full, every), token_budget=100)
-    assert np.abs(cut["log_prob"] - whole["log_prob"]).max() > 1e-3
-    for number in range(6):  # each prompt got its own cells, whatever batch it ran in
+    whole = label_scores.label_log_probs(model, plan, text=True)["text_loss"]
+    cut = label_scores.label_log_probs(model, plan, attach, token_budget=150, text=True)["text_loss"]
+    for number, tokens in enumerate(plan.tokens):
+        spans = zip(tokens.labels, tokens.label_lengths, strict=True)
+        labels = [t for start, length in spans for t in range(start, start + length)]
+        scored = np.setdiff1d(np.arange(1, len(plan.ids[number])), labels)
         ids = torch.tensor([plan.ids[number]])
-        with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(full[number]))):
-            scores = pair[0](ids).logits[0, -1].log_softmax(-1)
-        np.testing.assert_allclose(cut["log_prob"][number], scores[plan.first_tokens[number]], atol=1e-9)
-
-
-@pytest.mark.parametrize("family", toys.FAMILIES)
-def test_next_token_logits_are_the_models_own(family):
-    model, tokenizer = toys.model(family).double(), toys.tokenizer()
-    ids = [tokenizer(prompt.text)["input_ids"] for prompt in staicc_prompts(0, 2)[:6]]
-    whole = label_scores.next_token_logits(model, ids)
-    layer = model.config.num_hidden_layers - 1
-    patch = PatchHeads(layer, [0, 1], 0.0)
-    patched = label_scores.next_token_logits(model, ids, patch, token_budget=200)
-    assert whole.dtype == np.float64 and whole.shape == (6, model.config.vocab_size)
-    for number, row in enumerate(ids):
-        with torch.no_grad():
-            np.testing.assert_allclose(whole[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
-            with instrument(model, patch):
-                np.testing.assert_allclose(patched[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
-    assert np.abs(whole - patched).max() > 1e-3
-    with pytest.raises(ValueError, match="longest prompt"):
-        label_scores.next_token_logits(toys.model("gpt2"), [[1] * 5000])
+        for found, knockouts in ((whole, []), (cut, [Knockout(torch.from_numpy(blocked[number]))])):
+            with torch.no_grad(), instrument(model, *knockouts):
+                logits = model(ids).logits[0].log_softmax(-1)
+            assert found[number] == pytest.approx(-logits[scored - 1, ids[0, scored]].mean().item(), abs=1e-6)
+    assert np.abs(whole - cut).min() > 1e-5
 
 
 # ------------------------------------------------------------------------------------------------ induction heads
@@ -256,40 +154,19 @@ def test_induction_by_hand():
 
 def test_induction_of_random_reads_keeps_its_bounds():
     rng = np.random.default_rng(0)
-    reads, gold = rng.dirichlet(np.ones(9), (50, 2, 3))[..., :4], rng.integers(3, size=50)
-    shown = rng.integers(3, size=(50, 4))
+    reads, gold, shown = (
+        rng.dirichlet(np.ones(9), (50, 2, 3))[..., :4],
+        rng.integers(3, size=50),
+        rng.integers(3, size=(50, 4)),
+    )
+    same, similarity = shown == gold[:, None], np.where(rng.random((50, 2, 4)) < 0.3, -1.0, 1.0)
     total, more, share = numbers.reads(read(reads, gold, shown))
-    none, every = ~(shown == gold[:, None]).any(1), (shown == gold[:, None]).all(1)
-    assert (total + 1e-12 >= np.abs(more)).all()
+    none, every = ~same.any(1), same.all(1)
+    assert none.any() and (total + 1e-12 >= np.abs(more)).all()
     np.testing.assert_allclose(more[none], -total[none])
     np.testing.assert_allclose(more[every], total[every])
-    assert none.any() and (share[none] == 0).all() and (share <= 1).all()
-    assert (share.max(2) >= share.mean(2)).all()
-    assert share.max(2).mean() <= (~none).mean()
-    similarity = np.where(rng.random((50, 2, 4)) < 0.3, -1.0, 1.0)
-    similar = numbers.similarity_share(read(reads, gold, shown, similarity=similarity))
-    assert ((similar >= 0) & (similar <= 1)).all() and (similar[none] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("data", "majority", "uniform", "ceiling"),
-    [
-        ("glue_sst2", 0.551, 0.506, 0.928),
-        ("rotten_tomatoes", 0.514, 0.496, 0.930),
-        ("financial_phrasebank", 0.654, 0.462, 0.861),
-        ("sst5", 0.287, 0.227, 0.639),
-        ("trec", 0.256, 0.190, 0.559),
-        ("agnews", 0.271, 0.259, 0.688),
-    ],
-)
-def test_null_levels_of_staicc(data, majority, uniform, ceiling):
-    prompts = staicc_prompts(data, 4)
-    gold, shown = np.array([p.gold for p in prompts]), np.array([p.demonstrations for p in prompts])
-    reads = np.full((512, 1, 1, 4), 0.01)
-    found = numbers.reads(read(reads, gold, shown))[2]
-    assert baselines.majority_right(gold).mean() == pytest.approx(majority, abs=6e-4)
-    assert found.mean() == pytest.approx(uniform, abs=1e-3)
-    assert (found > 0).mean() == pytest.approx(ceiling, abs=6e-4)
+    for found in (share, numbers.similarity_share(read(reads, gold, shown, similarity=similarity))):
+        assert ((found >= 0) & (found <= 1)).all() and (found[none] == 0).all()
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -322,66 +199,53 @@ def cached(study, **changes):
     return study.replace(model=Model(study.model.name, loader=never, verbose=False), **changes)
 
 
-def test_cuts_are_kept_one_by_one(study, tmp_path):
-    conditions = cuts.conditions(("si_to_yi", "yi_to_sq"), parts=(EVERYWHERE, (0.0, 0.25)))
+def test_cuts_are_kept_one_by_one(study):
+    some = {"cut": (None, "si_to_yi", "yi_to_sq"), "part": (EVERYWHERE, (0.0, 0.25))}
+    conditions = [one for one in cuts.conditions() if one.cut in some["cut"] and one.part in some["part"]]
     assert len(conditions) == 1 + 4 + 2
     found = measure.answers(study, FIVE, conditions)
-    assert len([*tmp_path.glob("*.pickle")]) == 7
     again = measure.answers(cached(study), FIVE, conditions)
     for condition, answers in found.items():
         np.testing.assert_array_equal(answers["log_prob"], again[condition]["log_prob"])
-    whole, cut, nothing = (found[condition]["log_prob"] for condition in conditions[:3])
+        text = condition.part == EVERYWHERE and condition.draw is None
+        assert ("text_loss" in answers) == text
+    whole, cut, nothing, *_, first, second = (answers["log_prob"] for answers in found.values())
     np.testing.assert_array_equal(whole, nothing)  # a quarter of three layers is none
-    assert np.abs(whole - cut).max() > 1e-4
-    scores = np.stack([found[c]["log_prob"] for c in conditions[5:]])
-    assert len(np.unique(scores[:, 0, 0])) == 2  # every control is another one
-    with_text = {condition for condition, answers in found.items() if "text_loss" in answers}
-    assert with_text == {c for c in conditions if c.part == EVERYWHERE and c.draw is None}
-
-
-def given(score, mass=-9.0, **losses):
-    """An answer of four prompts: log-probabilities of the right label, and of the other one."""
-    log_prob = np.stack([np.array(score, float), np.full(4, mass)], axis=1)
-    return {"log_prob": log_prob, "gold": np.zeros(4, int), **losses}
+    assert np.abs(whole - cut).max() > 1e-4 and first[0, 0] != second[0, 0]  # every control is another one
 
 
 def test_changes_are_paired_by_prompt():
-    """Against differences computed by hand; the interval of a change that is the same for all prompts has no width."""
+    """Against differences by hand; the interval of a change that is the same for all prompts has no width."""
+
+    def given(score, **losses):  # log-probabilities of the right label, and of another that has next to nothing
+        log_prob = np.stack([np.array(score, float), np.full(4, -9.0)], axis=1)
+        return {"log_prob": log_prob, "gold": np.zeros(4, int), **losses}
+
     step, quarter = "si_to_yi", (0.0, 0.25)
     records = {
-        cuts.WHOLE: given([1, 2, 3, 4]),
-        cuts.Condition(step): given([0, 1, 2, 3]),
+        cuts.WHOLE: given([1, 2, 3, 4], text_loss=np.full(4, 0.5)),
+        cuts.Condition(step): given([0, 1, 2, 3], text_loss=np.full(4, 1.5)),
         cuts.Condition(step, quarter): given([1, 2, 3, 0]),
         cuts.Condition(step, draw=0): given([1, 2, 3, 3]),
-        cuts.Condition(step, quarter, 0): given([2, 3, 4, 5]),
     }
     cut, controls = numbers.changes(records, "label mass")
-    assert cut["(0.0, 1.0)"][step] == pytest.approx((-1, -1, -1), abs=1e-3)  # the other label has next to nothing
+    assert cut["(0.0, 1.0)"][step] == pytest.approx((-1, -1, -1), abs=1e-3)
     assert cut["(0.0, 0.25)"][step] == pytest.approx(mean_interval([0, 0, 0, -4]), abs=1e-3)
     assert controls["(0.0, 1.0)"][step][0] == pytest.approx(-0.25, abs=1e-3)
-    assert controls["(0.0, 0.25)"][step] == pytest.approx((1, 1, 1), abs=1e-3)  # the controls of one part alone
-    accuracy, _ = numbers.changes(records, "accuracy")
-    assert accuracy["(0.0, 1.0)"][step] == (0, 0, 0)
-    records[cuts.WHOLE] = given([1, 2, 3, 4], text_loss=np.full(4, 0.5))
-    records[cuts.Condition(step)] = given([0, 1, 2, 3], text_loss=np.full(4, 1.5))
-    losses, none = numbers.changes(records, "text loss")
-    assert losses == {"(0.0, 1.0)": {step: (1, 1, 1)}} and none == {}
-    wide = numbers.changes(records, "label mass", comparisons=20)[0]["(0.0, 0.25)"][step]
-    narrow = numbers.changes(records, "label mass")[0]["(0.0, 0.25)"][step]
-    assert wide[0] == narrow[0] and wide[1] < narrow[1] and wide[2] > narrow[2]
+    assert numbers.changes(records, "accuracy")[0]["(0.0, 1.0)"][step] == (0, 0, 0)
+    assert numbers.changes(records, "text loss") == ({"(0.0, 1.0)": {step: (1, 1, 1)}}, {})
+    value, low, high = numbers.changes(records, "label mass", comparisons=20)[0]["(0.0, 0.25)"][step]
+    narrow = cut["(0.0, 0.25)"][step]
+    assert value == narrow[0] and low < narrow[1] and high > narrow[2]
 
 
 def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(study, monkeypatch):
-    checks = study.arrays("task")["checks"]
+    checks, values = study.arrays("task")["checks"], study.numbers("task")
     assert [check.name for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
-    values = study.numbers("task")
-    place = {"dataset": "sst5", "k": 2, "done": False}  # the first is measured all the same
-    assert values["chosen"] == {"ablation": place}
-    assert [line.partition(",")[0] for line in show.task_say(values)] == ["sst5"]
+    assert values["chosen"] == {"ablation": {"dataset": "sst5", "k": 2, "done": False}}  # measured all the same
+    assert next(show.task_say(values)).startswith("sst5,")
     assert [*show.task_table(values).index] == [("sst5", 2), ("trec", 2)]
     assert cached(study).arrays("task")["checks"] == checks
-    majority = baselines.majority_right(np.array([p.gold for p in staicc_prompts("trec", 2)])).mean()
-    assert checks[1].baseline == pytest.approx(majority) and checks[1].n == 6
     monkeypatch.setattr(label_task, "task_check", lambda *_: DONE)
     first = cached(study)
     assert first.arrays("task")["checks"] == [DONE]  # the others are not tried
@@ -401,21 +265,6 @@ def test_all_causal_parts_are_of_the_chosen_task(study):
     gained = numbers.scores(whole)["which label"] - numbers.scores(alone)["which label"]
     _, worth_of_all = show.ablation_say(values)
     assert f"| labels) by {gained.mean():+.3f} [" in worth_of_all and "of 5 prompts" in worth_of_all
-
-
-def test_more_prompts_are_measured_by_data_set_and_seed(study, monkeypatch):
-    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.DATASETS", ("trec",))
-    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.KS", (1,))
-    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.MOST", 2)
-    found = copying(study, 4, choice_prompts=6)
-    assert found["settings"] == {"prompts": 4, "seeds": [0, 1, 2]} and list(found["changes"]) == ["trec, k = 2"]
-    changes = found["changes"]["trec, k = 2"]
-    assert [*changes] == ["demonstrations", "si_to_yi", "yi_to_sq", "si_to_yi, random cells", "yi_to_sq, random cells"]
-    assert {len(by_seed) for by_score in changes.values() for by_seed in by_score.values()} == {3}
-    settled = {"findings": [], "gained": dict.fromkeys((*TERMS, "accuracy"), [0.0, -0.1, 0.1])}
-    values = {"ablation": settled, "accuracies": [[0.5, 0.4, 0.6]] * 2, "request": {"ablated": 4}, "claims": found}
-    *_, text = show.ablation_say(values)
-    assert "On 4 prompts each, with three seeds," in text and "trec, k = 2, which label" in text
 
 
 @pytest.mark.parametrize(
@@ -439,24 +288,26 @@ def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
         log_prob = np.log(np.stack([which, 1 - which], axis=1)) + mass[:, None]
         return {"log_prob": log_prob, "gold": np.zeros(8, int)}
 
+    def numbers_of(**changed):
+        return numbers.ablation({"cut": records, "alone": bare, "done": True, **changed}, None)["ablation"]
+
     random = np.random.default_rng(0)
     which, mass = random.uniform(0.5, 0.8, 8), random.uniform(-0.5, -0.1, 8)
-    whole = answers(mass, which)
-    step, control = cuts.Condition("si_to_yi"), cuts.Condition("si_to_yi", draw=0)
+    whole, bare = answers(mass, which), answers(mass - 3 + 0.1 * random.random(8), which)
     scores = numbers.scores(whole)
     np.testing.assert_allclose(scores["which label"] + scores["label mass"], whole["log_prob"][:, 0])
     np.testing.assert_allclose(scores["label mass"], mass)
-    bare = answers(mass - 3 + 0.1 * random.random(8), which)
-    for cut, costs, keeps in (
-        (answers(mass - 2, which), "label mass", "which label"),
-        (answers(mass, which / 2), "which label", "label mass"),
-    ):
-        arrays = {"cut": {cuts.WHOLE: whole, step: cut, control: whole}, "alone": bare, "done": True}
-        found = numbers.ablation(arrays, None)["ablation"]
-        assert found[costs]["(0.0, 1.0)"]["si_to_yi"].high < -0.5
-        assert np.abs(found[keeps]["(0.0, 1.0)"]["si_to_yi"]).max() < 1e-9
-        assert [" costs " in line for line in found["findings"]] == [costs == "which label", costs == "label mass"]
-        undone = numbers.ablation(arrays | {"done": False}, None)["ablation"]["findings"]
+    step, control = cuts.Condition("si_to_yi"), cuts.Condition("si_to_yi", draw=0)
+    for cut, costs in ((answers(mass - 2, which), "label mass"), (answers(mass, which / 2), "which label")):
+        records = {cuts.WHOLE: whole, step: cut, control: whole}
+        found = numbers_of()
+        for score in ("which label", "label mass"):
+            lost = found[score]["(0.0, 1.0)"]["si_to_yi"]
+            assert lost.high < -0.5 if score == costs else np.abs(lost).max() < 1e-9
+        assert [" costs " in line for line in found["findings"]] == [
+            costs == score for score in ("which label", "label mass")
+        ]
+        undone = numbers_of(done=False)["findings"]
         assert undone[0] == "Which label: no in-context learning to explain" and len(undone) == 2
-        unraised = numbers.ablation(arrays | {"done": False, "alone": whole}, None)["ablation"]["findings"]
-        assert unraised == undone[:1]  # demonstrations that raise no mass leave nothing to report
+        # demonstrations that raise no mass leave nothing to report
+        assert numbers_of(done=False, alone=whole)["findings"] == undone[:1]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
-from tests.stored import values as stored
 from util.figures.forerunner_heads import cuts, measure, numbers, show
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
@@ -51,14 +50,14 @@ def planted():
     return reading(magnitude, np.array([[0.0, 0.99, 0.0]])) | {"roles": roles}
 
 
-def answers(nats):
-    """Answers to 32 prompts; the labels' reads of their forerunners change the right label by so many nats."""
+def answers():
+    """Answers to 32 prompts; without the labels' reads of their forerunners the right label loses 3 nats."""
     random = np.random.default_rng(0)
     gold, found = random.integers(0, 3, PROMPTS), dict[Any, Any]()
     for condition in cuts.conditions():
         log_prob = random.normal(-2, 0.1, (PROMPTS, 3))
         if condition.cut == "si_to_yi" and condition.draw is None:
-            log_prob[np.arange(PROMPTS), gold] += nats
+            log_prob[np.arange(PROMPTS), gold] -= 3
         found[condition] = {"log_prob": log_prob.astype(np.float32), "gold": gold}
         if condition.part == cuts.EVERYWHERE and condition.draw is None:
             found[condition]["text_loss"] = random.random(PROMPTS)
@@ -66,19 +65,18 @@ def answers(nats):
     return {"cut": found, "alone": {"log_prob": bare, "gold": gold}, "done": True}
 
 
-def reads(layers, heads, strength=0.0):
-    """Heads that read the labels at random, and, with a strength, in the last layer those of the query's label more."""
+def reads(layers, heads):
+    """Heads that read the labels at random."""
     random = np.random.default_rng(0)
     shown, gold = random.integers(0, 3, (PROMPTS, 4)), random.integers(0, 3, PROMPTS)
     found = 0.05 + 0.05 * random.random((PROMPTS, layers, heads, 4))
-    found[:, -1] += strength * (shown == gold[:, None])[:, None]
     similarity = 0.5 + 0.5 * random.random((PROMPTS, layers, 4))
     shapes = {"n_t": np.full(PROMPTS, 100), "classes": 3}
     return {"reads": found, "similarity": similarity, "gold": gold, "demonstrations": shown, **shapes}
 
 
-def of_task(done=True):
-    check = TaskCheck("agnews", 4, 0.9, 0.8 if done else 0.2, 0.3, GAIN, GAIN, 0.01, 128)
+def of_task():
+    check = TaskCheck("agnews", 4, 0.9, 0.8, 0.3, GAIN, GAIN, 0.01, 128)
     return numbers.task({"checks": [check], "left out": {}}, SETTINGS)
 
 
@@ -99,7 +97,7 @@ def values_of(readings, **more):
 @cache
 def every(layers=4, heads=8):
     """The values of all parts."""
-    found = of_task() | numbers.ablation(answers(-3.0), SETTINGS) | numbers.induction(reads(layers, heads), SETTINGS)
+    found = of_task() | numbers.ablation(answers(), SETTINGS) | numbers.induction(reads(layers, heads), SETTINGS)
     return values_of(series(layers, heads), **found, **grids(layers, heads))
 
 
@@ -121,7 +119,7 @@ def test_every_figure_can_be_read_at_any_size(layers, heads, width):
         warnings.simplefilter("error")
         shown = {name: picture(name, values, width) for name, part in PARTS.items() if part.panels}
         if width == COLUMN:  # drawn for notebooks alone
-            shown = {name: figure for name, figure in shown.items() if not name.startswith("paper")}
+            del shown["counts"], shown["paper_layers"]
         assert {name: faults(figure) for name, figure in shown.items()} == dict.fromkeys(shown, [])
     for figure in shown.values():
         assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] <= 8.5
@@ -131,15 +129,8 @@ def test_the_smallest_results_can_be_drawn():
     """No head is frequent."""
     nothing = {name: reading(np.zeros((PROMPTS, 1, 2))) for name in (*measure.ENDINGS, "untrained")}
     values = values_of(nothing)
-    for name in ("counts", "paper_counts", "paper_layers", "specificity"):
+    for name in ("counts", "paper_layers", "specificity"):
         assert faults(picture(name, values)) == []
-
-
-@pytest.mark.parametrize("model", ["embedded", pytest.param("smollm2", marks=pytest.mark.slow)])
-def test_stored_values_are_drawn(model):
-    for name, part in PARTS.items():
-        if part.panels:
-            assert faults(picture(name, stored("forerunner_heads", model))) == []
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn
@@ -149,37 +140,33 @@ def images(figure):
     return [image for ax in figure.axes for image in ax.get_images()]
 
 
-def test_the_count_map_has_the_papers_scale():
-    values = every(30, 9)
-    ax = picture("counts", values).axes[0]
-    [image] = ax.get_images()
-    counts = values["counts"]["correct"]
-    assert image.get_clim() == (0.25, 1)
-    np.testing.assert_array_equal(image.get_array(), counts.T / PROMPTS)  # layers across, heads up
-    assert "{} [{}, {}] heads".format(*values["frequent_heads"]["correct"]) in ax.get_title()
-
-
 def test_the_papers_pictures_have_layers_down_from_1_its_colours_and_its_axes():
     values = every(30, 9)
-    found = images(picture("paper_counts", values))
-    assert [image.get_cmap().name for image in found] == ["Blues", "Purples"]
-    for image, name in zip(found, ("correct", "wrong"), strict=True):
+    found = images(picture("counts", values))
+    assert [image.get_cmap().name for image in found] == ["Blues", "Purples", "Greys", "Greys"]
+    for image, name in zip(found, values["counts"], strict=True):
         np.testing.assert_array_equal(image.get_array(), values["counts"][name] / PROMPTS)
-        assert image.get_clim() == (0.25, 1)
-        assert image.axes.get_ylim() == (29.5, -0.5) and image.axes.get_yticklabels()[0].get_text() == "1"
+        assert image.get_clim() == (0.25, 1) and image.axes.get_ylim() == (29.5, -0.5)
+        assert image.axes.get_yticklabels()[0].get_text() == "1"
     left, right = picture("paper_layers", values).axes
     assert right.get_ylim() == (0, 1.1) and list(left.get_lines()[0].get_xdata()) == list(range(1, 31))
     assert [line.get_color() for line in left.get_lines()] == ["#023858", "#ff7f0e"]
 
 
-def test_every_data_set_has_a_row_with_its_heads_on_a_prompt():
+def test_planted_heads_stand_among_the_models_and_the_strongest_by_name():
     values = every()
-    above, below = picture("grid", values).axes[:2]
-    np.testing.assert_array_equal(above.get_images()[0].get_array(), show.frequent_on(values).T)
-    containers: list[Any] = below.containers
-    found = values["grid_heads_on_a_prompt"]["correct"]
-    assert [one.lines[0].get_xdata()[0] for one in containers] == [triple[0] for triple in found.values()]
-    assert [tick.get_text() for tick in below.get_yticklabels()] == [name.replace("_", " ") for name in found]
+    left, right = picture("specificity", values).axes
+    texts: list[Any] = left.texts
+    known = {"labels only": (show.FLOOR, 0.99), "any token": (0.99, 0.99), "never": (show.FLOOR, show.FLOOR)}
+    assert {text.get_text() for text in texts} == {*known}
+    for text in texts:
+        assert text.xy == pytest.approx(known[text.get_text()])
+    colours = {tuple(np.ravel(line.get_xydata())): line.get_color() for line in left.get_lines()}
+    for layer, head, _ in values["planted"]["roles"]:
+        at = [max(values["planted"][name][layer][head], show.FLOOR) for name in ("second", "first")]
+        assert colours[tuple(at)] == show.MARKS[str(values["planted_verdicts"][layer, head])][0]
+    strongest = values["specificity"]["judged"]["strongest"]
+    assert [tick.get_text() for tick in right.get_yticklabels()] == [f"L{layer}H{head}" for layer, head in strongest]
 
 
 def test_cuts_have_a_row_each_and_random_cells_beside_those_of_all_layers():
@@ -198,27 +185,6 @@ def test_cuts_have_a_row_each_and_random_cells_beside_those_of_all_layers():
         np.testing.assert_array_equal(drawn_, wanted)
     assert [text.get_text() for text in figure.axes[0].texts]  # what excludes 0 is printed
     assert figure.axes[0].get_yticklabels()[4].get_text() == r"$s_i \to s_j,\; i < j$"
-
-
-def test_planted_heads_stand_among_the_models_and_the_strongest_by_name():
-    values = every()
-    left, right = picture("specificity", values).axes
-    texts: list[Any] = left.texts
-    assert {text.get_text(): text.xy for text in texts} == {
-        "labels only": (show.FLOOR, pytest.approx(0.99)),
-        "any token": (pytest.approx(0.99), pytest.approx(0.99)),
-        "never": (show.FLOOR, show.FLOOR),
-    }
-    colours = {tuple(np.ravel(line.get_xydata())): line.get_color() for line in left.get_lines()}
-    for layer, head, _ in values["planted"]["roles"]:
-        at = [max(values["planted"][name][layer][head], show.FLOOR) for name in ("second", "first")]
-        assert colours[tuple(at)] == show.MARKS[str(values["planted_verdicts"][layer, head])][0]
-    strongest = values["specificity"]["judged"]["strongest"]
-    assert [tick.get_text() for tick in right.get_yticklabels()] == [f"L{layer}H{head}" for layer, head in strongest]
-    containers: list[Any] = right.containers
-    found = [one.lines[0].get_xdata()[0] for one in containers]
-    contrasts = values["specificity"]["held out"].values()
-    assert found == [contrast["difference"][tuple(head)] for contrast in contrasts for head in strongest]
 
 
 # ------------------------------------------------------------------------------------------------ what titles say
@@ -293,28 +259,3 @@ def test_the_title_of_the_specificity():
     assert of(0 * some, 0 * some, 0.01) == (
         "No head is frequent: none reads the token before the label on three of four prompts"
     )
-
-
-@pytest.mark.parametrize(
-    ("nats", "said"),
-    [
-        (-3.0, "costs the right label "),
-        (0.0, "is not shown to cost the right label more than random cells: "),
-        (3.0, "gains the right label "),
-    ],
-)
-def test_the_title_of_the_ablation(nats, said):
-    found = numbers.ablation(answers(nats), SETTINGS)
-    assert title("ablation", found).startswith(f"Which label: cutting the labels' reads of their forerunners {said}")
-    undone = numbers.ablation(answers(nats) | {"done": False}, SETTINGS)["ablation"]["findings"]
-    assert undone[0] == "Which label: no in-context learning to explain" and undone[1].startswith("Label mass: cutting")
-
-
-def test_the_title_of_the_induction_heads():
-    blind, knowing = (numbers.induction(reads(4, 8, strength), SETTINGS) for strength in (0.0, 1.0))
-    assert title("induction", blind) == (
-        "In none of 4 layers does the best head prefer the query's label beyond chance"
-    )
-    assert title("induction", knowing) == "In 1 of 4 layers the best head prefers the query's label beyond chance"
-    undone = {"request": REQUEST, "model": LONG_NAME} | of_task(done=False)
-    assert show.of_task(undone, 5).endswith("agnews, k = 4, 5 prompts; TASK NOT DONE")

@@ -13,17 +13,7 @@ import numpy as np
 from util.edges import names
 from util.figures.edge_ablation.numbers import Floats, Rows, by_query
 from util.stats.intervals import ERROR, ratio_of_means
-from util.stats.verdicts import (
-    NO_PREMISE,
-    Claim,
-    Effect,
-    Part,
-    all_of,
-    any_of,
-    judged,
-    shown,
-    weakest,
-)
+from util.stats.verdicts import NO_PREMISE, Claim, Effect, Part, all_of, any_of, judged, weakest
 
 AMBIGUOUS = "ambiguous_present_past"  # the task of claim 4
 TEXTS = {
@@ -37,7 +27,6 @@ MARGINS = {1: 0.15, 2: 0.15, 3: 0.05, 4: 0.25, 5: 0.15}  # by `make bench NAME=v
 Contrast = tuple[str, str]  # two ablations, of which the first keeps or removes more than the second
 ADDED: Contrast = (names.CTX_AGG, names.AGG_ONLY)  # contextualisation added to aggregation
 REMOVED: Contrast = (names.FULL, names.without("CONTEXT"))  # contextualisation removed from the whole model
-TO_QUERY: Contrast = (names.AGG_TOQUERY, names.AGG_ONLY)  # what the query reads, added to aggregation
 Available = Mapping[str, int]  # queries that there are, by task
 
 
@@ -70,8 +59,7 @@ def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
 def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
     """Claim 2: in one task contextualisation brings more than in another, both added and removed."""
     ways = {"added": ADDED, "removed": REMOVED}
-    shares = {(task, way): share(rows, ways[way]) for task, rows in tasks.items() for way in ways}
-    linear = {place: ratio_of_means(*both)[1] for place, both in shares.items()}
+    linear = {(task, way): ratio_of_means(*share(rows, ways[way]))[1] for task, rows in tasks.items() for way in ways}
 
     def compared(first: str, second: str, way: str) -> Part:
         difference = Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0))
@@ -83,16 +71,14 @@ def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> C
         return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
     verdict, parts = any_of(pairs)
     clearest = min(parts, key=lambda part: part.p[0])
-    beside = [shown(f"{task}, {way}", Effect.of(both)) for (task, way), both in shares.items()]
-    return Claim(2, TEXTS[2], verdict, (clearest,), f"the clearest of {len(parts)} pairs of tasks", tuple(beside))
+    return Claim(2, TEXTS[2], verdict, (clearest,), f"the clearest of {len(parts)} pairs of tasks")
 
 
 def brings_back(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
-    """Claim 3: contextualisation, added to aggregation, brings accuracy back; beside it what the query reads."""
-    added, to_query = (Effect.of(*(share(rows, contrast) for rows in tasks.values())) for contrast in (ADDED, TO_QUERY))
-    least = min(available[task] for task in tasks)
+    """Claim 3: contextualisation, added to aggregation, brings accuracy back."""
+    added, least = Effect.of(*(share(rows, ADDED) for rows in tasks.values())), min(available[task] for task in tasks)
     part = judged(", ".join(tasks), added, margin, above=True, available=least)
-    return Claim(3, TEXTS[3], part.verdict, (part,), beside=(shown("what the query reads", to_query),))
+    return Claim(3, TEXTS[3], part.verdict, (part,))
 
 
 def more_if_ambiguous(counts: Mapping[int, Rows], available: int | None, margin: float) -> Claim:
@@ -105,8 +91,7 @@ def more_if_ambiguous(counts: Mapping[int, Rows], available: int | None, margin:
     difference = Effect.of((lost[most], 1.0), (-lost[fewest], 0.0))
     name = f"{most} against {fewest} ambiguous"
     part = judged(name, difference, margin, above=True, available=available)
-    beside = [shown(f"{count} ambiguous", Effect.of((values, 1.0))) for count, values in lost.items()]
-    return Claim(4, TEXTS[4], part.verdict, (part,), "nats", tuple(beside))
+    return Claim(4, TEXTS[4], part.verdict, (part,), "nats")
 
 
 def matters_most(tasks: Mapping[str, Rows]) -> str:
@@ -117,7 +102,7 @@ def matters_most(tasks: Mapping[str, Rows]) -> str:
 def first_then(
     task: str,
     rows: Rows,
-    halves: Rows,
+    of_halves: Rows,
     layers: int,
     candidates: int,
     available: int | None,
@@ -133,7 +118,7 @@ def first_then(
         "AGG, upper half": (names.aggregation_below(half), names.aggregation_from(half)),
     }
     parts = [
-        judged(f"{task}: {name}", Effect.of(share(halves, contrast)), margins[5], above=True, available=available)
+        judged(f"{task}: {name}", Effect.of(share(of_halves, contrast)), margins[5], above=True, available=available)
         for name, contrast in contrasts.items()
     ]
     return Claim(5, TEXTS[5], *all_of(parts))

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from util.edges import names
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, probes, single_edges, windows
-from util.edges.edge import ALWAYS, CIRCUITS, Edge, type_pairs
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, halves, probes, single_edges, windows
+from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, Edge, type_pairs
 from util.edges.states import Store
+from util.figures.edge_ablation import claims as rules
 from util.figures.edge_ablation.numbers import PROBED, Rows, aligned
-from util.figures.edge_ablation.pruning import curves
+from util.figures.edge_ablation.pruning import units_left
 from util.figures.edge_ablation.runs import LookUp, Run, answers, draws
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
 from util.models import planted
+from util.prompts import word_pairs
+from util.roles.pair_task import PairTask
+from util.show import files
 from util.show.claims import judged_of
+from util.stats.answers import TaskCheck
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim
 from util.study.study import Study
 
 KEPT = {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}
+CONTRASTED: Mapping[str, Ablation] = {
+    names.FULL: WHOLE,
+    **{name: KEPT[name] for name in rules.ADDED},
+    rules.REMOVED[1]: Ablation(removed=FAMILIES["CONTEXT"]),
+}
+COUNTS = (0, 7)  # ambiguous of 10 demonstrations
+# Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each
+# would push out the one that is needed next.
+ROOM = 2**31
 
 
 def circuits(study: Study) -> dict[str, Any]:
     """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance.
 
     written: with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that
-    begin with it.
+    begin with it. untrained: rows of this model's untrained twin in the primary task, None without that control.
     """
-    compared = {}
-    for task in study.settings.tasks:
+    settings, compared = study.settings, {}
+    for task in settings.tasks:
         store = Store()
         first, *others = (Run(study, draw, store) for draw in draws(study, task=task))
         written = first.answers(KEPT, generate=True)
@@ -40,7 +56,8 @@ def circuits(study: Study) -> dict[str, Any]:
                 for name, data in written.items()
             },
         }
-    return compared
+    twin = answers(study.twin(), KEPT, task=settings.primary_task) if settings.untrained_control else None
+    return {"tasks": compared, "untrained": twin}
 
 
 def single(study: Study) -> Rows:
@@ -74,15 +91,9 @@ def probed(study: Study) -> Rows:
     return answers(study, probes(CIRCUITS[names.CTX_AGG], PROBED, numbers), corruptions=(0, *numbers))
 
 
-def models(study: Study) -> dict[str, Rows]:
-    """The circuits of the primary task with this model's untrained twin; nothing without `untrained_control`."""
-    settings = study.settings
-    return {"untrained": answers(study.twin(), KEPT, task=settings.primary_task)} if settings.untrained_control else {}
-
-
 def pruned(study: Study) -> dict[str, Any]:
-    """What pruning leaves in each of pruned_tasks, see `pruning.curves`; donors' states are kept for one at a time."""
-    return {task: curves(study, task) for task in study.settings.pruned_tasks}
+    """What pruning leaves in each of pruned_tasks, see `units_left`; donors' states are kept for one at a time."""
+    return {task: units_left(study, task) for task in study.settings.pruned_tasks}
 
 
 def planted_search(study: Study) -> dict[str, list[str]]:
@@ -96,3 +107,77 @@ def planted_search(study: Study) -> dict[str, list[str]]:
 def claims(study: Study) -> dict[str, Any]:
     """The verdicts that `make claims` has stored of the model."""
     return judged_of(study.figure.stem, study.model.name)
+
+
+# ------------------------------------------------------------------------------------------------ claims
+
+
+def judge(study: Study) -> dict[str, Any]:
+    """The verdicts on the claims, and what they are about, for `files.save_claims`.
+
+    study: of 10 demonstrations; its prompts are those of each task, each with a query of its own, or as many as the
+    list has. Claim 1 is about its primary task, claims 2, 3 and 5 about its tasks; those of which no task is done have
+    no answers. A circuit is searched with each draw of donors; claim 1 is about the first, measured with its draw, as
+    random circuits are. Each ablation of a task and draw of donors is a record, so that an interrupted run goes on
+    where it stopped.
+    """
+    settings, primary, checks = study.settings, study.settings.primary_task, checked_tasks(study)
+    verdicts = {number: Claim(number, text, NOT_DONE) for number, text in rules.TEXTS.items()}
+    fields = {task: own_queries(study, task) for task, check in checks.items() if check.done}
+    if rules.AMBIGUOUS in fields:
+        fields[rules.AMBIGUOUS]["ambiguous"] = COUNTS[0]
+    whole = {task: Run(study, draws(study, **of_task)[0]).answer(WHOLE) for task, of_task in fields.items()}
+    available = {task: data["askable"] for task, data in whole.items()}
+    tasks = {task: answers(study, CONTRASTED, ROOM, **fields[task]) for task in settings.tasks if task in fields}
+    if tasks:
+        verdicts[2] = rules.differs(tasks, available, rules.MARGINS[2])
+        verdicts[3] = rules.brings_back(tasks, available, rules.MARGINS[3])
+        most = rules.matters_most(tasks)
+        layers = int(whole[most]["layers"])
+        of_halves = answers(study, {names.FULL: WHOLE, **halves(layers)}, ROOM, **fields[most])
+        verdicts[5] = rules.first_then(most, tasks[most], of_halves, layers, len(tasks), available[most], rules.MARGINS)
+    if rules.AMBIGUOUS in fields:
+        removed = {name: CONTRASTED[name] for name in rules.REMOVED}
+        counts = {
+            count: answers(study, removed, ROOM, **fields[rules.AMBIGUOUS] | {"ambiguous": count}) for count in COUNTS
+        }
+        verdicts[4] = rules.more_if_ambiguous(counts, available[rules.AMBIGUOUS], rules.MARGINS[4])
+    kept = []
+    if primary in fields:
+        search = own_queries(study, primary, settings.search_prompts, "search")
+        kept = [Run(study, draw).search() for draw in draws(study, **search)]
+        circuit = {names.FOUND: (*ALWAYS, *kept[0])}
+        ablations = circuit_ablations(circuit, settings.random_circuits, settings.seed, like=names.FOUND)
+        first = study.replace(donor_seeds=settings.donor_seeds[:1])
+        verdicts[1] = rules.explained(
+            answers(first, ablations, ROOM, **fields[primary]), available[primary], rules.MARGINS[1]
+        )
+    shown = ("prompts", "k", "donor_seeds", "search_prompts", "random_circuits")
+    published = next(row["value"] for row in files.published("edge_ablation")["values"] if row["id"] == "explained")
+    lost = 1 - published  # by the paper's circuits, at most
+    return {
+        "model": study.model.shown_name,
+        "setting": f"{settings.k} demonstrations, donors {', '.join(map(str, settings.donor_seeds))}",
+        "settings": {"primary": primary, **{name: getattr(settings, name) for name in shown}},
+        "published": {"1": {"value": lost, "verdict": HOLDS if lost < rules.MARGINS[1] else DOES_NOT_HOLD}},
+        "margins": {str(number): margin for number, margin in rules.MARGINS.items()},
+        "checks": checks,
+        "kept by draw": [[*map(str, pairs)] for pairs in kept],
+        "claims": [*verdicts.values()],
+    }
+
+
+def checked_tasks(study: Study) -> dict[str, TaskCheck]:
+    """Whether the model does each task, and the ambiguous one, from its demonstrations."""
+    given = {"seed": study.settings.seed, "folder": study.folder, "redo": study.redo}
+    ambiguous = dict.fromkeys(study.settings.tasks) | {rules.AMBIGUOUS: 0}
+    return {
+        task: PairTask(study.model, task, study.settings.k, ambiguous=count, **given).check(len(ambiguous))
+        for task, count in ambiguous.items()
+    }
+
+
+def own_queries(study: Study, task: str, prompts: int | None = None, split: str = "test") -> dict[str, Any]:
+    """Fields of `Draw`: as many prompts of a task as there are queries, or fewer, each with a query of its own."""
+    queries = len(word_pairs.find(task, trained=word_pairs.is_trained(study.model.name)).queries(split))
+    return {"task": task, "prompts": min(prompts or study.settings.prompts, queries), "split": split, "in_turn": True}

@@ -5,7 +5,6 @@ Bakalova et al., COLM 2025; right [N] or, with several draws of donors, [D, N] s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -147,12 +146,13 @@ def scores_of(rows: Rows) -> dict[str, Interval]:
     return {name: score(row, rows[names.FULL], rows[names.NONE]) for name, row in rows.items()}
 
 
-def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[str, Any]:
-    """By task and circuit: accuracy, also after bare queries; score; divergence from the whole model (nats).
+def circuits(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """By task and circuit: accuracy, also after bare queries; score; models: accuracy of the untrained twin.
 
     And "sure losses": where accuracy surely falls without demonstrations and without contextualisation, see
     `sure_losses`; chance in each task; what was written out, see `measure.circuits`.
     """
+    compared, untrained = arrays["tasks"], arrays["untrained"]
     rows = {task: one["rows"] for task, one in compared.items()}
     return {
         "accuracy": {task: accuracies({**one["rows"], names.ALONE: one["alone"]}) for task, one in compared.items()},
@@ -161,20 +161,9 @@ def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[s
             for circuit in (names.QUERY_ONLY, names.AGG_ONLY)
         },
         "scores": {task: scores_of(of_task) for task, of_task in rows.items()},
-        "kl": {
-            task: {
-                name: mean_interval(by_query(row["kl"], row["query"]), within=(0, np.inf))
-                for name, row in of_task.items()
-            }
-            for task, of_task in rows.items()
-        },
         **{name: {task: one[name] for task, one in compared.items()} for name in ("chance", "written")},
+        "models": {"untrained": accuracies(untrained)} if untrained else {},
     }
-
-
-def models(by_model: Mapping[str, Rows], settings: Any) -> dict[str, Any]:
-    """Accuracy by model and circuit."""
-    return {"models": {name: accuracies(rows) for name, rows in by_model.items()}}
 
 
 def single(rows: Rows, settings: Any) -> dict[str, Any]:
@@ -238,19 +227,18 @@ def pruning(by_task: Mapping[str, Mapping[str, Mapping[str, Any]]], settings: An
     return {"pruning": {"by_task": {task: {sort: pruned(one[sort]) for sort in one} for task, one in by_task.items()}}}
 
 
-def pruned(curve: Mapping[str, Any]) -> dict[str, Any]:
-    """Units of one sort pruned, round by round, see `pruning.Pruner.curve`.
+def pruned(left: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of the units of one sort, see `pruning.Pruner.left`.
 
     accuracy, and explained, its share of the whole model's, on the test split by units left; random: of random prunings
-    as large as the result, with the first draw of donors; survivors: units by kind, the most frequent first.
+    as large as the result, with the first draw of donors.
     """
-    rows, whole = curve["rows"], curve["whole"]
+    result = left["result"]
     return {
-        "units": curve["units"],
-        "whole": right_of(whole),
-        "accuracy": {str(left): right_of(row) for left, row in rows.items()},
-        "explained": {str(left): score(row, whole) for left, row in rows.items()},
-        "result": curve["result"],
-        "random": [float(row["right"].mean()) for row in curve["random"]],
-        "survivors": dict(Counter(unit.partition(" ")[2] for unit in curve["kept"]).most_common()),
+        "units": left["units"],
+        "whole": right_of(left["whole"]),
+        "accuracy": {str(result): right_of(left["pruned"])},
+        "explained": {str(result): score(left["pruned"], left["whole"])},
+        "result": result,
+        "random": [float(row["right"].mean()) for row in left["random"]],
     }

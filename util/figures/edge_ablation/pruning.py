@@ -31,27 +31,22 @@ from util.study.study import Study
 
 SCORE = {"method": METHOD, "reduce": REDUCE}
 HEADS_SHARE = 0.95  # of the accuracy, kept by heads that are pruned before edges, which would else have none to lose
-POINTS = 12  # rounds that are measured on the test split
 
 
 class Pruner:
     """Head units and edge units of a model, scored and pruned on prompts of the search split.
 
-    runs: of the test split, one for each draw of donors; search: of the search split, with the first. They share a
-    store of what donors leave. start: edges that are removed beforehand.
+    drawn: draws of donors of one task, on the test split. search_prompts: by default as many as on that.
+    start: edges that are removed beforehand. All runs share a store of what donors leave.
     """
 
-    def __init__(self, runs: Sequence[Run], search: Run, start: Ablation = WHOLE) -> None:
-        self.runs, self.search, self.start, self.study = runs, search, start, search.study
-
-    @classmethod
-    def of(
-        cls, study: Study, drawn: Sequence[Draw], search_prompts: int | None = None, start: Ablation = WHOLE
-    ) -> Pruner:
-        """The pruner of some draws of one task; search_prompts: by default as many as on the test split."""
+    def __init__(
+        self, study: Study, drawn: Sequence[Draw], search_prompts: int | None = None, start: Ablation = WHOLE
+    ) -> None:
         store, prompts = Store(), search_prompts or drawn[0].prompts
-        search = Run(study, replace(drawn[0], split="search", prompts=prompts), store)
-        return cls([Run(study, draw, store) for draw in drawn], search, start)
+        self.study, self.start = study, start
+        self.runs = [Run(study, draw, store) for draw in drawn]
+        self.search = Run(study, replace(drawn[0], split="search", prompts=prompts), store)
 
     @cached_property
     def first(self) -> Circuit:
@@ -69,9 +64,9 @@ class Pruner:
             }
 
         data = self.search.keep("token-type units", compute, start=self.start.plain())
-        kinds = [*map(Edge.of, data["kinds"])]
-        whole = Circuit.whole(data["layers"], data["heads"], start=self.start, types=data["types"], kinds=kinds)
-        return replace(whole, living_edges=data["living"].astype(bool))
+        heads = np.ones((data["layers"], data["heads"], len(data["types"])), bool)
+        kinds = tuple(map(Edge.of, data["kinds"]))
+        return Circuit(tuple(data["types"]), kinds, heads, data["living"].astype(bool), self.start)
 
     def scored(self, circuit: Circuit, sort: Sort) -> tuple[NDArray[np.bool_], Floats]:
         """On the search split, which answers are right [N], and scores of the units of a sort in a circuit [L, H, K].
@@ -89,12 +84,14 @@ class Pruner:
 
     def answer(self, run: Run, circuit: Circuit) -> Data:
         """What a circuit answers in a run, see `Run.answer`."""
-
-        def compute() -> Data:
-            answers = token_types.answers(self.study.pair[0], run.groups, circuit, run.budget, run.store)
-            return {**answers, **run.about}
-
-        return run.keep("token-type answers", compute, circuit=circuit.digest)
+        return run.keep(
+            "token-type answers",
+            lambda: {
+                **token_types.answers(self.study.pair[0], run.groups, circuit, run.budget, run.store),
+                **run.about,
+            },
+            circuit=circuit.digest,
+        )
 
     def row(self, circuit: Circuit, runs: Sequence[Run]) -> Row:
         """What a circuit answers in some runs, see `numbers.aligned`."""
@@ -136,32 +133,27 @@ class Pruner:
         drawn = random_living(start, result, sort, sets, self.search.draw.seed)
         return [start.keeping(sort, living) for living in drawn]
 
-    def curve(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
-        """Units of one sort pruned, round by round, and measured on the test split. sets: random prunings.
+    def left(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
+        """What is left of the units of one sort, measured on the test split. sets: random prunings.
 
-        units: how many there are at first. whole: the row of the whole model; rows: those of some rounds, by units
-        left. result: how many units are left before the accuracy on the search split falls below SHARE of the whole
-        model's; kept: their names. random: rows of random prunings that leave as many, with the first draw of donors.
+        units: how many there are at first. whole: the row of the whole model. result: how many units are left before
+        the accuracy on the search split falls below SHARE of the whole model's; pruned: their row. random: rows of
+        random prunings that leave as many, with the first draw of donors.
         """
-        pruning = self.pruned(sort, start, SHARE, per_round)
-        left, result = pruning.units_left, pruning.result
-        last = left.index(result.count(sort))
-        chosen = np.unique(np.linspace(0, last, min(POINTS, last + 1)).round().astype(int)).tolist()
-        chosen += range(last + 1, len(left))[:1]  # where it falls
+        result = self.pruned(sort, start, SHARE, per_round).result
         return {
             "units": start.count(sort),
             "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
-            "rows": {left[number]: self.row(pruning.rounds[number].circuit, self.runs) for number in chosen},
+            "pruned": self.row(result, self.runs),
             "result": result.count(sort),
-            "kept": result.names(sort),
             "random": [self.row(one, self.runs[:1]) for one in self.at_random(sort, start, result, sets)],
         }
 
 
-def curves(study: Study, task: str) -> dict[str, dict[str, Any]]:
-    """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.curve`."""
+def units_left(study: Study, task: str) -> dict[str, dict[str, Any]]:
+    """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.left`."""
     settings = study.settings
-    pruner = Pruner.of(study, draws(study, task=task), settings.search_prompts)
+    pruner = Pruner(study, draws(study, task=task), settings.search_prompts)
     options = settings.per_round, settings.random_circuits
-    heads = pruner.curve("head", pruner.first, *options)
-    return {"head": heads, "edge": pruner.curve("edge", pruner.before_edges(settings.per_round), *options)}
+    heads = pruner.left("head", pruner.first, *options)
+    return {"head": heads, "edge": pruner.left("edge", pruner.before_edges(settings.per_round), *options)}

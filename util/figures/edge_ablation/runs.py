@@ -23,7 +23,6 @@ from util.edges.states import STORED, Store
 from util.edges.writing import continuations
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET
-from util.engine.label_scores import next_token_logits
 from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right, prefix_right
 from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pair_prompts, word_pairs
@@ -39,23 +38,21 @@ Data = dict[str, Any]  # of a record, see `Run.answer`
 class Run:
     """What a model answers to one draw of prompts and donors, whole and ablated. Each ablation is a record.
 
-    Runs that share a store share the plain runs of prompts and donors; only donors that run apart leave any.
+    Runs that share a store share the plain runs of prompts and donors.
     """
 
     def __init__(self, study: Study, draw: Draw, store: Store | None = None) -> None:
         self.study, self.draw, self.budget = study, draw, draw.token_budget or TOKEN_BUDGET
-        self.store = (Store() if store is None else store) if draw.two_pass else None
+        self.store = Store() if store is None else store
         self._unchecked: list[Ablation] = []
 
     @cached_property
     def task(self) -> word_pairs.WordPairTask:
         """The task in the draw's layout, read once: a saved data set that is changed later changes nothing here."""
-        task, layout = word_pairs.find(self.draw.task, trained=self.draw.trained), self.draw.layout
-        return (
-            task
-            if layout is None
-            else replace(task, layout=Layout(**{str(field): text for field, text in layout.items()}))
-        )
+        task, changes = word_pairs.find(self.draw.task, trained=self.draw.trained), self.draw.layout
+        if changes is None:
+            return task
+        return replace(task, layout=Layout(**{str(field): text for field, text in changes.items()}))
 
     @cached_property
     def request(self) -> dict[str, Any]:
@@ -64,7 +61,7 @@ class Run:
         words = (task.pairs, [task.other(pair.x) for pair in task.pairs], task.balanced, task.list_name, task.layout)
         lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
         shown = {"task": word_pairs.shown_task(self.draw.task), "words": digest([repr(words), repr(lists)])}
-        return json.loads(json.dumps({**asdict(self.draw), **shown}))
+        return json.loads(json.dumps({**asdict(self.draw), **shown, "two_pass": True}))  # as stored records say
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
@@ -98,10 +95,7 @@ class Run:
     @cached_property
     def whole(self) -> NDArray[np.floating]:
         """The whole model's logits after every prompt, [N, V]."""
-        if self.store is not None:
-            return whole_logits(self.study.pair[0], self.groups, self.budget, self.store)
-        prompts = [group.base.ids[: group.length] for group in self.groups]
-        return next_token_logits(self.study.pair[0], prompts, token_budget=self.budget)
+        return whole_logits(self.study.pair[0], self.groups, self.budget, self.store)
 
     def keep(self, measure: str, compute: Callable[[], Data], **request: Any) -> Data:
         """The data of a measurement of these prompts, kept as a record, see `Study.record`."""

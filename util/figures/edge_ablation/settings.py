@@ -27,9 +27,9 @@ class Draw:
 
     task: by its name, or a folder with a data set of pairs, see `word_pairs.pairs_from_saved`. layout: what differs
     from the task's own, such as {"separator": ":", "join": " "}. token_budget: None for that of `engine.batches`.
-    two_pass: what runs leave is kept for other ablations, see `edges.states.Store`. in_turn: no query comes again
-    before all came. trained: the words that the embedded model was trained on, not the longer lists. Raises ValueError
-    for an unknown task, split, order or corruption, and for a number that the task does not have.
+    in_turn: no query comes again before all came. trained: the words that the embedded model was trained on, not the
+    longer lists. Raises ValueError for an unknown task, split, order or corruption, and for a number that the task does
+    not have.
     """
 
     task: Task = "country_capital"
@@ -43,7 +43,6 @@ class Draw:
     order: Literal["random", "ambiguous first", "ambiguous last"] = "random"
     layout: Layout | None = None
     token_budget: Count | None = None
-    two_pass: bool = False
     in_turn: bool = False
     trained: bool = False
 
@@ -89,5 +88,5 @@ class Settings:
     def draws(self, **changes: Any) -> list[Draw]:
         """Prompts of the primary task, with each draw of donors. changes: fields of `Draw`, such as another task."""
         shared = {name: getattr(self, name) for name in ("k", "prompts", "seed", "layout")}
-        options = {"task": self.primary_task, **shared, "two_pass": True, **changes}
+        options = {"task": self.primary_task, **shared, **changes}
         return [Draw(**options, donor_seed=seed) for seed in self.donor_seeds]

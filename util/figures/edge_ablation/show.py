@@ -5,7 +5,6 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -65,7 +64,7 @@ def setting(values: Values, task: str = "") -> str:
 
 
 def circuits_say(values: Values) -> Iterator[str]:
-    """Where accuracy surely falls, by paired tests, and the primary endpoint.
+    """Where accuracy surely falls, by paired tests, the primary endpoint, and the untrained twin beside it.
 
     Of other tasks nothing is said: so few queries do not show small losses. The claims have more.
     """
@@ -83,26 +82,22 @@ def circuits_say(values: Values) -> Iterator[str]:
         scores = [f"{row[name][0]:.2f} in `{task}`" for task, row in values["scores"].items() if known(row[name][0])]
         none = "none, since the whole model is no better than without any edges"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
+    for rows in values["models"].values():
+        best = max(rows, key=lambda name: rows[name][0])
+        task = values["request"]["primary_task"]
+        yield f"Untrained twin, {task}: accuracy {written(rows[best])} at most (in {best})."
 
 
 def circuits_table(values: Values) -> pd.DataFrame:
-    """One line for each task and circuit: accuracies, divergence and score."""
+    """One line for each task and circuit: accuracies and score."""
     lines = {}
     for task, row in values["accuracy"].items():
         for name, right in row.items():
             lines[task, name] = {"first token": written(right)}
             if name != names.ALONE:
                 line, begins = (f"{share:.2f}" for share in values["written"][task][name])
-                kl, score = (written(values[what][task][name]) for what in ("kl", "scores"))
-                lines[task, name] |= {"line": line, "begins": begins, "KL": kl, "score": score}
+                lines[task, name] |= {"line": line, "begins": begins, "score": written(values["scores"][task][name])}
     return pd.DataFrame.from_dict(lines, orient="index").fillna("").rename_axis(["task", "circuit"])
-
-
-def twin_says(values: Values) -> Iterator[str]:
-    for rows in values["models"].values():
-        best = max(rows, key=lambda name: rows[name][0])
-        task = values["request"]["primary_task"]
-        yield f"Untrained twin, {task}: accuracy {written(rows[best])} at most (in {best})."
 
 
 # ------------------------------------------------------------------------------------------------ edges and circuits
@@ -171,39 +166,36 @@ def probes_say(values: Values) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ pruning
 
 
-def curves_of(values: Values) -> dict[tuple[str, str], Any]:
-    """What pruning leaves, by task and sort of units."""
-    by_task = values["pruning"]["by_task"]
-    return {(task, sort): curve for task, curves in by_task.items() for sort, curve in curves.items()}
+def pruning_table(values: Values) -> pd.DataFrame:
+    """What is left by task and sort of units, and what it answers, beside the whole model and random prunings."""
+    rows = {
+        (task, f"{sort} units"): {
+            "at first": left["units"],
+            "left": left["result"],
+            "accuracy": written(left["accuracy"][str(left["result"])]),
+            "of the whole": written(left["explained"][str(left["result"])]),
+            "whole model": written(left["whole"]),
+            "best of random": f"{max(left['random'], default=np.nan):.2f}",
+        }
+        for task, by_sort in values["pruning"]["by_task"].items()
+        for sort, left in by_sort.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def pruning_say(values: Values) -> Iterator[str]:
-    """What few units keep, where that is more than any random ones do, and how many of them lead to the answer."""
-    curves = curves_of(values)
-    random = [max(curve["random"], default=1.0) for curve in curves.values()]
-    explained, low = (
-        [curve[what][str(curve["result"])][end] for curve in curves.values()]
-        for what, end in (("explained", 0), ("accuracy", 1))
+    """What few units keep, where that is more than any random ones do."""
+    every = [left for by_sort in values["pruning"]["by_task"].values() for left in by_sort.values()]
+    random = [max(left["random"], default=1.0) for left in every]
+    explained = [left["explained"][str(left["result"])][0] for left in every]
+    low = [left["accuracy"][str(left["result"])][1] for left in every]
+    share = max(100 * left["result"] / left["units"] for left in every)
+    yield (
+        f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
+        f"many random units answer {max(random):.2f} right at most"
+        if np.greater(low, random).all()
+        else ""
     )
-    if np.greater(low, random).all():
-        share = max(100 * curve["result"] / curve["units"] for curve in curves.values())
-        yield (
-            f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
-            f"many random units answer {max(random):.2f} right at most"
-        )
-    else:
-        yield ""
-    edges = Counter[str]()
-    for (_, sort), curve in curves.items():
-        edges.update(curve["survivors"] if sort == "edge" else {})
-    last = sum(count for kind, count in edges.items() if kind.endswith("->last_separator"))
-    if edges:
-        yield f"{last} of the {edges.total()} edge units that are left lead to the last separator."
-
-
-def pruning_about(values: Values) -> str:
-    request = values["request"]
-    return f"{setting(values, listed(request['pruned_tasks']))}; pruned on {request['search_prompts']} others"
 
 
 def probes_about(values: Values) -> str:
@@ -308,9 +300,8 @@ def _probes(probes: Values, ax: Axes) -> None:
 
 
 def circuit_panels(values: Values) -> Grid:
-    """A circuit of type pairs: drawn, and its score among random circuits."""
-    panels = [partial(_type_pairs, values["search"]["kept"]), partial(_scores, values["search"])]
-    return Grid(panels, height=[1.2, 1.2], columns=1)
+    """A circuit of type pairs; its score among random circuits is in the title."""
+    return Grid([partial(_type_pairs, values["search"]["kept"])], height=1.2)
 
 
 def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
@@ -326,16 +317,8 @@ def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.2}
         text = f"${kind}_{example}$" if len(kind) == 1 else short(kind)
         ax.text(x, 0, text, ha="center", va="center", fontsize=7, bbox=box)
-    ax.set(xlim=(places[0][2] - 0.5, places[-1][2] + 0.7), ylim=(-0.5, 0.85), title="A) what is kept")
+    ax.set(xlim=(places[0][2] - 0.5, places[-1][2] + 0.7), ylim=(-0.5, 0.85))
     ax.axis("off")
-
-
-def _scores(search: Values, ax: Axes) -> None:
-    random = search["random"]
-    intervals(ax, [search["scores"][name] for name in (names.FOUND, names.without(names.FOUND))], hollow=False)
-    ax.plot(random, 2 + np.linspace(-0.2, 0.2, len(random)), "o", ms=2.5, color=GREY, alpha=0.7)
-    name_rows(ax, ["found", "all but it", f"{len(random)} random"])
-    ax.set(xlabel="score", title="B) test split")
 
 
 def _whole(ax: Axes, whole: Sequence[float]) -> None:
@@ -361,30 +344,6 @@ def _window(values: Values, name: str, title: str, ax: Axes) -> None:
     ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=windows["at"])
 
 
-def pruning_panels(values: Values) -> Grid:
-    """Accuracy on the test split by units left, with intervals.
-
-    Blue: the whole model, with its interval; a vertical line: the result, with the accuracy of random prunings of that
-    size in grey.
-    """
-    panels = [partial(_pruned, f"{task}, {sort} units", curve) for (task, sort), curve in curves_of(values).items()]
-    return Grid(panels, least=2.4, height=1.6, share="y")
-
-
-def _pruned(title: str, curve: Mapping[str, Any], ax: Axes) -> None:
-    result, random = curve["result"], curve["random"]
-    _whole(ax, curve["whole"])
-    ax.axvline(result, color="0.3", lw=0.7, label="result")
-    ax.plot([result] * len(random), random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, as many left")
-    left = [*map(int, curve["accuracy"])]
-    points(ax, left, curve["accuracy"].values(), fmt="o-", color=RED, lw=1, label="pruned")
-    ax.set_xscale("symlog", linthresh=1)
-    ax.set(xlim=(1.15 * max(left), 0.6 * min(left)), ylim=(-0.04, 1.06), xlabel="units left", ylabel="accuracy")
-    ax.set_xticks(left[::4], [*curve["accuracy"]][::4])
-    ax.minorticks_off()
-    ax.set_title(f"{title}\n{result} of {curve['units']} left")
-
-
 FIGURE = Figure(
     "edge_ablation",
     Settings,
@@ -398,9 +357,8 @@ FIGURE = Figure(
         ),
         "circuit": Part(numbers.verified, "verified", circuit_say, setting, circuit_panels),
         "windows": Part(numbers.windows, "by_layer", windows_say, setting, windows_panels, needs=("circuits",)),
-        "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, pruning_panels),
+        "pruning": Part(numbers.pruning, "pruned", pruning_say, table=pruning_table),
         "probes": Part(numbers.probes, "probed", probes_say, probes_about, probes_panels),
-        "models": Part(numbers.models, "models", twin_says),
         "claims": CLAIMS,
     },
 )  # fmt: skip

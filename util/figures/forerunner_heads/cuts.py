@@ -38,12 +38,12 @@ class Condition(NamedTuple):
 WHOLE = Condition(None)
 
 
-def conditions(cuts: Sequence[str] = CUTS, parts: Sequence[Part] = (EVERYWHERE, *QUARTERS)) -> list[Condition]:
+def conditions() -> list[Condition]:
     """The conditions of a table: every cut in every part of the layers, and its random cells in all layers."""
     return [
         WHOLE,
-        *(Condition(cut, part) for cut in cuts for part in parts),
-        *(Condition(cut, draw=0) for cut in cuts),
+        *(Condition(cut, part) for cut in CUTS for part in (EVERYWHERE, *QUARTERS)),
+        *(Condition(cut, draw=0) for cut in CUTS),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -101,14 +101,12 @@ def check(study: Study) -> None:
 class LabelRun:
     """Prompts with labels, as tokens and as rows: all that a copy-magnitude run will do, checked before it starts.
 
-    tokens[appended][n] is prompt n with that label or word after it; row r serves prompt owners[r] and the conditions
-    served[r], one for each of its branches.
+    tokens[appended][n] is prompt n with that label or word after it. rows: each with the number of its prompt, and of
+    the condition of each of its branches.
     """
 
     tokens: dict[Appended, list[LabelledTokens]]
-    rows: list[Row]
-    owners: list[int]
-    served: list[list[int]]
+    rows: list[tuple[Row, int, list[int]]]
 
     @property
     def n_t(self) -> np.ndarray:
@@ -136,7 +134,7 @@ def label_run(
     tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
-    run = LabelRun(tokens, [], [], [])
+    run = LabelRun(tokens, [])
     for number in range(len(prompts)):
         groups: dict[tuple[int, ...], list[int]] = {}
         for place, what in enumerate(appended):
@@ -144,9 +142,8 @@ def label_run(
         for ids, places in groups.items():
             together = may_branch(support, len(ids) + len(places))
             for served in [places] if together else [[place] for place in places]:
-                run.rows.append(Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served)))
-                run.owners.append(number)
-                run.served.append(served)
+                row = Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served))
+                run.rows.append((row, number, served))
     return run
 
 
@@ -172,9 +169,7 @@ def copy_magnitudes(
     place = {number: i for i, number in enumerate(range(len(tokens)) if numbers is None else numbers)}
     drawn = {number: draw_control_tokens(tokens[number], control_tokens, (seed, number)) for number in place}
     planned = [  # the row, its prompt, the conditions of its branches, and which other tokens' attention is read
-        (row, owner, labels, drawn[owner] if 0 in labels else [])
-        for row, owner, labels in zip(run.rows, run.owners, run.served, strict=True)
-        if owner in place
+        (row, owner, labels, drawn[owner] if 0 in labels else []) for row, owner, labels in run.rows if owner in place
     ]
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
@@ -281,27 +276,21 @@ def specificity(study: Study) -> Arrays:
     return {**study.arrays("counts"), "planted": planted(study)}
 
 
-def fitting(by_place: Mapping[str, Any], measure: Callable[[Any], Any]) -> dict[str, Any]:
-    """What is measured of data by place, and as "left out" why other places do not fit the model.
+def grid(study: Study) -> dict[str, Any]:
+    """The `readings` of every data set by its name, and as "left out" why others do not fit the model.
 
     Raises UnsupportedModel where none does.
     """
-    measured: dict[str, Any] = {"left out": {}}
-    for place, data in by_place.items():
+    s, measured = study.settings, dict[str, Any]()
+    measured["left out"] = {}
+    for name in s.grid_datasets:
         try:
-            measured[place] = measure(data)
+            measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))
         except UnsupportedModel as error:
-            measured["left out"][place] = too_long(error)
-            if len(measured["left out"]) == len(by_place):
+            measured["left out"][name] = too_long(error)
+            if len(measured["left out"]) == len(s.grid_datasets):
                 raise
     return measured
-
-
-def grid(study: Study) -> dict[str, Any]:
-    """The `readings` of every data set by its name, and as "left out" why others do not fit the model."""
-    s = study.settings
-    by_name = {name: Data(name, s.k, s.grid_prompts, s.seed) for name in s.grid_datasets}
-    return fitting(by_name, partial(readings, study))
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts

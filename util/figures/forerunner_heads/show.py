@@ -1,19 +1,18 @@
 """The figure of forerunner token heads: settings, sentences, tables and pictures, made of its numbers.
 
-Maps have layers across and heads up, both from 0, as the data count; those of the paper count layers from 1.
+The maps and curves of Fig. 5 and 22-25 count layers and heads from 1, as the paper does, all else from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
 from pydantic import Field
 
 from util.figures.forerunner_heads import numbers
@@ -21,8 +20,7 @@ from util.figures.forerunner_heads.cuts import TITLES
 from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE
 from util.show import panels
 from util.show.draw import Grid, name_beside
-from util.show.panels import colour_bar
-from util.show.part import Figure, Part, Values, in_words, say, sign, title, written
+from util.show.part import Figure, Part, Values, say, title, written
 from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
 from util.stats.answers import TERMS
 from util.stats.heads import head_name
@@ -111,13 +109,13 @@ def counts_say(values: Values) -> Iterator[str]:
     frequent, heads = values["frequent_heads"], np.size(values["counts"]["correct"])
     correct, untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
     if correct[1] <= untrained[2]:
-        both = f"{written(correct)} and {written(untrained)} of {heads}"
-        yield f"No more heads are shown to be frequent than with untrained weights: {both}"
+        both = "{} [{}, {}] and {} [{}, {}]".format(*correct, *untrained)
+        yield f"No more heads are shown to be frequent than with untrained weights: {both} of {heads}"
     else:
         others = ", ".join(f"{frequent[name][0]} before {words}" for name, words in BEFORE.items())
         yield (
-            f"{written(correct)} of {heads} heads are frequent: they read the token before the correct label on three "
-            f"of four prompts; {others}"
+            f"{correct[0]} [{correct[1]}, {correct[2]}] of {heads} heads are frequent: they read the token before the "
+            f"correct label on three of four prompts; {others}"
         )
     fewest, most = values["tokens"]
     several = values["several_tokens"]
@@ -130,18 +128,6 @@ def counts_about(values: Values) -> str:
     return f"reads: above the threshold; {about(values)}{untrained}"
 
 
-def counts_table(values: Values) -> pd.DataFrame:
-    rows = {
-        LABELS[name]: {
-            "prompts": values["prompts"][name],
-            "frequent heads": written(frequent),
-            "heads on any prompt": int((np.array(values["counts"][name]) > 0).sum()),
-        }
-        for name, frequent in values["frequent_heads"].items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
 def layers_say(values: Values) -> Iterator[str]:
     heads, others = values["heads_on_a_prompt"], values["more_heads"]
     start = f"On a prompt {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
@@ -151,36 +137,22 @@ def layers_say(values: Values) -> Iterator[str]:
 
 
 def counts_panels(values: Values) -> Grid:
-    """Heat maps (Fig. 22-25) from a quarter of the prompts to all of them, as in the paper."""
-    layers = len(values["counts"]["correct"])
-    ticks: dict[str, Any] = {"ticks": [0.25, 0.5, 0.75, 1], "format": PercentFormatter(1, symbol=" %")}
-    return Grid(
-        [partial(_count_map, name=name, values=values) for name in values["counts"]],
-        least=min(2.3, max(1.2, 0.075 * layers)),
-        height=1.75,
-        share="xy",
-        finish=partial(colour_bar, label="prompts above threshold", extend="min", **ticks),
-    )
+    """Heat maps (Fig. 22-25) from a quarter of the prompts to all of them, arranged as in the paper."""
+    return Grid([partial(_count_map, name=name, values=values) for name in values["counts"]], height=2.3)
 
 
-def paper_counts_panels(values: Values) -> Grid:
-    """Fig. 22-25: layers down, counted from 1, behind either label."""
-    maps = [partial(_count_map, name=name, values=values, paper=colours) for name, (colours, _) in PAPER.items()]
-    return Grid(maps, height=2.3)
-
-
-def _count_map(ax: Axes, name: str, values: Values, paper: str = "") -> None:
-    """paper: the colours in the paper's arrangement."""
+def _count_map(ax: Axes, name: str, values: Values) -> None:
+    """Layers down and heads across, counted from 1."""
     share = np.array(values["counts"][name]) / values["prompts"][name]
     title = "{}\n{} [{}, {}] heads".format(LABELS[name], *values["frequent_heads"][name])
-    if paper:
-        panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=paper)
-        ax.invert_yaxis()
-        ax.set(xlabel="head", ylabel="transformer block")
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_formatter(lambda place, _: str(int(place) + 1))
-    else:
-        panels.heads(ax, share, (0.25, 1), title)
+    colours, _ = PAPER.get(name, ("Greys", ""))
+    panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=colours)
+    heads = share.shape[1]
+    ax.set_xticks(panels.count_ticks(heads, 4 if heads < 10 else 3))  # two digits need more room
+    ax.invert_yaxis()
+    ax.set(xlabel="head", ylabel="transformer block")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(lambda place, _: str(int(place) + 1))
 
 
 def paper_layers_panels(values: Values) -> Grid:
@@ -296,20 +268,6 @@ def ablation_say(values: Values) -> Iterator[str]:
         f"change it by {gained['accuracy']}, log P(right label | labels) by {gained['which label']} nats, label "
         f"mass by {gained['label mass']} nats."
     )
-    if claims := values.get("claims"):
-        settings, cut = claims["settings"], "cutting the labels' reads of their forerunners changes, in nats"
-        places = [
-            ", ".join([place, *(f"{score} {_by_seed(changes['si_to_yi'][score])}" for score in TERMS)])
-            for place, changes in claims["changes"].items()
-        ]
-        seeds = in_words(len(settings["seeds"]))
-        yield f"On {settings['prompts']} prompts each, with {seeds} seeds, {cut}: {'; '.join(places)}."
-
-
-def _by_seed(changes: Sequence[Sequence[float]]) -> str:
-    """The changes with each seed, and how many have an interval that is beyond 0."""
-    means = [change[0] for change in changes]
-    return f"{min(means):.2f} to {max(means):.2f} ({in_words(sum(map(bool, map(sign, changes))))} beyond 0)"
 
 
 def ablation_about(values: Values) -> str:
@@ -434,8 +392,7 @@ FIGURE = Figure(
     "forerunner_heads",
     Settings,
     {
-        "counts": Part(numbers.counts, "counts", counts_say, counts_about, counts_panels, counts_table),
-        "paper_counts": Part(numbers.counts, "counts", counts_say, counts_about, paper_counts_panels),
+        "counts": Part(numbers.counts, "counts", counts_say, counts_about, counts_panels),
         "paper_layers": Part(
             numbers.layers, "counts", layers_say,
             lambda values: f"above the threshold, mean over prompts; {about(values)}",

@@ -157,7 +157,7 @@ def roles_say(values: Values) -> Iterator[str]:
 
 
 def heads_table(values: Values) -> pd.DataFrame:
-    """The strongest heads, a row each: their share on the other half, and what all pairs say."""
+    """The strongest heads, a row each: what all pairs say of them."""
     population = values["population"]
     heads = _strongest(population)[:HEADS]
     columns = {
@@ -165,9 +165,9 @@ def heads_table(values: Values) -> pd.DataFrame:
         "restored by it alone": population["denoised"]["value"],
         "direct (all frozen)": population["direct"],  # not what a path to the output is: MLPs take part in that
     }
-    shares = {"share, other half": [str(interval_at(population["measured"], *head)) for head in heads]}
-    for name, effects in columns.items():
-        shares[name] = [f"{np.array(effects, dtype=float)[head]:+z.2f}" for head in heads]
+    shares = {
+        name: [f"{np.array(effects, dtype=float)[head]:+z.2f}" for head in heads] for name, effects in columns.items()
+    }
     return pd.DataFrame(shares, index=pd.Index(map(head_name, heads), name="head"))
 
 
@@ -266,20 +266,20 @@ def few_edges(graph: Values) -> str:
 
     graph: the stored values of the component graph. Edges are ranked by absolute scores; sizes are those that were run.
     """
-    curves = {name: found["CMD"] for name, found in graph["curves"].items()}
+    curves = {name: curve["CMD"] for name, curve in graph["curves"].items()}
+    kept = {name: intervals(curve["faithfulness"]) for name, curve in curves.items()}
     enough = [
-        (int(curves[method]["sizes"][at]), int(at), method)
+        (curves[method]["sizes"][at], at, method)
         for method in METHODS
-        for at in np.flatnonzero(intervals(curves[method]["faithfulness"]).value >= KEPT)
+        for at in np.flatnonzero(kept[method].value >= KEPT)[:1]
     ]
     if not enough:
         return ""
     size, at, method = min(enough)
-    number, kept = int(curves[method]["sizes"][-1]), interval_at(curves[method]["faithfulness"], at)
-    random = [curve["faithfulness"]["value"][at] for name, curve in curves.items() if "random" in name]
+    number, random = curves[method]["sizes"][-1], max(kept[name].value[at] for name in kept if "random" in name)
     return (
-        f"By {method} {size:,} of {number:,} edges ({100 * size / number:.1f} %) keep {kept} of the effect, "
-        f"where all others read the corrupted prompt. Random rankings keep at most {max(random):.2f}."
+        f"By {method} {size:,} of {number:,} edges ({100 * size / number:.1f} %) keep {kept[method][at]} of the "
+        f"effect, where all others read the corrupted prompt. Random rankings keep at most {random:.2f}."
     )
 
 
@@ -305,10 +305,9 @@ def edges_table(values: Values) -> pd.DataFrame:
     """The strongest edges with their estimates; nothing where no edge matters."""
     graph = values["component graph"]
     strongest = graph["strongest"] if graph.get("matter") else {}
-    names = sorted(strongest, key=lambda name: -abs(strongest[name][EXACT][0]))
-    shares = [written(strongest[name][EXACT]) for name in names]
-    estimates = {method: [f"{strongest[name][method]:.3f}" for name in names] for method in METHODS}
-    return pd.DataFrame({EXACT: shares, **estimates}, index=names)
+    edges = sorted(strongest.items(), key=lambda edge: -abs(edge[1][EXACT][0]))
+    rows = {name: {EXACT: written(edge[EXACT]), **{by: f"{edge[by]:.3f}" for by in METHODS}} for name, edge in edges}
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 # ------------------------------------------------------------------------------------------------ the figure
