@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 
 from util.figures.induction_scores.claims import published
 from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, OTHER_PATTERNS, WHOLE, ablated_row
@@ -19,7 +18,7 @@ from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.draw import Grid
 from util.show.panels import heads, intervals, name_at_right, points, token_grid, triples, without_zero
 from util.show.part import Values
-from util.show.style import BLUE, GREY, PALE_RED, RED, ROLES
+from util.show.style import BLUE, GREY, PALE_RED, RED
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval
 
@@ -32,18 +31,6 @@ HERE = Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label="here (95 %
 CONTROLS = Line2D([], [], color=GREY, marker="|", ms=7, ls="", label="control sets, here")
 CHANCE = Line2D([], [], color="0.6", ls=":", lw=0.8, label="chance")
 PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Llama-3-8B, 1 % of heads")
-INDUCTION, FUNCTION_VECTOR = "induction", "FV"  # kinds of heads
-RINGS = {  # marker, role and size
-    INDUCTION: ("o", ROLES["induction"].colour, 4.5),
-    FUNCTION_VECTOR: ("s", ROLES["function vector"].colour, 7.5),
-}
-
-
-def rings(ax: Axes, at: Any, kind: str, label: str = "_") -> None:
-    """Mark heads of a kind at x and y, so that they are seen on dark cells, too."""
-    marker, colour, size = RINGS[kind]
-    halo = [withStroke(linewidth=2.2, foreground="white")]
-    ax.plot(*at, marker, mfc="none", mec=colour, ms=size, mew=0.9, path_effects=halo, label=label)
 
 
 # ------------------------------------------------------------------------------------------------ heads
@@ -129,40 +116,26 @@ def ablation(values: Values) -> Grid:
 
 
 def shots(values: Values) -> Grid | None:
-    """A panel for each task with ablations, by the number of demonstrations, and what the paper reports there."""
-    found, ablated = values["benefits"], ablated_row(len(values["chosen"]))
-    panels, legend = [], [HERE, CHANCE]
-    for name, by_shots in found["accuracy by shots"].items():
-        if ablated not in by_shots[max(by_shots, key=int)]["accuracy"]:
-            continue
-        task, *unrelated = name.split(", ")
-        reported = [published(task, int(k), ablated, unrelated=bool(unrelated)) for k in by_shots]
-        legend = [HERE, PUBLISHED, CHANCE] if any(reported) else legend
-        options = {"ablated": ablated, "chance": found["tasks"][name]["chance"], "reported": reported}
-        panels.append(partial(_by_shots, name=name, by_shots=by_shots, **options))
-    return Grid(panels, height=1.7, share="y", legend=legend, least=1.3) if panels else None
+    """A panel for each task with ablations, by the number of demonstrations."""
+    benefits, ablated = values["benefits"], ablated_row(len(values["chosen"]))
+    panels = [
+        partial(_by_shots, name=name, by_shots=by_shots, ablated=ablated, chance=benefits["tasks"][name]["chance"])
+        for name, by_shots in benefits["accuracy by shots"].items()
+        if ablated in by_shots[max(by_shots, key=int)]["accuracy"]
+    ]
+    return Grid(panels, height=1.7, share="y", legend=[HERE, CHANCE], least=1.3) if panels else None
 
 
-def _by_shots(
-    ax: Axes,
-    name: str,
-    by_shots: Mapping[str, Any],
-    ablated: str,
-    chance: float,
-    reported: Sequence[Mapping[str, float]],
-) -> None:
+def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, chance: float) -> None:
     ax.axhline(chance, color="0.6", lw=0.8, ls=":")
-    for number, row in enumerate((WHOLE, ablated, KNOCKED_OUT)):
-        look: dict[str, Any] = {"color": COLOURS.get(row, RED)}
-        known = {x: one["accuracy"][row] for x, one in enumerate(by_shots.values()) if row in one["accuracy"]}
-        if known:
-            x = np.array([*known]) + 0.1 * number
-            points(ax, x, [Interval(*triple) for triple in known.values()], fmt="o-", label=row, **look)
-        for x, shares in enumerate(reported):
-            ax.plot(x + 0.1 * number, shares.get(row, np.nan), ls="", **look, **DIAMOND)
-    for x, one in enumerate(by_shots.values()):
-        drawn = one["controls"]
-        ax.plot(np.full(len(drawn), x + 0.3), drawn, "_", color=GREY, ms=6, mew=0.8, label="control sets, here")
+    for x, row in enumerate(by_shots.values()):
+        at = np.full(len(row["controls"]), x + 0.3)
+        ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets, here")
+    for number, name_of_row in enumerate((WHOLE, ablated, KNOCKED_OUT)):
+        rows = [row["accuracy"].get(name_of_row, [np.nan] * 3) for row in by_shots.values()]
+        x = np.arange(len(rows)) + 0.1 * number
+        look: dict[str, Any] = {"color": COLOURS.get(name_of_row, RED), "label": name_of_row}
+        points(ax, x, [Interval(*triple) for triple in rows], fmt="o-", **look)
     ax.set_xticks(range(len(by_shots)), list(by_shots))
     ax.set(xlim=(-0.6, len(by_shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
     ax.set(xlabel="demonstrations", ylabel="accuracy")

@@ -141,9 +141,9 @@ def ablation_say(values: Values) -> Iterator[str]:
     controls = [row[0] for name, row in rows.items() if is_control_set(name)]
     as_low = sum(value <= rows[ablated][0] for value in controls)
     yield (
-        f"Primary endpoint, {'met' if p <= 0.05 else 'not met'}: accuracy on `{task}` ({values['queries'][task]} queries) "
-        f"is {written(rows[ablated])} without the best {in_words(number)} heads, {written(rows[WHOLE])} with them; "
-        f"{as_low} of {len(controls)} sets of as many other heads are as low, p = {p:.3f}."
+        f"Primary endpoint, {'met' if p <= 0.05 else 'not met'}: accuracy on `{task}` is {written(rows[ablated])} "
+        f"without the best {in_words(number)} heads, {written(rows[WHOLE])} with them ({values['queries'][task]} "
+        f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, p = {p:.3f}."
     )
     if values["tasks_done"]:
         yield f"With the pattern forbidden accuracy on `{task}` is {written(rows[KNOCKED_OUT])}."

@@ -92,23 +92,13 @@ class TaskStudy(Measurement):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
-        for name, wanted in (("data", self.task in TEXT_TASKS), ("reference_data", self.reference == "mnli")):
-            if getattr(self, name) is not None and not wanted:
-                raise ValueError(
-                    f"{name} = {getattr(self, name)!r}: leave it out with reference {self.reference!r} of {self.task}"
-                )
         self.premises, self.classes  # noqa: B018  # raise ValueError where they cannot be read, or be called so
         rows = len(self.classes.rows)
         if not self.start:
             object.__setattr__(self, "prompts", capped(self.prompts, rows, self.task))
         if self.start + self.prompts > rows:
             raise ValueError(f"prompts = {self.prompts}, start = {self.start}: {self.task} has {rows} rows to ask for")
-        of_a_class, fewest = -(-self.k // len(self.classes.labels)), min(map(len, self.classes.candidates.values()))
-        if of_a_class > fewest:
-            raise ValueError(
-                f"k = {self.k}: that is {of_a_class} demonstrations of a class, and {self.task} has {fewest}; choose a "
-                "smaller k"
-            )
+        classification.prompts(self.classes, self.k, self.seed, 1)  # raises ValueError for too many demonstrations
 
     @cached_property
     def classes(self) -> classification.Task:

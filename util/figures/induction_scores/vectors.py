@@ -14,41 +14,31 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from util.figures.induction_scores.pictures import (
-    CHANCE,
-    CONTROLS,
-    FUNCTION_VECTOR,
-    HERE,
-    INDUCTION,
-    RINGS,
-    ROW,
-    rings,
-    row_names,
-    row_panel,
-)
+from util.figures.induction_scores.pictures import CHANCE, CONTROLS, HERE, ROW, row_names, row_panel
 from util.figures.induction_scores.plan import WHOLE
 from util.show.draw import Grid, Panel, name_beside
 from util.show.panels import points, triples
 from util.show.part import Arrays, Values, title
+from util.show.style import ROLES
 from util.show.words import interval_at, sign, written
 from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
-from util.stats.intervals import (
-    Interval,
-    accuracy,
-    detectable,
-    mean_interval,
-    paired_interval,
-)
+from util.stats.intervals import Interval, accuracy, detectable, paired_interval
 
 Floats = NDArray[np.floating]
 Sets = Mapping[str, Any]  # "sets", "controls" and "matched", each by kind, see `head_sets`
 
 INDUCTION_ALONE, FUNCTION_VECTOR_ALONE = "induction, not FV", "FV, not induction"
-PAIRS, COPIES = "word pairs", "copied tokens"  # what is measured, beside the classification task
+PAIRS = "word pairs"  # what is answered, beside the classification task
+INDUCTION, FUNCTION_VECTOR = "induction", "FV"  # kinds of heads
+RINGS = {  # around the best heads of a kind: the score that chose them, marker, colour, size
+    INDUCTION: ("prefix matching", "o", ROLES["induction"].colour, 4.5),
+    FUNCTION_VECTOR: ("AIE", "s", ROLES["function vector"].colour, 7.5),
+}
 ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
-FEW = 16  # queries, or sequences: that so few show no difference is not said
+FEW = 16  # queries: that so few show no difference is not said
 
 
 # ------------------------------------------------------------------------------------------------ sets
@@ -59,7 +49,7 @@ def head_sets(matching: Floats, effect: Floats, norms: Floats, n: int, draws: in
 
     sets: the best heads by either, and the best that are not among the best n of the other. controls: other heads, as
     many, that are in neither list of the best n; every layer has as many of them as of the set, or, where there are too
-    few such sets, they write as much as the set, by norms [L, H]. Raises ValueError where there are too few other heads.
+    few such sets, they write as much as the set, by norms [L, H]. Raises ValueError where there are too few others.
     """
     best = {INDUCTION: top(matching, n), FUNCTION_VECTOR: top(effect, n)}
 
@@ -97,26 +87,19 @@ def numbers(arrays: Arrays, settings: Any) -> dict[str, Any]:
     heads, sets, task = arrays["effects"], arrays["sets"], arrays["task"]
     effects, best = heads.intervals(), sets["sets"]
     pairs = {ablated: np.concatenate([*tasks.values()]) for ablated, tasks in arrays["pairs"].items()}
-    measured = {PAIRS: pairs, task: arrays["classified"], COPIES: arrays["copied"]}
-    asked, shares, contrast = {}, {}, {}
-    for name, rows in measured.items():
-        more = rows[INDUCTION_ALONE].astype(np.float64) - rows[FUNCTION_VECTOR_ALONE]
-        if name == COPIES:
-            asked[name] = f"{len(more)} sequences"
-            shares[name] = {row: mean_interval(copied, within=(0, 1)) for row, copied in rows.items()}
-            contrast[name] = mean_interval(more, within=(-1, 1))
-        else:
-            asked[name] = f"{len(more)} queries"
-            shares[name] = {row: accuracy(right) for row, right in rows.items()}
-            contrast[name] = paired_interval(more)
+    measured = {PAIRS: pairs, task: arrays["classified"]}
+    lost = {
+        name: paired_interval(rows[INDUCTION_ALONE].astype(np.float64) - rows[FUNCTION_VECTOR_ALONE])
+        for name, rows in measured.items()
+    }
     found = {
         "corruption": heads.corruption,
         "AIE": {"mean": effects.value, "low": effects.low, "high": effects.high},
         **sets,
         "both": [head for head in best[INDUCTION] if head in best[FUNCTION_VECTOR]],
-        "asked": asked,
-        "accuracy": shares,
-        "contrast": contrast,
+        "asked": {name: f"{len(rows[WHOLE])} queries" for name, rows in measured.items()},
+        "accuracy": {name: {row: accuracy(right) for row, right in rows.items()} for name, rows in measured.items()},
+        "contrast": lost,
         "room": heads.room,
         "prompts": len(heads.units),
         "left out": list(heads.left_out.values()),
@@ -175,10 +158,11 @@ def panels(values: Values) -> Grid:
     found = values["function vectors"]
     shown: list[Panel] = [partial(_scatter, values=values)]
     for measure, rows in found["accuracy"].items():
-        heading = f"{'B) ' * (len(shown) == 1)}{measure.replace('_', ' ')}\n{found['asked'][measure]}"
-        chance = None if measure in (PAIRS, COPIES) else found["classification"]["chance"]
+        heading = f"{'B) ' * (len(shown) == 1)}{measure}\n{found['asked'][measure]}"
+        chance = None if measure == PAIRS else found["classification"]["chance"]
         shown.append(partial(row_panel, rows=rows, heading=heading, label="share right", chance=chance))
-    heights = [2.3, *(0.7 + ROW * len(row_names(rows)) for rows in found["accuracy"].values())]
+    rows_high = 0.7 + ROW * len(row_names(rows))
+    heights = [2.3, *[rows_high] * (len(shown) - 1)]
     return Grid(shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE])
 
 
@@ -187,13 +171,14 @@ def _scatter(ax: Axes, values: Values) -> None:
     matching, found = np.array(values["scores"]["mean"], dtype=float), values["function vectors"]
     effect = np.array(found["AIE"]["mean"], dtype=float)
     ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4)
-    for kind, by in ((INDUCTION, "prefix matching"), (FUNCTION_VECTOR, "AIE")):
+    halo = [withStroke(linewidth=2.2, foreground="white")]
+    for kind, (label, marker, colour, size) in RINGS.items():
         places = tuple(np.array(found["sets"][kind]).T)
-        rings(ax, (matching[places], effect[places]), kind, f"best by {by}")
-    best = [(layer, head) for layer, head in found["sets"][FUNCTION_VECTOR]]
+        look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9, "path_effects": halo}
+        ax.plot(matching[places], effect[places], marker, label=f"best by {label}", **look)
+    best = list(map(tuple, found["sets"][FUNCTION_VECTOR]))
     spread = [Interval(*triple) for triple in triples(found["AIE"], best, "mean")]
-    x = [float(matching[head]) for head in best]
-    points(ax, x, spread, fmt="none", color=RINGS[FUNCTION_VECTOR][1], lw=0.7)
+    points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)
     name_beside(ax, {head_name(head): (float(matching[head]), float(effect[head])) for head in best[:3]})
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set(xlim=(-0.06, 1.06), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")

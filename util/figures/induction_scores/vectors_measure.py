@@ -1,4 +1,4 @@
-"""Function-vector heads beside induction heads, and what models do without either: word pairs, copies of sequences.
+"""Function-vector heads beside induction heads, and what is answered without either: word pairs, and one more task.
 
 Heads are ablated by their mean output. Of word pairs the mean is taken over prompts of all tasks together, so that it
 does not tell which task it is. Source: Yin & Steinhardt 2025, "Which Attention Heads Matter for In-Context Learning?".
@@ -6,18 +6,15 @@ does not tell which task it is. Source: Yin & Steinhardt 2025, "Which Attention 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from util.edges.splicing import groups_of
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, logits_at, run_rows
-from util.engine.finite import check_finite
-from util.engine.instruments import PatchHeads
+from util.engine.batches import TOKEN_BUDGET, Row
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import BaseRuns
 from util.figures.induction_scores.edits import WHOLE as NOTHING
@@ -43,27 +40,12 @@ from util.roles.function_vectors import (
     function_vector_heads,
     words_digest,
 )
-from util.roles.sequences_study import SequenceStudy
 from util.study.checked import Count, Natural, checked
 from util.study.records import Measurement
 from util.study.study import Study
 
-OTHER_SEQUENCES = 1000  # is added to the seed for the sequences that means are taken over
 REFERENCE_PROMPTS = 20  # of each word-pair task, with queries of the split "search", that means are taken over
 Edits = Mapping[str, Edit]  # ablations by the mean, by name
-Compute = Callable[[Sequence[PatchHeads], BaseRuns], dict[str, Any]]
-
-
-def without_heads(
-    study: Measurement, part: str, edits: Edits, reference: Callable[[], list[Row]], compute: Compute
-) -> dict[str, dict[str, Any]]:
-    """What is measured under each edit. reference: rows that means are taken over; compute: takes what replaces z."""
-
-    def run(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
-        mean = means_over(study, study.measured, reference)["mean"] if edit.heads else np.empty(0)
-        return compute(mean_patches(study.pair[0], edit.heads, mean), runs)
-
-    return under_edits(study, study.measured, part, part, edits, run)
 
 
 @checked
@@ -118,9 +100,9 @@ class WordPairs(Measurement):
         groups = (group for prompts in self.drawn[split] for group in groups_of(prompts.items, self.pair[1]))
         return [Row(group.base.ids[: group.length]) for group in groups]
 
-    def reference(self) -> list[Row]:
-        """The tokens that means are taken over: prompts of all tasks with other queries."""
-        return self._rows("search")
+    def means(self) -> dict[str, Any]:
+        """The mean outputs of all heads over prompts of all tasks with other queries, see `means_over`."""
+        return means_over(self, self.measured, lambda: self._rows("search"))
 
     def answers(self, edits: Edits) -> dict[str, dict[str, NDArray[np.bool_]]]:
         """Which prompts are answered right under each ablation, [N] by the edit's name and the task.
@@ -128,46 +110,16 @@ class WordPairs(Measurement):
         Right is an answer whose first token is the most probable one.
         """
 
-        def compute(patches: Sequence[PatchHeads], runs: BaseRuns) -> dict[str, Any]:
-            ids, model = [row.ids for row in self._rows("test")], self.pair[0]
+        def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
+            model, ids = self.pair[0], [row.ids for row in self._rows("test")]
+            patches = mean_patches(model, edit.heads, self.means()["mean"])
             logits = next_token_logits(model, ids, *patches, token_budget=TOKEN_BUDGET, runs=runs)
             groups = [groups_of(prompts.items, self.pair[1]) for prompts in self.drawn["test"]]
             right = logits.argmax(axis=1) == [group.target[0] for of_task in groups for group in of_task]
             parts = np.split(right, np.cumsum(list(map(len, groups)))[:-1])
             return dict(zip(map(word_pairs.shown_task, self.tasks), parts, strict=True))
 
-        return without_heads(self, "answers", edits, self.reference, compute)
-
-
-def copied(sequences: SequenceStudy, edits: Edits) -> dict[str, NDArray[np.floating]]:
-    """The share of tokens that are copied in each sequence under each ablation, [N] by the edit's name.
-
-    These are the tokens of the second and later copies whose predecessor is in such a copy, too. A token is copied
-    where the model finds it most probable. Means are taken over as many other sequences.
-    """
-
-    def rows(study: SequenceStudy) -> list[Row]:
-        return [Row(tuple(ids)) for ids in study.drawn.ids.tolist()]
-
-    def compute(patches: Sequence[PatchHeads], runs: BaseRuns) -> dict[str, Any]:
-        model, ids = sequences.pair[0], torch.from_numpy(sequences.drawn.ids)
-        check_context(model, [ids.shape[1]], "a smaller length or fewer copies")
-        places = torch.arange(sequences.bos + sequences.length, ids.shape[1] - 1)
-        shares = np.empty(len(ids))
-
-        def visit(batch: Batch) -> None:
-            with runs.run(tuple(batch.numbers.tolist()), patches), logits_at(model, places) as options:
-                logits = all_logits(model, batch, *patches, **options)
-            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
-            right = logits.argmax(-1).cpu() == ids[batch.numbers][:, places + 1]
-            shares[batch.numbers] = right.double().mean(1).numpy()
-
-        run_rows(model, rows(sequences), visit)
-        return {"copied": shares}
-
-    others = sequences.replace(seed=sequences.seed + OTHER_SEQUENCES)
-    measured = without_heads(sequences, "copied", edits, lambda: rows(others), compute)
-    return {name: data["copied"] for name, data in measured.items()}
+        return under_edits(self, self.measured, "answers", "answers", edits, compute)
 
 
 def indirect_effects(study: Study) -> FunctionVectorHeads:
@@ -193,10 +145,9 @@ def function_vectors(study: Study) -> dict[str, Any]:
     """Function-vector heads beside induction heads, and what the model does without either.
 
     pairs: which word pairs are answered right, [N] by ablation and task; classified: which queries of the primary task
-    are, [N]; copied: the share of tokens that are copied in each repeated sequence, [N]. What heads are chosen by is
-    not measured again: other queries are asked, and other sequences repeated. Each set has 4 heads, or a third of all
-    where that is less, and 20 control sets; from 100 heads on 3 % of them and 10. All heads are ablated by their mean
-    output.
+    are, [N]. What heads are chosen by is not measured again: other queries are asked. Each set has 4 heads, or a third
+    of all where that is less, and 20 control sets; from 100 heads on 3 % of them and 10. All heads are ablated by their
+    mean output.
     """
     s, scores = study.settings, study.arrays("scores")
     matching = scores["heads"].mean()
@@ -205,12 +156,10 @@ def function_vectors(study: Study) -> dict[str, Any]:
     size = max(1, min(4, matching.size // 3)) if small else how_many(PAPER_SHARES[1], matching.size)
     places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
     classified = task_studies(study, s.primary_task, prompts=2 * queries)[0]
-    sequences = SequenceStudy(study.model, s.length, 2, s.sequences, s.seed + s.sequences, bos=s.bos, **places)
     heads = indirect_effects(study)
     tasks = tuple(task for task in TASKS if task not in heads.left_out)
     pairs = WordPairs(study.model, tasks, s.k, queries, s.seed, **places)
-    norms = means_over(pairs, pairs.measured, pairs.reference)["norms"]
-    sets = head_sets(matching, heads.mean(), norms, size, draws, s.seed)
+    sets = head_sets(matching, heads.mean(), pairs.means()["norms"], size, draws, s.seed)
     edits = {name: Edit.ablate(chosen) if chosen else NOTHING for name, chosen in ablations(sets).items()}
     return {
         "heads": scores["heads"],
@@ -220,5 +169,4 @@ def function_vectors(study: Study) -> dict[str, Any]:
         "task": s.primary_task,
         "chance": 1 / len(classified.classes.labels),
         "classified": {name: answers.right for name, answers in classified.answers(edits).items()},
-        "copied": copied(sequences, edits),
     }
