@@ -131,11 +131,12 @@ def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, ch
     for x, row in enumerate(by_shots.values()):
         at = np.full(len(row["controls"]), x + 0.3)
         ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets, here")
-    for number, name_of_row in enumerate((WHOLE, ablated, KNOCKED_OUT)):
-        rows = [row["accuracy"].get(name_of_row, [np.nan] * 3) for row in by_shots.values()]
-        x = np.arange(len(rows)) + 0.1 * number
-        look: dict[str, Any] = {"color": COLOURS.get(name_of_row, RED), "label": name_of_row}
-        points(ax, x, [Interval(*triple) for triple in rows], fmt="o-", **look)
+    for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
+        known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}
+        if known:  # prompts without demonstrations have no pattern to knock out
+            shifted = [x + 0.1 * number for x in known]
+            spread = [Interval(*triple) for triple in known.values()]
+            points(ax, shifted, spread, fmt="o-", color=COLOURS.get(edit, RED), label=edit)
     ax.set_xticks(range(len(by_shots)), list(by_shots))
     ax.set(xlim=(-0.6, len(by_shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
     ax.set(xlabel="demonstrations", ylabel="accuracy")

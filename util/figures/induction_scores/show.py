@@ -16,7 +16,7 @@ from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
 from util.show.part import Figure, Part, Values, title
-from util.show.words import in_words, interval_at, listed, say, written
+from util.show.words import in_words, interval_at, listed, none_or, say, written
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, detectable
 from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct
@@ -96,11 +96,9 @@ def scores_say(values: Values) -> Iterator[str]:
     mean = np.array(scores["mean"], dtype=float)
     layers = np.flatnonzero((mean >= INDUCTION_HEAD).any(axis=1))
     ends = dict.fromkeys(map(str, layers[[0, -1]])) if len(layers) else {}
-    yield say(
-        "{n:none} of {of} heads {n:has|have} a prefix-matching score of {bound} or more{where}",
-        n=int((mean >= INDUCTION_HEAD).sum()), of=mean.size, bound=INDUCTION_HEAD,
-        where=f", in layer{'s' * (len(ends) > 1)} {' to '.join(ends)}" if ends else "",
-    )  # fmt: skip
+    count, where = int((mean >= INDUCTION_HEAD).sum()), f", in layer{'s' * (len(ends) > 1)} {' to '.join(ends)}"
+    having = f"{none_or(count).capitalize()} of {mean.size} heads {'has' if count < 2 else 'have'}"
+    yield f"{having} a prefix-matching score of {INDUCTION_HEAD} or more{where if ends else ''}"
     (best,) = top(mean, 1)
     untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if scores["untrained"] is not None else ""
     yield f"The best is {head_name(best)}: {interval_at(scores, *best, value='mean')}{untrained}."
