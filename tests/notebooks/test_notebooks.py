@@ -183,7 +183,7 @@ RUNS = [
             "reference": "staicc", "text_tasks": ["sst2"], "quantized": True,
         },
         ["of 12 heads ha", "Planted induction heads found exactly: True"],
-        {"scores", "companions", "pattern", "mechanism", "ablation", "function_vectors"},  # no task is done for shots
+        {"scores", "pattern", "ablation", "function_vectors"},  # no task is done for shots
     ),
     (
         "02_induction_scores", FEW_POSITIONS,

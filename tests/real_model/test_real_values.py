@@ -19,7 +19,6 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
-from util.figures.induction_scores.measure import head_attribution
 from util.load_model_and_data import untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
@@ -66,75 +65,36 @@ def sequences(real: Subject, request: dict[str, Any]) -> Sequences:
     return repeated_sequences(real.tokenizer, request["length"], request["copies"], seeds, request["bos"])
 
 
-def eager_scores(twin: Any, found: Sequences) -> dict[str, np.ndarray]:
-    """Mean scores [L, H] by name, read off eager attention matrices."""
-    total: dict[str, Any] = dict.fromkeys(("prefix", "previous token", "duplicate token", "first token (BOS)"), 0.0)
+def eager_scores(twin: Any, found: Sequences) -> np.ndarray:
+    """Mean prefix-matching scores [L, H], read off eager attention matrices."""
+    total: Any = 0.0
     start = found.bos + found.length
     for row in found.ids.tolist():
         with torch.no_grad():
             weights = torch.stack(twin(torch.tensor([row]), use_cache=False, output_attentions=True).attentions)[:, 0]
-        cells: dict[str, list[tuple[int, int]]] = {name: [] for name in total}
-        for query in range(start, len(row)):
-            keys = range(found.bos, query)
-            cells["prefix"] += [(query, key + 1) for key in keys if row[key] == row[query]]
-            cells["duplicate token"] += [(query, key) for key in keys if row[key] == row[query]]
-            cells["previous token"].append((query, query - 1))
-            cells["first token (BOS)"].append((query, 0))
-        for name, chosen in cells.items():
-            queries, keys_ = torch.tensor(chosen).T
-            total[name] = total[name] + weights[:, :, queries, keys_].double().sum(-1) / (len(row) - start)
-    return {name: np.asarray(value / len(found.ids)) for name, value in total.items()}
+        cells = [(q, key + 1) for q in range(start, len(row)) for key in range(found.bos, q) if row[key] == row[q]]
+        queries, keys = torch.tensor(cells).T
+        total = total + weights[:, :, queries, keys].double().sum(-1) / (len(row) - start)
+    return np.asarray(total / len(found.ids))
 
 
 def again_induction(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
     request = stored["request"]
 
     @cache
-    def attention() -> dict[str, np.ndarray]:
+    def attention() -> np.ndarray:
         return eager_scores(real.twin, sequences(real, request))
 
     @cache
     def untrained() -> np.ndarray:
-        return eager_scores(plain.eager(untrained_twin(real.model, 0)), sequences(real, request))["prefix"]
-
-    @cache
-    def direct() -> np.ndarray:
-        return head_attribution(real.model, sequences(real, request)).mean(0)
-
-    def companion(place: Place) -> float:
-        name, *head = place
-        values = direct() if name == "attribution" else attention()[str(name)]
-        return float(values[tuple(map(int, head))])
-
-    @cache
-    def without(heads: tuple[plain.Head, ...]) -> np.ndarray:
-        layers: dict[int, list[int]] = {}
-        for layer, head in heads:
-            layers.setdefault(layer, []).append(head)
-        with plain.heads(real.twin, {layer: zeroed(own) for layer, own in layers.items()}):
-            return eager_scores(real.twin, sequences(real, request))["prefix"]
-
-    def mechanism(place: Place) -> float:
-        makers = tuple((layer, head) for layer, head in stored["mechanism"]["previous_token_heads"])
-        layer, head = stored["chosen"][place[0]]
-        return float(without(makers)[layer, head])
+        return eager_scores(plain.eager(untrained_twin(real.model, 0)), sequences(real, request))
 
     uniform = uniform_prefix_matching(request["length"], request["copies"], request["bos"])
     return {
-        "scores/mean": lambda place: float(attention()["prefix"][place]),  # type: ignore[index]
+        "scores/mean": lambda place: float(attention()[place]),  # type: ignore[index]
         "scores/untrained": lambda place: float(untrained()[place]),  # type: ignore[index]
         "scores/uniform": lambda place: uniform,
-        "companions": companion,
-        "mechanism/scores/previous-token heads out": mechanism,
     }
-
-
-def zeroed(heads: list[int]) -> plain.Edit:
-    def edit(z: Tensor) -> Tensor:
-        z[:, :, heads] = 0
-        return z
-
-    return edit
 
 
 # ------------------------------------------------------------------------------------------------ ioi_patching
