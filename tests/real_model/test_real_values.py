@@ -91,8 +91,8 @@ def again_induction(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
 
     uniform = uniform_prefix_matching(request["length"], request["copies"], request["bos"])
     return {
-        "scores/mean": lambda place: float(attention()[place]),  # type: ignore[index]
-        "scores/untrained": lambda place: float(untrained()[place]),  # type: ignore[index]
+        "scores/mean": lambda place: float(attention()[place]),
+        "scores/untrained": lambda place: float(untrained()[place]),
         "scores/uniform": lambda place: uniform,
     }
 

@@ -56,8 +56,8 @@ def test_the_picture_has_a_panel_for_each_task_that_is_done():
     containers: list[Any] = figure.axes[1].containers
     points = {bars.get_label(): bars.get_children()[0].get_ydata().tolist() for bars in containers}
     assert points["whole model"] == [0.6, 0.9] and points["top 3 ablated"] == [0.6, 0.62]
-    controls = [line.get_ydata() for line in figure.axes[1].get_lines() if line.get_marker() == "_"]
-    assert [[*shares] for shares in controls] == [[0.6] * 2, [0.9] * 2]
+    controls = [np.asarray(line.get_ydata()) for line in figure.axes[1].get_lines() if line.get_marker() == "_"]
+    assert [shares.tolist() for shares in controls] == [[0.6] * 2, [0.9] * 2]
     assert drawn(SHOTS, values(undone)) is None
 
 
