@@ -766,7 +766,7 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
         (longer, lambda: study.replace(k=200).answers({"whole": WHOLE})),
         (longer, lambda: sequences.replace(copies=21).scores()),
         (heads, lambda: sequences.scores([(3, 0)])),
-        (r"^ablated = ", lambda: sequences.scores([(-1, 0)])),
+        (r"^ablated = ", lambda: sequences.scores([(1.9, 0)])),  # type: ignore[list-item]
     ]
     handle = register_module_forward_pre_hook(lambda *_: ran.append(1))
     for message, asked in wrong:
