@@ -754,6 +754,7 @@ def test_edits_have_the_json_of_requests():
 
 def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
     study, ran = study_of(pair, tmp_path), []
+    prepare(pair[0])  # its check runs the model
     sequences = SequenceStudy(given(pair, "given:toy"), folder=tmp_path)
     heads, longer = r"3 layers of 4 heads, not \[\(3, 0\)\]", "places 1024"
     bad = {"whole": WHOLE, "bad": Edit.ablate([(3, 0)], "zero")}
