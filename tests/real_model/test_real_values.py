@@ -16,7 +16,6 @@ from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from tests.real_model.test_real_patches import some_heads
 from util import paths
-from util.figures.induction_scores.measure import head_attribution
 from util.load_model_and_data import untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
@@ -40,40 +39,28 @@ def check(what: str, mine: Any, theirs: Any, scale: float = 0.0) -> None:
     assert gap <= 1e-5 * largest + ROUNDED, f"{what}: largest difference {gap:.2e} of {largest:.3g}"
 
 
-def scores(llama: plain.Llama, drawn: Sequences, *heads_out: plain.Head) -> dict[str, Tensor]:
-    """Mean scores [L, H] by name, read off attention matrices; heads_out: heads whose outputs are 0."""
-    start, total = drawn.bos + drawn.length, torch.zeros(4, llama.layers, llama.heads, dtype=torch.float64)
+def scores(llama: plain.Llama, drawn: Sequences) -> Tensor:
+    """Mean prefix-matching scores [L, H], read off attention matrices."""
+    start, total = drawn.bos + drawn.length, torch.zeros(llama.layers, llama.heads, dtype=torch.float64)
     for row in torch.from_numpy(drawn.ids):
-        weights = plain.observed(llama, row[None], plain.replaced(heads_out, lambda *given: 0 * given[2]))[0][:, 0]
+        weights = plain.observed(llama, row[None])[0][:, 0]
         same = (row[:, None] == row).tril(-1)
         same[:, : drawn.bos] = False
-        first = torch.zeros_like(same)
-        first[:, 0] = True
-        before = torch.ones_like(same).tril(-1) & ~torch.ones_like(same).tril(-2)
-        cells = torch.stack([same.roll(1, 1), same, before, first])[:, start:].double()
-        total += torch.einsum("lhqk,nqk->nlh", weights[:, :, start:].double(), cells) / (len(row) - start)
-    return dict(
-        zip(("prefix", "duplicate token", "previous token", "first token (BOS)"), total / len(drawn.ids), strict=True)
-    )
+        cells = same.roll(1, 1)[start:].double()
+        total += torch.einsum("lhqk,qk->lh", weights[:, :, start:].double(), cells) / (len(row) - start)
+    return total / len(drawn.ids)
 
 
 def test_committed_induction_scores(real: Subject) -> None:
     values, request = stored("induction_scores")
     seeds = range(request["seed"], request["seed"] + request["sequences"])
     drawn = repeated_sequences(real.tokenizer, request["length"], request["copies"], seeds, request["bos"])
-    found = scores(real.llama, drawn)
-    check("scores", found.pop("prefix"), values["scores"]["mean"])
-    for name, mean in (found | {"attribution": head_attribution(real.model, drawn).mean(0)}).items():
-        check(name, mean, values["companions"][name])
+    check("scores", scores(real.llama, drawn), values["scores"]["mean"])
     fresh = untrained_twin(real.model, 0)
-    untrained = scores(plain.Llama(fresh.state_dict(), fresh.config), drawn)["prefix"]
+    untrained = scores(plain.Llama(fresh.state_dict(), fresh.config), drawn)
     check("untrained", untrained, values["scores"]["untrained"])
     uniform = uniform_prefix_matching(request["length"], request["copies"], request["bos"])
     check("uniform", uniform, values["scores"]["uniform"])
-    mechanism = values["mechanism"]
-    without = scores(real.llama, drawn, *map(tuple, mechanism["previous_token_heads"]))["prefix"]
-    left = [without[layer, head] for layer, head in values["chosen"]]
-    check("previous-token heads out", left, mechanism["scores"]["previous-token heads out"])
 
 
 def test_committed_patches_of_the_ioi_pair(real: Subject) -> None:

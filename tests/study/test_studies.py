@@ -53,7 +53,7 @@ def test_a_record_is_loaded_without_a_model_and_numbers_are_computed_once(study)
 
 def test_the_values_file_has_all_parts_and_the_check_their_first_sentences(study):
     values, check = study.values, study.check()
-    assert {"request", "model", "toy", "construction", "heads", "patterns", "texts", "phase_change"} <= {*values}
+    assert {"request", "model", "heads", "patterns", "texts", "phase_change"} <= {*values}
     assert values["request"]["model"] == "embedded"
     assert len(check) == len(study.figure.parts) and check[0].startswith("Attention reads as far back")
 

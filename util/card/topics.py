@@ -31,10 +31,9 @@ def word_pairs_say(values: Values) -> Iterator[str]:
 
 
 def induction_says(values: Values) -> Iterator[str]:
-    """Whether accuracy falls without induction heads, which these are, and by how much; no titles of pictures."""
-    yield from induction.primary_say(values)
-    yield from list(induction.scores_say(values))[1:]
+    """Whether accuracy falls without induction heads, and which these are."""
     yield from list(induction.ablation_say(values))[1:]
+    yield from induction.scores_say(values)
 
 
 # Of each topic: its figure, the parts that are measured and drawn, and what their values say.

@@ -76,7 +76,7 @@ def means(
         redo: measure again what is cached
     """
     for study in queries.studies(model.source, redo=redo, **asdict(reference)):
-        heads = list(np.ndindex(study.means().mean.shape[:2]))
+        heads = list(np.ndindex(study.means()["mean"].shape[:2]))
         if mode != "mean":
             study.means_by_position(Edit.ablate(heads, mode))
         print(*(study.folder / file for file in study.origins), sep="\n")

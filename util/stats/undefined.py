@@ -12,7 +12,6 @@ IN_RECORDS = {
 # Entries of values files, or entries around them.
 IN_VALUES = {
     **IN_RECORDS,
-    "companions": NO_DIRECT_WRITING,
     "paths": IN_RECORDS["edges"],
     **dict.fromkeys(("scores", "search", "models", "faithfulness", "CPR", "CMD", "strongest"), NO_SHARE),
     **dict.fromkeys(("explained", "by_draw", "points"), NO_SHARE),

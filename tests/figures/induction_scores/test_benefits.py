@@ -1,4 +1,4 @@
-"""What demonstrations are worth: tables from made-up answers, and a small study of the embedded model."""
+"""What demonstrations are worth: made-up answers, and a small study of the embedded model."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,35 +20,8 @@ UNDONE = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
 SHOTS = show.FIGURE.parts["shots"]
 
 
-def table(*tasks):
-    return show.shots_table(values(*tasks))
-
-
 def title(*tasks):
     return next(iter(show.shots_say(values(*tasks))))
-
-
-# ------------------------------------------------------------------------------------------------ tables
-
-
-def test_what_is_not_measured_is_not_in_the_table():
-    """With `all_tasks` ablations of tasks that are not done are measured, and shown."""
-    measured = task("recursion", {0: (0.5,) * 4, 10: (0.52, 0.5, 0.5, 0.5)})
-    measured = replace(measured, check=replace(measured.check, p=0.5))
-    assert table(measured).loc[("recursion", 10), "ablated"].startswith("0.50 [")
-    assert table(UNDONE).loc[("repetition", 10), "ablated"] == "-"
-    left_out = values(PATTERN)
-    left_out["benefits"]["left out"] = [["sst2", 10, "left out, 465 tokens, 256 positions"]]
-    line = show.shots_table(left_out).loc[("sst2", 10)].tolist()
-    assert line == ["left out, 465 tokens, 256 positions", *["-"] * 4]
-
-
-def test_the_table_by_hand():
-    found = table(PATTERN, UNRELATED)
-    assert found.loc[("wordseq1", 10), "whole"].startswith("0.95 [")
-    assert found.loc[("wordseq1", 0), "knocked out"] == "-" and found.loc[("wordseq1", 0), "queries"] == "200"
-    assert found.loc[("wordseq1", 10), "controls"] == "0.94 to 0.94"
-    assert found.loc[("sst2, Foo/Bar", 10), "ablated"].startswith("0.52 [")
 
 
 # ------------------------------------------------------------------------------------------------ title and picture
@@ -63,10 +36,13 @@ def test_the_title_is_what_demonstrations_are_worth_where_they_surely_help():
     assert title(useless, undone, UNRELATED) == ""
 
 
-def test_tasks_that_are_not_done_are_named():
+def test_tasks_that_are_not_done_or_left_out_are_named():
     few = task("sst2", {5: (0.8, 0.6, 0.6, 0.8), 10: (0.9, 0.6, 0.6, 0.9)})
-    _, undone = show.shots_say(values(PATTERN, UNRELATED, few, UNDONE))  # two have no zero-shot accuracy
+    found = values(PATTERN, UNRELATED, few, UNDONE)  # two have no zero-shot accuracy
+    found["benefits"]["left out"] = {"subj": "left out, 465 tokens, 256 positions"}
+    _, undone, left_out = show.shots_say(found)
     assert undone.startswith("On up to 200 other queries the model is not shown to do `repetition` (0.90) (accuracies")
+    assert left_out == "`subj`: left out, 465 tokens, 256 positions."
 
 
 def test_the_picture_has_a_panel_for_each_task_that_is_done():
@@ -75,12 +51,13 @@ def test_the_picture_has_a_panel_for_each_task_that_is_done():
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes] == ["wordseq1", "sst2", "sst2, Foo/Bar", "subj"]
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {
-        "whole model", "top 3 ablated", "pattern knocked out", "here (95 %)", "chance",
+        "whole model", "top 3 ablated", "pattern knocked out", "control sets, here", "here (95 %)", "chance",
     }  # fmt: skip
-    ax = figure.axes[1]
-    lines: list[Any] = [bars.get_children() for bars in ax.containers]
-    solid = [of_bars[0].get_ydata() for of_bars in lines if len(of_bars) == 2]
-    assert [0.6, 0.9] in [list(heights) for heights in solid]
+    containers: list[Any] = figure.axes[1].containers
+    points = {bars.get_label(): bars.get_children()[0].get_ydata().tolist() for bars in containers}
+    assert points["whole model"] == [0.6, 0.9] and points["top 3 ablated"] == [0.6, 0.62]
+    controls = [np.asarray(line.get_ydata()) for line in figure.axes[1].get_lines() if line.get_marker() == "_"]
+    assert [shares.tolist() for shares in controls] == [[0.6] * 2, [0.9] * 2]
     assert drawn(SHOTS, values(undone)) is None
 
 
@@ -122,11 +99,9 @@ def test_a_small_study_measures_what_the_figure_shows(tmp_path):
     assert KNOCKED_OUT in words.right[4] and KNOCKED_OUT not in words.right[0]
     assert len(words.controls) == 2 and {*words.controls} <= {*words.right[0]} & {*words.right[4]}
     assert list(texts.right) == [0, 4] and list(unrelated.right) == [4] and list(texts.right[4]) == [WHOLE]
-    with_demonstrations = study.arrays("ablation")["right"]["wordseq1"]
-    np.testing.assert_array_equal(words.right[4][words.ablated], with_demonstrations[words.ablated])
-    again = study.replace(model="embedded")
-    both = [show.shots_table({**one.numbers("scores"), **one.numbers("shots")}) for one in (study, again)]
-    assert both[0].equals(both[1])
+    ablation = study.arrays("ablation")
+    np.testing.assert_array_equal(words.right[4][words.ablated], ablation["right"][words.ablated])
+    assert ablation["check"].done and [*study.numbers("ablation")["tasks_done"]] == ["wordseq1"]
 
 
 @pytest.mark.slow
@@ -135,9 +110,3 @@ def test_a_task_whose_queries_are_all_asked_is_judged_by_them(tmp_path):
     [found] = small(tmp_path, **settings).arrays("shots")["tasks"]
     assert found.right[0][WHOLE].shape[1] == 300 and found.ablated in found.right[0]
     assert found.check.accuracy == found.right[0][WHOLE].mean() and not found.check.done
-
-
-def test_the_papers_settings_have_its_size_and_tasks():
-    study = Study("induction_scores", settings="paper", text_tasks=[], reference="task")
-    assert measure.setup_for(study, 32 * 32)["primary"] == 11
-    assert measure._shots_of(study, "wordseq1") == (0, 5, 10) and measure._shots_of(study, "wordseq1_4way") == (20,)

@@ -87,9 +87,8 @@ WRONG: dict[str, dict] = {
     "task = 'cola': there are repetition, .*wordseq2_4way, boolq, ethos": {"task": "cola"},
     "there is no folder 'nowhere'; give a folder with train.jsonl": {"data": "nowhere"},
     "train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
-    "data = '.*': leave it out with reference 'task' of recursion": {"task": "recursion"},
     "data = '': ": {"data": ""},
-    "k = 25: that is 13 demonstrations of a class, and rte has 12": {"k": 25},
+    "rte: 25 demonstrations take 13 of class .* leaves 12; take a smaller k": {"k": 25},
     "prompts = 4, start = 8: rte has 10 rows": {"start": 8},
     r"labels of rte: \['A\\n\\nB'\] .*separators": {"labels": ["A\n\nB", "C"]},
 }
@@ -115,7 +114,5 @@ def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
         "induction_scores", EMBEDDED, tasks=["sst2", "wordseq1"], primary_task="sst2", all_tasks=True, mode="zero",
         untrained_control=False, prompts=4, k=2, sequences=2, length=10, control_sets=1, primary=1, folder=tmp_path,
     )  # fmt: skip
-    assert set(study.arrays("ablation")["right"]) == {"sst2", "wordseq1"}
-    values = study.values_of("scores", "ablation")
-    assert drawn(study.figure.parts["ablation"], values) is not None
+    assert drawn(study.figure.parts["ablation"], study.values_of("scores", "ablation")) is not None
     assert study.arrays("pattern")["task"] == "sst2"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -46,37 +46,29 @@ TEXTS = {
 MARGINS = {1: 0.1, 2: 0.55, 3: 0.4, 4: 0.35, 5: 0.75, 6: 0.05, 7: 0.2}  # by `make bench NAME=verdicts`
 COUNTLESS = 10**5  # queries: the paper's numbers are taken as they stand
 ABOVE = (1, 4, 6)  # the effect of these claims is above its margin; that of the others, claims of likeness, below
-FORMULAS: Mapping[int, Callable[[Any], tuple[Floats, Floats]]] = {
-    # what is lost of what is above chance without others
-    1: lambda right: (right.others - right.ablated, right.others - right.chance),
-    # what is left of what the whole model has above chance
-    2: lambda right: (right.ablated - right.chance, right.whole - right.chance),
-    # what forbidding the pattern spares of what ablation costs
-    3: lambda right: (right.knocked_out - right.ablated, right.whole - right.ablated),
-    # what is lost of what demonstrations are worth without others
-    4: lambda right: (
-        right.others - right.ablated - (right.bare_others - right.bare_ablated),
-        right.others - right.bare_others,
-    ),
-    # what is left of what demonstrations are worth to the whole model
-    5: lambda right: (right.ablated - right.bare_whole, right.whole - right.bare_whole),
-    # what is lost of what is above chance without demonstrations
-    7: lambda right: (right.bare_whole - right.bare_ablated, right.bare_whole - right.chance),
-}
 
 
 def shares(number: int, task: TaskShots, control: str | None = None) -> tuple[Floats, Floats]:
     """What queries add to numerator and denominator of the effect of a claim but the sixth, [N] each."""
 
-    def of(shots: int, *rows: str) -> Floats | float:
+    def of(shots: int, *rows: str) -> Any:
         right = task.right.get(shots, {})
         return np.mean([task.by_query(shots, row) for row in rows], axis=0) if right.keys() >= {*rows} else np.nan
 
-    others = task.controls if control is None else (control,)
-    right = {"chance": task.chance, "knocked_out": of(task.most, KNOCKED_OUT)}
-    for name, rows in {"whole": (WHOLE,), "ablated": (task.ablated,), "others": others}.items():
-        right |= {name: of(task.most, *rows), f"bare_{name}": of(0, *rows)}
-    return FORMULAS[number](SimpleNamespace(**right))
+    chance, rows = task.chance, [(WHOLE,), (task.ablated,), task.controls if control is None else (control,)]
+    whole, ablated, others = (of(task.most, *row) for row in rows)
+    bare_whole, bare_ablated, bare_others = (of(0, *row) for row in rows)
+    if number == 1:  # what is lost of what is above chance without others
+        return others - ablated, others - chance
+    if number == 2:  # what is left of what the whole model has above chance
+        return ablated - chance, whole - chance
+    if number == 3:  # what forbidding the pattern spares of what ablation costs
+        return of(task.most, KNOCKED_OUT) - ablated, whole - ablated
+    if number == 4:  # what is lost of what demonstrations are worth without others
+        return others - ablated - (bare_others - bare_ablated), others - bare_others
+    if number == 5:  # what is left of what demonstrations are worth to the whole model
+        return ablated - bare_whole, whole - bare_whole
+    return bare_whole - bare_ablated, bare_whole - chance  # what is lost of what is above chance without any
 
 
 def lost_more_than(own: Mapping[str, TaskShots]) -> Shares:
@@ -100,21 +92,18 @@ def effect(of: int | Shares, tasks: Sequence[TaskShots]) -> Effect:
 
 def judge(tasks: Sequence[TaskShots]) -> Verdicts:
     """The verdicts on the seven claims."""
-    own = [task for task in tasks if not task.unrelated]
-    unrelated = [task for task in tasks if task.unrelated]
+    own, unrelated = ([task for task in tasks if task.unrelated == to] for to in (False, True))
     done = [task for task in own if task.check.done]
     pattern = [task for task in done if task.task not in TEXT_TASKS]
     texts = [task for task in done if task.task in TEXT_TASKS and 0 in task.right]
     of_own = {task.task: task for task in own if task.ablated in task.right[task.most]}
     both = [task for task in unrelated if task.check.done and task.task in of_own]
-    first, third = _claim(1, pattern), _claim(3, pattern)
+    first, third, none = _claim(1, pattern), _claim(3, pattern), NOT_DONE if unrelated else NOT_ASKED
     if third.verdict != NOT_DONE and first.verdict != HOLDS:
         third = Claim(3, TEXTS[3], NO_PREMISE, note=f"claim 1 {first.verdict}")
-    none = NOT_DONE if unrelated else NOT_ASKED
     more = lost_more_than({task.task: of_own[task.task] for task in both})
-    fourth, fifth, sixth = _claim(4, texts, none), _claim(5, texts, none), _claim(6, both, none, more)
-    seventh = _claim(7, [task for task in own if task.does_bare])
-    return Verdicts((first, _near_chance(pattern), third, fourth, fifth, sixth, seventh))
+    last = _claim(6, both, none, more), _claim(7, [task for task in own if task.does_bare])
+    return Verdicts((first, _near_chance(pattern), third, _claim(4, texts, none), _claim(5, texts, none), *last))
 
 
 def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, of: Shares | None = None) -> Claim:
@@ -154,17 +143,16 @@ def published(task: str, shots: int, ablated: str = "ablated", *, unrelated: boo
     ablated: how the row of the ablation is called; it is of the best 1 % of heads, control sets of as many random ones.
     unrelated: whether the labels are Foo and Bar. What the table does not have is left out.
     """
+    rows = files.published("induction_scores")["values"]
+    shares = {row["id"]: row["value"] / 100 for row in rows if row["model"] == "meta-llama/Meta-Llama-3-8B"}
     place = f"{task}, {shots} shots{', unrelated labels' * unrelated}: "
     columns = {
-        f"{place}full": WHOLE,
-        f"{place}mean ablation, top 1 %": ablated,
-        f"{place}mean ablation, random 1 %": LAYER_MATCHED,
-        f"{place}knockout, top 1 %": KNOCKED_OUT,
+        "full": WHOLE,
+        "mean ablation, top 1 %": ablated,
+        "mean ablation, random 1 %": LAYER_MATCHED,
+        "knockout, top 1 %": KNOCKED_OUT,
     }
-    rows = [
-        row for row in files.published("induction_scores")["values"] if row["model"] == "meta-llama/Meta-Llama-3-8B"
-    ]
-    return {columns[row["id"]]: row["value"] / 100 for row in rows if row["id"] in columns}
+    return {row: shares[place + column] for column, row in columns.items() if place + column in shares}
 
 
 def of_paper() -> list[TaskShots]:
@@ -173,8 +161,8 @@ def of_paper() -> list[TaskShots]:
     A task is done where the table has its ablation, and accuracy is above chance and above that without demonstrations.
     """
     chance, undefined, tasks = 0.5, Interval(np.nan, np.nan, np.nan), []
-    for task, unrelated in (*((task, False) for task in TASKS), *((task, to) for task in TEXT_TASKS for to in (0, 1))):
-        tables = {shots: published(task, shots, unrelated=bool(unrelated)) for shots in (0, 10)}
+    for task, unrelated in (*((task, False) for task in TASKS), *product(TEXT_TASKS, (False, True))):
+        tables = {shots: published(task, shots, unrelated=unrelated) for shots in (0, 10)}
         if not tables[10]:
             continue
         whole, bare = (tables[shots].get(WHOLE, chance) for shots in (10, 0))
@@ -185,10 +173,8 @@ def of_paper() -> list[TaskShots]:
             for shots, table in tables.items()
             if table
         }
-        controls = (LAYER_MATCHED,)
-        tasks.append(
-            TaskShots(task, bool(unrelated), right, "ablated", controls, chance, check, COUNTLESS, bare > chance)
-        )
+        of_task = right, "ablated", (LAYER_MATCHED,), chance, check, COUNTLESS, bare > chance
+        tasks.append(TaskShots(task, unrelated, *of_task))
     return tasks
 
 
@@ -210,15 +196,7 @@ def stored(title: str, arrays: Mapping[str, Any], settings: Any) -> dict[str, An
     return {
         "model": title,
         "setting": f"{setup['mode']} ablation of {setup['primary']} heads, {setup['other_sets']} control sets",
-        "settings": {
-            "prompts": setup["prompts"],
-            "tasks": settings.tasks,
-            "text_tasks": settings.text_tasks,
-            "shots": settings.shots,
-            "mode": setup["mode"],
-            "heads": setup["primary"],
-            "control_sets": setup["other_sets"],
-        },
+        "settings": {**setup, **{name: getattr(settings, name) for name in ("tasks", "text_tasks", "shots")}},
         "margins": {str(number): margin for number, margin in MARGINS.items()},
         "published": verdicts_on_paper(),
         **benefits(arrays["tasks"]),

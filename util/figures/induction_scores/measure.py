@@ -10,17 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
-from transformers import PreTrainedModel
 
-from util.engine.attention import instrument
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
-from util.engine.components import direct_effects
-from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureHeads
 from util.figures.induction_scores import vectors_measure
 from util.figures.induction_scores.edits import WHOLE as NOTHING
 from util.figures.induction_scores.edits import Edit
@@ -38,14 +31,11 @@ from util.figures.induction_scores.task_study import TaskStudy, task_studies
 from util.figures.planted_controls import planted_control
 from util.models import planted as circuits
 from util.prompts.classification import LABELS
-from util.prompts.sequences import Sequences
 from util.prompts.text_tasks import TEXT_TASKS
-from util.roles.attention_scores import INDUCTION_HEAD
-from util.roles.head_scores import HeadScores
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
 from util.stats.answers import TaskCheck, task_check, which_label
-from util.stats.heads import Head, layer_matched, shortage, top
+from util.stats.heads import top
 from util.stats.intervals import accuracy
 from util.study.checked import capped
 from util.study.study import Study
@@ -116,73 +106,11 @@ def scores(study: Study) -> dict[str, Any]:
     return {"heads": heads, "untrained": untrained, "setup": setup, "chosen": chosen, "description": heads.description}
 
 
-def companions(study: Study) -> dict[str, Any]:
-    """The scores, and what heads write, see `head_attribution`: attention is not copying."""
-    sequences = on_sequences(study)
-
-    def compute() -> dict[str, Any]:
-        return {"attribution": head_attribution(sequences.pair[0], sequences.drawn)}
-
-    return {**study.arrays("scores"), "attribution": sequences.measured(compute, part="outputs").data["attribution"]}
-
-
-def head_attribution(model: PreTrainedModel, sequences: Sequences) -> NDArray[np.floating]:
-    """What every head adds directly to the logit of the next token in the last copy, in logits, [N, L, H].
-
-    That is beyond what it adds to the sequence's other tokens, the mean of all places. NaN for classes whose layers
-    cannot be taken apart, see `engine.components`.
-    """
-    prepared, n, length = prepare(model), len(sequences.ids), sequences.length
-    start = sequences.bos + (sequences.copies - 1) * length
-    places = range(start, start + length - 1)
-    attribution = np.full((n, len(prepared.layers), prepared.heads), np.nan)
-    for number, ids in enumerate(tqdm(torch.from_numpy(sequences.ids), desc="attribution", leave=False)):
-        heads = CaptureHeads(torch.tensor(places))
-        with torch.inference_mode(), instrument(model, heads):
-            model.base_model(ids[None].to(input_device(model)), use_cache=False)
-        # the effect of a head is what is lost without it, so that the scale of the last norm is real
-        removed = {layer: -z for layer, z in heads.z.items()}
-        tokens = ids[None, sequences.bos : sequences.bos + length]
-        logits = direct_effects(model, ids[None], removed, tokens, places)
-        if logits is None:
-            break
-        change = (logits[1] - logits[0]).movedim(2, 0).numpy()[0]
-        raised = change[..., np.arange(length - 1), np.arange(1, length)]
-        attribution[number] = (raised - (change.sum(-1) - raised) / (length - 1)).mean(-1)
-    return attribution
-
-
 def pattern(study: Study) -> dict[str, Any]:
     """What the best head attends to in the first prompt of the primary task, see `TaskStudy.pattern`."""
     found, task = study.arrays("scores"), study.settings.primary_task
     first = task_studies(study, task, prompts=found["setup"]["prompts"])[0]
     return {"head": found["chosen"][0], "task": task, **first.pattern(found["chosen"][0])}
-
-
-def mechanism(study: Study) -> dict[str, Any]:
-    """Scores without the best previous-token heads of earlier layers, and without others there, by what is removed."""
-    found, sequences = study.arrays("scores"), on_sequences(study)
-    mean = found["heads"].mean()
-    earlier = np.arange(len(mean))[:, None] < min(found["chosen"])[0]
-    previous = np.where(earlier, found["heads"].mean("previous_token"), 0)
-    makers, alike = previous_token_heads(previous, mean, study.settings.seed)
-    removed = {"previous-token heads out": makers} | {f"others out, {i}": heads for i, heads in enumerate(alike, 1)}
-    without = {name: sequences.scores(heads) for name, heads in removed.items()}
-    return {**found, "makers": makers, "without": without}
-
-
-def previous_token_heads(
-    previous: NDArray[np.floating], score: NDArray[np.floating], seed: int = 0
-) -> tuple[list[Head], list[list[Head]]]:
-    """The heads that give most attention to the token before, and three layer-matched sets of other heads.
-
-    previous: that attention [L, H], 0 for heads that do not count; score: prefix-matching scores [L, H]. The heads are
-    those from 0.3 on, at most four, or the best one where there are none. The other heads are below 0.3 in both scores;
-    there are no sets where a layer has too few of them.
-    """
-    makers = [head for head in top(previous, 4) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
-    eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
-    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, 3, seed)
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -191,7 +119,7 @@ def previous_token_heads(
 def plan_of(study: Study) -> Plan:
     """The sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
     found, s = study.arrays("scores"), study.settings
-    norms = task_studies(study, s.primary_task, prompts=found["setup"]["prompts"])[0].means().norms
+    norms = task_studies(study, s.primary_task, prompts=found["setup"]["prompts"])[0].means()["norms"]
     return plan(found["heads"].mean(), norms, found["setup"], s.seed)
 
 
@@ -212,30 +140,16 @@ def check_task(study: TaskStudy, candidates: int = 1) -> TaskCheck:
     return task_check(study.classes.name, study.k, answered[0].right, shown, bare, permuted, study.chance, candidates)
 
 
-def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, TaskCheck]:
-    """The tasks that the whole model does, asked on as many other queries.
+def ablation(study: Study) -> dict[str, Any]:
+    """Right answers to the primary task with demonstrations, [R, N] by row, under all edits of the plan.
 
-    An ablation of a task that the model does not do says nothing. The queries are not those of the studies, so that
-    what a task is chosen by is not measured again.
-    """
-    checks = {study.task: check_task(study.other_queries, len(studies)) for study in studies}
-    return {task: check for task, check in checks.items() if check.done}
-
-
-def answers(study: Study) -> dict[str, Any]:
-    """Right answers with demonstrations, [R, N] by task and row, under all edits of the plan, and which tasks are done.
-
-    passed: the checks of tasks that the model does; done: the tasks that get ablations. The primary task has all edits,
-    others have fewer control sets.
+    check: whether the whole model does the task, on as many other queries, so that what it is chosen by is not measured
+    again; None with `all_tasks`, where there may be no others.
     """
     edits, s = plan_of(study), study.settings
-    on_tasks = {task: task_studies(study, task, prompts=edits.setup["prompts"]) for task in s.tasks}
-    passed = {} if s.all_tasks else tasks_done([of_task[0] for of_task in on_tasks.values()])
-    done = s.tasks if s.all_tasks else tuple(passed)
-    measured = {task: edits.fewer() if task in done else {WHOLE: NOTHING} for task in s.tasks}
-    measured[s.primary_task] = dict(edits.edits)
-    right = {task: answered_right(of_task, measured[task]) for task, of_task in on_tasks.items()}
-    return {"plan": edits, "task": s.primary_task, "passed": passed, "done": done, "right": right}
+    studies = task_studies(study, s.primary_task, prompts=edits.setup["prompts"])
+    check = None if s.all_tasks else check_task(studies[0].other_queries, len(s.tasks))
+    return {"plan": edits, "task": s.primary_task, "check": check, "right": answered_right(studies, edits.edits)}
 
 
 def plain_text(study: Study) -> dict[str, Any]:
@@ -251,24 +165,18 @@ def plain_text(study: Study) -> dict[str, Any]:
 def shots(study: Study) -> dict[str, Any]:
     """Right answers with several numbers of demonstrations, on the tasks and on those with texts, as `TaskShots`.
 
-    Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Whether a task is done is
-    asked on other queries, with the most demonstrations (on the same queries, where there are too few others); where it
-    is not done the model is measured alone, unless `all_tasks`, or without demonstrations where it is above chance
-    without any. Demonstrations that make a prompt longer than the model's context are left out.
+    Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Tasks whose prompts are
+    longer than the model's context are left out.
     """
     edits, s = plan_of(study), study.settings
     named = [(task, False) for task in s.tasks] + [(task, to) for task in s.text_tasks for to in (False, True)]
     tasks: list[TaskShots] = []
-    left_out: dict[tuple[str, int], str] = {}
+    left_out: dict[str, str] = {}
     for task, unrelated in study.progress(named, "tasks by shots", "task"):
-        ks = _shots_of(study, task)
-        while ks:
-            try:
-                tasks.append(_by_shots(study, task, unrelated, edits, ks, len(named)))
-                break
-            except UnsupportedModel as error:
-                left_out[f"{task}, Foo/Bar" if unrelated else task, max(ks)] = too_long(error)
-                ks = tuple(k for k in ks if k < max(ks))
+        try:
+            tasks.append(_by_shots(study, task, unrelated, edits, len(named)))
+        except UnsupportedModel as error:
+            left_out[f"{task}, Foo/Bar" if unrelated else task] = too_long(error)
     return {"plan": edits, "tasks": tasks, "left out": left_out}
 
 
@@ -277,43 +185,38 @@ def _shots_of(study: Study, task: str) -> tuple[int, ...]:
     return FOUR_WAY_SHOTS if task.endswith("_4way") else study.settings.shots
 
 
-def _by_shots(
-    study: Study, task: str, unrelated: bool, edits: Plan, shots: Sequence[int], candidates: int
-) -> TaskShots:
+def _by_shots(study: Study, task: str, unrelated: bool, edits: Plan, candidates: int) -> TaskShots:
+    """Whether a task is done is asked on other queries (the same, where there are too few), with most demonstrations.
+
+    Where it is not done the model is measured alone, unless `all_tasks`; without demonstrations all edits are measured
+    where it is above chance without any.
+    """
     changes: dict[str, Any] = {"prompts": edits.setup["prompts"], "labels": LABELS[:2] if unrelated else None}
     if task in TEXT_TASKS and study.settings.reference != "mnli":
         changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
+    shots = _shots_of(study, task)
     first = task_studies(study, task, k=max(shots), **changes)[0]
     available = len(first.classes.rows)
     others = first.other_queries if 2 * first.prompts <= available else first
-    checked = check_task(others, candidates)
-    ks = (max(shots),) if unrelated else shots
-    bare = 0 in ks and accuracy(others.replace(k=0).answers({"": NOTHING})[""].right).low > others.chance
+    check = check_task(others, candidates)
+    shots = (max(shots),) if unrelated else shots
+    bare = 0 in shots and accuracy(others.replace(k=0).answers({"": NOTHING})[""].right).low > others.chance
     right = {}
-    for k in ks:
-        ablated = checked.done or study.settings.all_tasks or (bare and not k)
+    for k in shots:
+        ablated = check.done or study.settings.all_tasks or (bare and not k)
         rows = edits.by_shots(k) if ablated else {WHOLE: NOTHING}
         right[k] = answered_right(task_studies(study, task, k=k, **changes), rows)
     controls = tuple(filter(is_control_set, edits.by_shots(0)))
-    return TaskShots(task, unrelated, right, edits.ablated, controls, first.chance, checked, available, bare)
+    return TaskShots(task, unrelated, right, edits.ablated, controls, first.chance, check, available, bare)
 
 
 # ------------------------------------------------------------------------------------------------ controls
 
 
-def planted_scores(study: Study, **options: Any) -> tuple[HeadScores, circuits.Planted]:
-    """The scores of a model whose induction heads are known, and the truth.
-
-    options: those of `models.planted.induction` (family, seed).
-    """
-    model, truth = planted_control(circuits.induction, options)
-    return on_sequences(study, model=model, redo=False).scores(), truth
-
-
 def planted(study: Study) -> dict[str, Any]:
-    """Whether a score of 0.3 finds just the planted heads."""
-    found, truth = planted_scores(study)
-    return {"exact": truth.found_exactly("induction", found.mean(), INDUCTION_HEAD)}
+    """The prefix-matching scores [L, H] of a model whose induction heads are known, and the truth."""
+    model, truth = planted_control(circuits.induction, {})
+    return {"score": on_sequences(study, model=model, redo=False).scores().mean(), "truth": truth}
 
 
 def claims(study: Study) -> dict[str, Any]:

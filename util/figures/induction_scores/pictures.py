@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 
 from util.figures.induction_scores.claims import published
 from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, OTHER_PATTERNS, WHOLE, ablated_row
 from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.draw import Grid
-from util.show.panels import heads, intervals, name_at_right, points, short_number, token_grid, triples, without_zero
+from util.show.panels import heads, intervals, name_at_right, points, token_grid, triples, without_zero
 from util.show.part import Values
-from util.show.style import BLUE, GREY, PALE_RED, RED, ROLES
-from util.stats.heads import Head, head_name, top
+from util.show.style import BLUE, GREY, PALE_RED, RED
+from util.stats.heads import head_name, top
 from util.stats.intervals import Interval
 
 Rows = Mapping[str, Sequence[float]]  # by name: value, low, high
-MOST_HEADS = 8  # of the chosen ones, that the picture of the mechanism has bars for
 ROW = 0.2  # inches: the height of a row
 DRAW = re.compile(r"(, control)? \d+$")  # what the names of draws of a control end with
 COLOURS = {WHOLE: BLUE, KNOCKED_OUT: PALE_RED, **dict.fromkeys((LAYER_MATCHED, *OTHER_PATTERNS), GREY)}  # else red
@@ -33,23 +31,6 @@ HERE = Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label="here (95 %
 CONTROLS = Line2D([], [], color=GREY, marker="|", ms=7, ls="", label="control sets, here")
 CHANCE = Line2D([], [], color="0.6", ls=":", lw=0.8, label="chance")
 PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Llama-3-8B, 1 % of heads")
-INDUCTION, FUNCTION_VECTOR = "induction", "FV"  # kinds of heads
-RINGS = {  # marker, role and size
-    INDUCTION: ("o", ROLES["induction"].colour, 4.5),
-    FUNCTION_VECTOR: ("s", ROLES["function vector"].colour, 7.5),
-}
-
-
-def chosen_of(values: Values) -> list[Head]:
-    """The chosen heads of stored values."""
-    return [(layer, head) for layer, head in values["chosen"]]
-
-
-def rings(ax: Axes, at: Any, kind: str, label: str = "_") -> None:
-    """Mark heads of a kind at x and y, so that they are seen on dark cells, too."""
-    marker, colour, size = RINGS[kind]
-    halo = [withStroke(linewidth=2.2, foreground="white")]
-    ax.plot(*at, marker, mfc="none", mec=colour, ms=size, mew=0.9, path_effects=halo, label=label)
 
 
 # ------------------------------------------------------------------------------------------------ heads
@@ -79,48 +60,11 @@ def _best(ax: Axes, found: Values) -> None:
     name_at_right(ax, levels, 0.085)
 
 
-def companions(values: Values) -> Grid:
-    """What heads attend to, and what they write: shares from 0 to 1, and logits, whose scale is symmetric about 0."""
-    panels = [
-        partial(_companion, values=values, name=name, score=np.array(score, dtype=float))
-        for name, score in values["companions"].items()
-    ]
-    note = "rings: the best induction heads; below a name: the highest head"
-    return Grid(panels, least=1.5, height=1.55, columns=2, x=note)
-
-
-def _companion(ax: Axes, values: Values, name: str, score: Any) -> None:
-    shown = "none for this class"
-    if name in values["highest"]:
-        head, *triple = values["highest"][name]
-        value, low, high = map(short_number, triple)
-        shown = f"{head_name(tuple(head))} {value} [{low}, {high}]"
-    heads(ax, score, None if name == "attribution" else (0, 1), f"{name}\n{shown}", bar="")
-    rings(ax, np.array(values["chosen"]).T, INDUCTION)
-
-
 def pattern(values: Values) -> Grid:
     """The tokens of a prompt, shaded by the attention that the best head gives them."""
     found = values["pattern"]
-    names = [f"{head_name(tuple(found['head']))} from {place}" for place in found["from"]]
-    return token_grid(found["tokens"], np.array(found["rows"]), names, found["queries"])
-
-
-def mechanism(values: Values) -> Grid:
-    """The scores of the chosen heads, of the best eight if there are more, by what is removed."""
-    return Grid([partial(_needs, values=values)], height=2.3)
-
-
-def _needs(ax: Axes, values: Values) -> None:
-    chosen = chosen_of(values)[:MOST_HEADS]
-    left = values["mechanism"]["left"].values()  # the whole model's first
-    looks = {0: ("whole model", BLUE), 1: ("without previous-token heads", RED)}
-    for number, triples_of_heads in enumerate(left):
-        label, colour = looks.get(number, ("without as many others", GREY))
-        shift = 0.8 * ((number + 0.5) / len(left) - 0.5)
-        intervals(ax, triples_of_heads[: len(chosen)], shift, colour, upright=True, hollow=False, label=label)
-    ax.set_xticks(range(len(chosen)), map(head_name, chosen), rotation=60 if len(chosen) > 4 else 0)
-    ax.set(ylim=(-0.03, 1.05), yticks=(0, 0.5, 1), ylabel="prefix-matching score", xlabel="the best induction heads")
+    name = f"{head_name(tuple(found['head']))} from the last token"
+    return token_grid(found["tokens"], np.array(found["rows"]), [name], found["queries"])
 
 
 # ------------------------------------------------------------------------------------------------ rows of shares
@@ -163,42 +107,37 @@ def row_names(rows: Rows) -> list[str]:
 
 
 def ablation(values: Values) -> Grid:
-    """A panel for each task with ablations, and what the paper reports in the same place."""
-    ablated, k = ablated_row(len(values["chosen"])), values["request"]["k"]
-    panels, legend = [], [CONTROLS, HERE, CHANCE]
-    for task, rows in values["accuracy"].items():
-        if ablated not in rows:
-            continue
-        reported = published(task, k, ablated)
-        heading = task.replace("_", "\n") + ("" if task in values["done"] else "\n(not done)")
-        chance = 1 / len(label_space(task))
-        panels.append(
-            partial(row_panel, rows=rows, heading=heading, label="accuracy", chance=chance, reported=reported)
-        )
-        legend = [CONTROLS, HERE, PUBLISHED, CHANCE] if reported else legend
-    height = 0.6 + ROW * len(row_names(values["accuracy"][values["primary"]["task"]]))
-    return Grid(panels, height=height, legend=legend, least=1.25)
+    """The primary task under every edit, and what the paper reports in the same place."""
+    task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
+    reported, rows = published(task, k, ablated), values["accuracy"][task]
+    legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
+    options = {"heading": task, "label": "accuracy", "chance": 1 / len(label_space(task)), "reported": reported}
+    return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
 
 
 def shots(values: Values) -> Grid | None:
     """A panel for each task with ablations, by the number of demonstrations."""
-    found, ablated = values["benefits"], ablated_row(len(values["chosen"]))
-    panels = []
-    for name, by_shots in found["accuracy by shots"].items():
-        measured = {k: row["accuracy"] for k, row in by_shots.items()}
-        if ablated in measured[max(measured, key=int)]:
-            chance = found["tasks"][name]["chance"]
-            panels.append(partial(_by_shots, name=name, measured=measured, ablated=ablated, chance=chance))
+    benefits, ablated = values["benefits"], ablated_row(len(values["chosen"]))
+    panels = [
+        partial(_by_shots, name=name, by_shots=by_shots, ablated=ablated, chance=benefits["tasks"][name]["chance"])
+        for name, by_shots in benefits["accuracy by shots"].items()
+        if ablated in by_shots[max(by_shots, key=int)]["accuracy"]
+    ]
     return Grid(panels, height=1.7, share="y", legend=[HERE, CHANCE], least=1.3) if panels else None
 
 
-def _by_shots(ax: Axes, name: str, measured: Mapping[str, Rows], ablated: str, chance: float) -> None:
+def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, chance: float) -> None:
     ax.axhline(chance, color="0.6", lw=0.8, ls=":")
-    for number, row in enumerate((WHOLE, ablated, KNOCKED_OUT)):
-        known = [(x + 0.1 * number, Interval(*rows[row])) for x, rows in enumerate(measured.values()) if row in rows]
-        if known:
-            points(ax, *zip(*known, strict=True), fmt="o-", color=COLOURS.get(row, RED), label=row)
-    ax.set_xticks(range(len(measured)), list(measured))
-    ax.set(xlim=(-0.6, len(measured) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
+    for x, row in enumerate(by_shots.values()):
+        at = np.full(len(row["controls"]), x + 0.3)
+        ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets, here")
+    for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
+        known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}
+        if known:  # prompts without demonstrations have no pattern to knock out
+            shifted = [x + 0.1 * number for x in known]
+            spread = [Interval(*triple) for triple in known.values()]
+            points(ax, shifted, spread, fmt="o-", color=COLOURS.get(edit, RED), label=edit)
+    ax.set_xticks(range(len(by_shots)), list(by_shots))
+    ax.set(xlim=(-0.6, len(by_shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
     ax.set(xlabel="demonstrations", ylabel="accuracy")
     ax.set_title(name.replace("_", " "), fontsize=7)

@@ -5,8 +5,9 @@ Edits have names, the rows of figures, tables and values files; control sets are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Annotated, Any
 
@@ -93,12 +94,6 @@ class Plan:
         """The row of the ablation of the chosen heads."""
         return ablated_row(len(self.chosen))
 
-    def fewer(self) -> dict[str, Edit]:
-        """The edits of a task that is not the primary one: `other_sets` control sets of either kind."""
-        most = self.setup["other_sets"]
-        kept = {f"{kind} {draw}" for kind in self.controls for draw in range(1, most + 1)}
-        return {row: edit for row, edit in self.edits.items() if row in kept or not is_control_set(row)}
-
     def by_shots(self, shots: int) -> dict[str, Edit]:
         """The edits that are measured with some number of demonstrations.
 
@@ -126,12 +121,16 @@ def plan(score: Floats, norms: Floats, setup: Mapping[str, Any], seed: int = 0) 
         LAYER_MATCHED: [] if shortage(chosen, eligible) else layer_matched(chosen, eligible, sets, seed),
         NORM_MATCHED: norm_matched(chosen, eligible, norms, sets, seed),
     }
-    edits = {WHOLE: NOTHING, ablated_row(len(chosen)): Edit.ablate(chosen, setup["mode"])}
-    for kind, drawn in controls.items():
-        edits |= {f"{kind} {draw}": Edit.ablate(heads, setup["mode"]) for draw, heads in enumerate(drawn, 1)}
-    edits[KNOCKED_OUT] = Edit.knock_out(chosen)
     others = (controls[LAYER_MATCHED] or controls[NORM_MATCHED])[:3]
-    edits |= {f"{KNOCKED_OUT_IN_OTHERS} {draw}": Edit.knock_out(heads) for draw, heads in enumerate(others, 1)}
+
+    def numbered(kind: str, drawn: Sequence[Sequence[Head]], edit: Callable[[Any], Edit]) -> dict[str, Edit]:
+        return {f"{kind} {draw}": edit(heads) for draw, heads in enumerate(drawn, 1)}
+
+    ablate = partial(Edit.ablate, mode=setup["mode"])
+    edits = {WHOLE: NOTHING, ablated_row(len(chosen)): ablate(chosen)}
+    for kind, drawn in controls.items():
+        edits |= numbered(kind, drawn, ablate)
+    edits |= {KNOCKED_OUT: Edit.knock_out(chosen), **numbered(KNOCKED_OUT_IN_OTHERS, others, Edit.knock_out)}
     edits |= {pattern: Edit.knock_out(chosen, pattern, seed) for pattern in OTHER_PATTERNS}
     return Plan(setup, chosen, controls, edits)
 

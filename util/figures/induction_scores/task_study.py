@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, context_length, forward
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows
+from util.engine.instruments import CaptureRows, PatchHeads
 from util.engine.label_scores import (
     Attach,
     Scoring,
@@ -63,19 +63,6 @@ class Answers:
         return answers.right(self.log_prob, self.gold)
 
 
-@dataclass(frozen=True)
-class Means:
-    """Mean outputs of heads over a reference: mean [L, H, dv], of so many tokens and prompts.
-
-    norms [L, H]: how long what each head writes is at the last token of a prompt, on average.
-    """
-
-    mean: NDArray[np.floating]
-    norms: NDArray[np.floating]
-    tokens: int
-    prompts: int
-
-
 @checked
 class TaskStudy(Measurement):
     """A classification task to answer: `prompts` queries from the one at `start` on; from 0, at most all.
@@ -105,23 +92,13 @@ class TaskStudy(Measurement):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
-        for name, wanted in (("data", self.task in TEXT_TASKS), ("reference_data", self.reference == "mnli")):
-            if getattr(self, name) is not None and not wanted:
-                raise ValueError(
-                    f"{name} = {getattr(self, name)!r}: leave it out with reference {self.reference!r} of {self.task}"
-                )
         self.premises, self.classes  # noqa: B018  # raise ValueError where they cannot be read, or be called so
         rows = len(self.classes.rows)
         if not self.start:
             object.__setattr__(self, "prompts", capped(self.prompts, rows, self.task))
         if self.start + self.prompts > rows:
             raise ValueError(f"prompts = {self.prompts}, start = {self.start}: {self.task} has {rows} rows to ask for")
-        of_a_class, fewest = -(-self.k // len(self.classes.labels)), min(map(len, self.classes.candidates.values()))
-        if of_a_class > fewest:
-            raise ValueError(
-                f"k = {self.k}: that is {of_a_class} demonstrations of a class, and {self.task} has {fewest}; choose a "
-                "smaller k"
-            )
+        classification.prompts(self.classes, self.k, self.seed, 1)  # raises ValueError for too many demonstrations
 
     @cached_property
     def classes(self) -> classification.Task:
@@ -238,18 +215,13 @@ class TaskStudy(Measurement):
     def _means(self, compute: Callable[[], dict[str, Any]], **part: Any) -> Record:
         """A record of means over the reference; those over premises are the same for all tasks."""
         if self.reference != "mnli":
-            return self.measured(compute, part="means", **part)
-        request = {"stem": self.stem, **self.model.request, "schema": 1, "method_version": 1, "dataset": "mnli"}
-        asked = {**request, **self._reference_request, "part": "means", **part}
-        return self.record(self.stem, compute, lambda: self.premises, **asked)
+            return self.measured(compute, **part)
+        request = {"stem": self.stem, "schema": 1, "method_version": 1, "dataset": "mnli"}
+        return self.record(self.stem, compute, lambda: self.premises, **request, **self._reference_request, **part)
 
-    def means(self) -> Means:
-        """The mean outputs of all heads over the reference, without the first tokens of its prompts."""
-
-        def compute() -> dict[str, Any]:
-            return mean_outputs(self.pair[0], self.reference_rows, SKIPPED_POSITIONS, TOKEN_BUDGET)
-
-        return Means(**self._means(compute, mode="mean", heads=None).data)
+    def means(self) -> dict[str, Any]:
+        """The mean outputs of all heads over the reference, see `means_over`."""
+        return means_over(self, self._means, lambda: self.reference_rows)
 
     def means_by_position(self, edit: Edit) -> NDArray[np.floating]:
         """What stands for the heads of an edit at each position, [T, heads, dv]."""
@@ -262,7 +234,7 @@ class TaskStudy(Measurement):
             chosen = [values[layer][:, heads] for layer, heads in by_layer.items()]
             return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-        return self._means(compute, mode=edit.mode, heads=head_arguments.plain(edit.heads)).data["values"]
+        return self._means(compute, part="means", mode=edit.mode, heads=head_arguments.plain(edit.heads)).data["values"]
 
     # -------------------------------------------------------------------------------------------- edits
 
@@ -283,8 +255,8 @@ class TaskStudy(Measurement):
         if edit.mode == "zero":
             return replacements(by_layer, dict.fromkeys(by_layer, 0.0))
         if edit.mode == "mean":
-            mean, layers = torch.from_numpy(self.means().mean), prepare(model).layers
-            return replacements(by_layer, {at: mean[layers.index(at)][heads] for at, heads in by_layer.items()})
+            patches = mean_patches(model, edit.heads, self.means()["mean"])
+            return lambda batch: patches
         longest, known = max(lengths), max(map(len, self.reference_rows))
         if longest > known:
             raise ValueError(
@@ -300,11 +272,10 @@ class TaskStudy(Measurement):
         An ablation acts on the tokens of a label as on all others; a knockout on the prompt's alone. Raises ValueError,
         before any forward pass, for what `scoring` refuses in labels and lengths; and what `instruments` raises.
         """
-        runs = cache(lambda: base_runs(self.pair[0], edits))
 
-        def compute(edit: Edit) -> dict[str, Any]:
-            starts, attach = runs(), self.instruments(edit, self.scoring.lengths)
-            scores = label_log_probs(self.pair[0], self.scoring, attach, TOKEN_BUDGET, runs=starts)
+        def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
+            attach = self.instruments(edit, self.scoring.lengths)
+            scores = label_log_probs(self.pair[0], self.scoring, attach, TOKEN_BUDGET, runs=runs)
             return {**scores, "gold": self.scoring.gold}
 
         measured = under_edits(self, self.measured, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
@@ -319,13 +290,11 @@ class TaskStudy(Measurement):
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
         prompts = staicc_prompts(TEXTS, 0)[: self.reference_prompts]
-        plain = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
-        texts = cache(lambda: [with_bos(text, self.pair[1]).ids for text in plain])
-        runs = cache(lambda: base_runs(self.pair[0], edits))
+        texts = cache(lambda: [with_bos(p.text[slice(*p.spans["x"][-1])], self.pair[1]).ids for p in prompts])
 
-        def compute(edit: Edit) -> dict[str, Any]:
-            model, starts = self.pair[0], runs()
-            losses = text_losses(model, texts(), self.instruments(edit, list(map(len, texts()))), TOKEN_BUDGET, starts)
+        def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
+            model, attach = self.pair[0], self.instruments(edit, list(map(len, texts())))
+            losses = text_losses(model, texts(), attach, TOKEN_BUDGET, runs)
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
         return under_edits(self, self.measured, "text", "plain text", edits, compute)
@@ -399,11 +368,25 @@ def samples(premises: Iterable[str], tokenizer: Any, tokens: int, count: int) ->
     return rows
 
 
-def base_runs(model: PreTrainedModel, edits: Mapping[str, Edit]) -> BaseRuns:
-    """What lets edits of the same texts start at their first layer. Raises ValueError for heads that there are not."""
-    for edit in edits.values():
-        heads_by_layer(prepare(model), edit.heads)
-    return BaseRuns(model)
+def means_over(study: Records, measured: Callable[..., Record], reference: Callable[[], list[Row]]) -> dict[str, Any]:
+    """A record of the mean outputs of all heads over some rows but for their first tokens, see `means.mean_outputs`.
+
+    Raises ValueError for rows that are longer than the context.
+    """
+
+    def compute() -> dict[str, Any]:
+        rows = reference()
+        check_context(study.pair[0], list(map(len, rows)))
+        return mean_outputs(study.pair[0], rows, SKIPPED_POSITIONS, TOKEN_BUDGET)
+
+    return dict(measured(compute, part="means", mode="mean", heads=None).data)
+
+
+def mean_patches(model: PreTrainedModel, heads: Sequence[Head], mean: NDArray[np.floating]) -> list[PatchHeads]:
+    """What replaces the outputs of heads by their mean [L, H, dv]. Raises ValueError for heads that there are not."""
+    layers, means = prepare(model).layers, torch.from_numpy(mean)
+    by_layer = heads_by_layer(prepare(model), heads)
+    return [PatchHeads(at, chosen, means[layers.index(at)][chosen]) for at, chosen in by_layer.items()]
 
 
 def under_edits(
@@ -412,10 +395,22 @@ def under_edits(
     part: str,
     title: str,
     edits: Mapping[str, Edit],
-    compute: Callable[[Edit], dict[str, Any]],
+    compute: Callable[[Edit, BaseRuns], dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """What is measured under each edit, by the edit's name; each is a record of its own. title: of the bar."""
+    """What is measured under each edit of the same texts, by the edit's name; each is a record of its own.
+
+    title: of the bar. compute: measures; its base runs let an edit start at its first layer.
+    """
+
+    @cache
+    def runs() -> BaseRuns:
+        model = study.pair[0]
+        return BaseRuns(model, [min(heads_by_layer(prepare(model), e.heads)) for e in edits.values() if e.heads])
+
+    def run(edit: Edit) -> dict[str, Any]:
+        return compute(edit, runs())
+
     return {
-        name: measured(partial(compute, edit), part=part, edit=edit.plain()).data
+        name: measured(partial(run, edit), part=part, edit=edit.plain()).data
         for name, edit in study.progress(edits.items(), title)
     }

@@ -14,44 +14,30 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
-from util.figures.induction_scores.pictures import (
-    CHANCE,
-    CONTROLS,
-    FUNCTION_VECTOR,
-    HERE,
-    INDUCTION,
-    RINGS,
-    ROW,
-    rings,
-    row_names,
-    row_panel,
-)
+from util.figures.induction_scores.pictures import CHANCE, CONTROLS, HERE, ROW, row_names, row_panel
 from util.figures.induction_scores.plan import WHOLE
 from util.show.draw import Grid, Panel, name_beside
 from util.show.panels import points, triples
-from util.show.part import Arrays, Values, in_words, interval_at, none_or, sign, title, written
+from util.show.part import Arrays, Values, interval_at, sign, title, written
+from util.show.style import ROLES
 from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
-from util.stats.intervals import (
-    Interval,
-    accuracy,
-    bootstrap_interval,
-    detectable,
-    halves,
-    mean_interval,
-    paired_interval,
-    resampled,
-)
+from util.stats.intervals import Interval, accuracy, detectable, paired_interval
 
 Floats = NDArray[np.floating]
 Sets = Mapping[str, Any]  # "sets", "controls" and "matched", each by kind, see `head_sets`
 
 INDUCTION_ALONE, FUNCTION_VECTOR_ALONE = "induction, not FV", "FV, not induction"
-PAIRS, COPIES = "word pairs", "copied tokens"  # what is measured, beside the classification task
+PAIRS = "word pairs"  # what is answered, beside the classification task
+INDUCTION, FUNCTION_VECTOR = "induction", "FV"  # kinds of heads
+RINGS = {  # around the best heads of a kind: the score that chose them, marker, colour, size
+    INDUCTION: ("prefix matching", "o", ROLES["induction"].colour, 4.5),
+    FUNCTION_VECTOR: ("AIE", "s", ROLES["function vector"].colour, 7.5),
+}
 ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
-FEW = 16  # queries, or sequences: that so few show no difference is not said
+FEW = 16  # queries: that so few show no difference is not said
 
 
 # ------------------------------------------------------------------------------------------------ sets
@@ -61,92 +47,64 @@ def head_sets(matching: Floats, effect: Floats, norms: Floats, n: int, draws: in
     """Sets of n heads by prefix matching [L, H] and AIE [L, H], and control sets of each.
 
     sets: the best heads by either, and the best that are not among the best n of the other. controls: other heads, as
-    many, that are in neither list of the best n. matched: "layers" where every layer has as many of them as of the set,
-    "norms" where there are too few such sets: they write as much as the set then, by norms [L, H]. Raises ValueError
-    where there are too few other heads.
+    many, that are in neither list of the best n; every layer has as many of them as of the set, or, where there are too
+    few such sets, they write as much as the set, by norms [L, H]. Raises ValueError where there are too few others.
     """
     best = {INDUCTION: top(matching, n), FUNCTION_VECTOR: top(effect, n)}
+
+    def alone(score: Floats, others: list[Head]) -> list[Head]:
+        return [head for head in top(score, 2 * n) if head not in others][:n]
+
     sets = best | {
-        INDUCTION_ALONE: _top_without(matching, n, best[FUNCTION_VECTOR]),
-        FUNCTION_VECTOR_ALONE: _top_without(effect, n, best[INDUCTION]),
+        INDUCTION_ALONE: alone(matching, best[FUNCTION_VECTOR]),
+        FUNCTION_VECTOR_ALONE: alone(effect, best[INDUCTION]),
     }
     eligible = np.ones(matching.shape, bool)
     eligible[tuple(np.array(best[INDUCTION] + best[FUNCTION_VECTOR]).T)] = False
-    controls, matched = {}, {}
+    controls = {}
     for kind, heads in sets.items():
         drawn = [] if shortage(heads, eligible) else layer_matched(heads, eligible, draws, seed)
-        by_layer = len(drawn) == draws
-        matched[kind] = "layers" if by_layer else "norms"
-        controls[kind] = drawn if by_layer else norm_matched(heads, eligible, norms, draws, seed)
-    return {"sets": sets, "controls": controls, "matched": matched}
-
-
-def _top_without(score: Floats, n: int, others: list[Head]) -> list[Head]:
-    """The n heads with the highest score that are none of the others."""
-    return [head for head in top(score, n + len(others)) if head not in others][:n]
+        controls[kind] = drawn if len(drawn) == draws else norm_matched(heads, eligible, norms, draws, seed)
+    return {"sets": sets, "controls": controls}
 
 
 def ablations(sets: Sets) -> dict[str, list[Head]]:
     """The heads that are ablated by name: none of the whole model, those of each kind, and their control sets."""
-    draws = {
-        f"{kind}, control {i}": heads for kind, drawn in sets["controls"].items() for i, heads in enumerate(drawn, 1)
-    }
+    controls = sets["controls"].items()
+    draws = {f"{kind}, control {i}": heads for kind, drawn in controls for i, heads in enumerate(drawn, 1)}
     return {WHOLE: [], **sets["sets"], **draws}
 
 
 # ------------------------------------------------------------------------------------------------ numbers
 
 
-def _spearman(first: Floats, second: Floats) -> float:
-    return float(spearmanr(first.ravel(), second.ravel()).statistic)
-
-
-def _share(values: NDArray[Any]) -> Interval:
-    """The share of right answers [N], or the mean of shares [N], with its interval."""
-    return accuracy(values) if values.dtype == bool else mean_interval(values, within=(0, 1))
-
-
 def numbers(arrays: Arrays, settings: Any) -> dict[str, Any]:
-    """Function-vector heads beside induction heads: their scores, how far they agree, and what is lost without either.
+    """Function-vector heads beside induction heads: their scores, which are both, and what is lost without either.
 
-    The rank correlation's interval is over the sequences and prompts of the scores, for these heads; its reliability is
-    that of the AIE of one half of the prompts with that of the other: most heads have next to no effect, and no other
-    score can agree with the AIE much better than it does with itself.
+    contrast: how much more is lost without the FV heads alone than without the induction heads alone, paired.
     """
-    heads, matching, sets = arrays["effects"], arrays["heads"].scores["prefix_matching"], arrays["sets"]
-    effects, units = heads.intervals(), heads.units
-    drawn = zip(resampled(len(matching), 1000), resampled(len(units), 1000, seed=1), strict=True)
-    redrawn = [_spearman(np.tensordot(one, matching, 1), np.tensordot(other, units, 1)) for one, other in drawn]
-    first, second = halves(len(units))
+    heads, sets, task = arrays["effects"], arrays["sets"], arrays["task"]
+    effects, best = heads.intervals(), sets["sets"]
     pairs = {ablated: np.concatenate([*tasks.values()]) for ablated, tasks in arrays["pairs"].items()}
-    measured = {PAIRS: pairs, arrays["task"]: arrays["classified"], COPIES: arrays["copied"]}
-    counts = {name: len(rows[WHOLE]) for name, rows in measured.items()}
-    best = sets["sets"]
+    measured = {PAIRS: pairs, task: arrays["classified"]}
+    lost = {
+        name: paired_interval(rows[INDUCTION_ALONE].astype(np.float64) - rows[FUNCTION_VECTOR_ALONE])
+        for name, rows in measured.items()
+    }
     found = {
         "corruption": heads.corruption,
         "AIE": {"mean": effects.value, "low": effects.low, "high": effects.high},
-        "by_task": {task.task: task.effects.mean(axis=0) for task in heads.tasks},
-        "rank_correlation": bootstrap_interval(
-            _spearman(matching.mean(0), heads.mean()), np.array(redrawn), within=(-1, 1)
-        ),
-        "reliability": _spearman(units[first].mean(axis=0), units[second].mean(axis=0)),
         **sets,
         "both": [head for head in best[INDUCTION] if head in best[FUNCTION_VECTOR]],
-        "asked": {name: f"{n} {'sequences' if name == COPIES else 'queries'}" for name, n in counts.items()},
-        "accuracy": {name: {row: _share(v) for row, v in rows.items()} for name, rows in measured.items()},
-        "contrast": {name: _contrast(rows) for name, rows in measured.items()},
+        "asked": {name: f"{len(rows[WHOLE])} queries" for name, rows in measured.items()},
+        "accuracy": {name: {row: accuracy(right) for row, right in rows.items()} for name, rows in measured.items()},
+        "contrast": lost,
         "room": heads.room,
-        "prompts": len(units),
+        "prompts": len(heads.units),
         "left out": list(heads.left_out.values()),
-        "classification": {"task": arrays["task"], "chance": arrays["chance"]},
+        "classification": {"task": task, "chance": arrays["chance"]},
     }
     return {"function vectors": found}
-
-
-def _contrast(rows: Mapping[str, NDArray[Any]]) -> Interval:
-    """How much more is lost without the FV heads alone than without the induction heads alone, paired."""
-    more = rows[INDUCTION_ALONE].astype(np.float64) - rows[FUNCTION_VECTOR_ALONE]
-    return paired_interval(more) if rows[WHOLE].dtype == bool else mean_interval(more, within=(-1, 1))
 
 
 # ------------------------------------------------------------------------------------------------ sentences
@@ -155,23 +113,14 @@ def _contrast(rows: Mapping[str, NDArray[Any]]) -> Interval:
 def says(values: Values) -> Iterator[str]:
     """How many heads are of both kinds; the best FV head; and of each measure, which kind it rests on more."""
     found = values["function vectors"]
-    n, both, room = len(found["sets"][FUNCTION_VECTOR]), len(found["both"]), found["room"] >= ROOM
-    yield (
-        (
-            f"{both} of the {n} best induction heads are among the {n} best FV heads "
-            f"({n**2 / np.size(found['AIE']['mean']):.1f} by chance); rank "
-            f"correlation {written(found['rank_correlation'])}"
-        )
-        if room
-        else ""
-    )
-    (best,) = top(np.array(found["AIE"]["mean"]), 1)
+    n, room, mean = len(found["sets"][FUNCTION_VECTOR]), found["room"] >= ROOM, np.array(found["AIE"]["mean"])
+    both = f"{len(found['both'])} of the {n} best induction heads are among the {n} best FV heads"
+    yield f"{both} ({n**2 / mean.size:.1f} by chance)" if room else ""
+    (best,) = top(mean, 1)
     value, low, high = interval_at(found["AIE"], *best, value="mean")
     yield (
         f"The function-vector (FV) head with the largest average indirect effect is {head_name(best)}: {value:.3f} "
-        f"({low:.3f} to {high:.3f}). Of the best {in_words(n)} of either kind {none_or(both)} "
-        f"{'is' if both == 1 else 'are'} the same. AIE on two halves of the prompts correlate by "
-        f"{found['reliability']:.2f}."
+        f"({low:.3f} to {high:.3f})."
     )
     if not room:
         yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
@@ -192,10 +141,12 @@ def says(values: Values) -> Iterator[str]:
 
 def about(values: Values) -> str:
     found = values["function vectors"]
-    prompts = f"AIE on {found['prompts']} prompts of {len(found['by_task'])} tasks"
-    corrupted = f"corruption: {found['corruption'].replace('_', ' ')}"
-    count = len(found["sets"][FUNCTION_VECTOR])
-    return f"{title(values)}, {count} heads of either kind; {prompts} ({corrupted}); B: without these heads"
+    corruption = found["corruption"].replace("_", " ")
+    heads = f"{len(found['sets'][FUNCTION_VECTOR])} heads of either kind"
+    return (
+        f"{title(values)}, {heads}; AIE on {found['prompts']} prompts of each task (corruption: {corruption}); B: "
+        "without these heads"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ picture
@@ -206,10 +157,11 @@ def panels(values: Values) -> Grid:
     found = values["function vectors"]
     shown: list[Panel] = [partial(_scatter, values=values)]
     for measure, rows in found["accuracy"].items():
-        heading = f"{'B) ' * (len(shown) == 1)}{measure.replace('_', ' ')}\n{found['asked'][measure]}"
-        chance = None if measure in (PAIRS, COPIES) else found["classification"]["chance"]
+        heading = f"{'B) ' * (len(shown) == 1)}{measure}\n{found['asked'][measure]}"
+        chance = None if measure == PAIRS else found["classification"]["chance"]
         shown.append(partial(row_panel, rows=rows, heading=heading, label="share right", chance=chance))
-    heights = [2.3, *(0.7 + ROW * len(row_names(rows)) for rows in found["accuracy"].values())]
+    rows_high = 0.7 + ROW * len(row_names(rows))
+    heights = [2.3, *[rows_high] * (len(shown) - 1)]
     return Grid(shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE])
 
 
@@ -218,13 +170,14 @@ def _scatter(ax: Axes, values: Values) -> None:
     matching, found = np.array(values["scores"]["mean"], dtype=float), values["function vectors"]
     effect = np.array(found["AIE"]["mean"], dtype=float)
     ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4)
-    for kind, by in ((INDUCTION, "prefix matching"), (FUNCTION_VECTOR, "AIE")):
+    halo = [withStroke(linewidth=2.2, foreground="white")]
+    for kind, (label, marker, colour, size) in RINGS.items():
         places = tuple(np.array(found["sets"][kind]).T)
-        rings(ax, (matching[places], effect[places]), kind, f"best by {by}")
-    best = [(layer, head) for layer, head in found["sets"][FUNCTION_VECTOR]]
+        look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9, "path_effects": halo}
+        ax.plot(matching[places], effect[places], marker, label=f"best by {label}", **look)
+    best = list(map(tuple, found["sets"][FUNCTION_VECTOR]))
     spread = [Interval(*triple) for triple in triples(found["AIE"], best, "mean")]
-    x = [float(matching[head]) for head in best]
-    points(ax, x, spread, fmt="none", color=RINGS[FUNCTION_VECTOR][1], lw=0.7)
+    points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)
     name_beside(ax, {head_name(head): (float(matching[head]), float(effect[head])) for head in best[:3]})
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set(xlim=(-0.06, 1.06), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")

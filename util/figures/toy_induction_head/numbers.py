@@ -48,11 +48,6 @@ def role_scores(pattern: Floats, length: int, copies: int, bos: bool = True) -> 
     return dict(zip(SCORES, values, strict=True))
 
 
-def predictions(logits: Floats) -> NDArray[np.bool_]:
-    """Which tokens are predicted, [T, V]: those of a row's largest logit, several where they are equal (to 1e-6)."""
-    return logits >= logits.max(axis=1, keepdims=True) - 1e-6
-
-
 def construction(tokens: int) -> dict[str, Floats]:
     """Returns the matrices of two layers of one head each that continue any pattern of so many tokens, BOS counted.
 
@@ -77,12 +72,6 @@ def run(ids: Sequence[int] | NDArray[np.integer], tokens: int, beta: float) -> t
     return layer_0, layer_1, (x + layer_1 @ x @ made["ov_1"]) @ made["unembedding"]
 
 
-def repeated_ids(length: int, copies: int, vocabulary: int, seed: int) -> NDArray[np.int64]:
-    """Returns random distinct tokens in several copies, [T], BOS (0) in front."""
-    drawn = np.random.default_rng(seed).choice(np.arange(1, 1 + vocabulary), length, replace=False)
-    return np.r_[0, np.tile(drawn, copies)]
-
-
 def likeliest(texts: Sequence[str], beta: float) -> dict[str, dict[str, float]]:
     """Returns the letters that the construction predicts after each text, three at most, with their shares.
 
@@ -97,27 +86,6 @@ def likeliest(texts: Sequence[str], beta: float) -> dict[str, dict[str, float]]:
 
 
 # ------------------------------------------------------------------------------------------------ parts
-
-
-def lecture(arrays: Any, settings: Any) -> dict[str, Any]:
-    """The lecture's head: its attention, what it copies, and its scores on a repeated sequence."""
-    weights = before(len(SEQUENCE))
-    repeated = before(settings.copies * settings.length)
-    matching, previous = role_scores(repeated, settings.length, settings.copies, bos=False).values()
-    toy = {"attention": weights, "copied": weights @ SEQUENCE, "prefix_matching": matching, "previous": previous}
-    return {"toy": toy}
-
-
-def circuits(arrays: Any, settings: Any) -> dict[str, Any]:
-    """The construction on one repeated sequence: its scores by layer, and how often it is right."""
-    length, copies = settings.length, settings.copies
-    ids = repeated_ids(length, copies, settings.vocabulary, settings.seed)
-    *layers, logits = run(ids, 1 + settings.vocabulary, settings.beta)
-    right = logits.argmax(axis=1)[:-1] == ids[1:]
-    later = right[attention_scores.queries(length, copies)[:-1]]
-    scores = {f"layer {number}": role_scores(layer, length, copies) for number, layer in enumerate(layers)}
-    accuracy = {"first copy": float(right[1:length].mean()), "later copies": float(later.mean())}
-    return {"construction": {"scores": scores, "accuracy": accuracy}}
 
 
 def texts(arrays: Any, settings: Any) -> dict[str, Any]:
@@ -144,19 +112,20 @@ def patterns(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     Of each: query and key positions and weights of at least VISIBLE, weak ones first.
     """
     length, copies = settings.length, settings.copies
-    ids = repeated_ids(length, copies, settings.vocabulary, settings.seed)
-    by_hand = {
-        "previous_token": before(copies * length),
-        "prefix_matching": run(ids, 1 + settings.vocabulary, settings.beta)[1],
+    drawn = np.random.default_rng(settings.seed).choice(np.arange(1, 1 + settings.vocabulary), length, replace=False)
+    ids = np.r_[0, np.tile(drawn, copies)]
+    roles = {
+        "previous_token": (before(copies * length), "previous token", False),
+        "prefix_matching": (run(ids, 1 + settings.vocabulary, settings.beta)[1], "prefix matching", True),
     }
-    drawn = {}
-    for (role, pattern), score in zip(by_hand.items(), SCORES[::-1], strict=True):
+    shown = {}
+    for role, (pattern, score, bos) in roles.items():
         head, intervals = arrays["best"][role]
-        bos = len(pattern) > copies * length
-        own = role_scores(pattern, length, copies, bos)[score]
-        drawn[f"by hand, {role}"] = {"score": own, **_visible(pattern[bos:, bos:])}
-        drawn[f"{head_name(head)}, {role}"] = {"score": intervals[role], **_visible(arrays["attention"][role][1:, 1:])}
-    return {"patterns": {"title": arrays["title"], "length": length, "heads": drawn}}
+        by_hand, trained = pattern[bos:, bos:], arrays["attention"][role][1:, 1:]
+        score_by_hand = role_scores(pattern, length, copies, bos)[score]
+        shown[f"by hand, {role}"] = {"score": score_by_hand, **_visible(by_hand)}
+        shown[f"{head_name(head)}, {role}"] = {"score": intervals[role], **_visible(trained)}
+    return {"patterns": {"title": arrays["title"], "length": length, "heads": shown}}
 
 
 def _visible(pattern: Floats) -> dict[str, Any]:
@@ -170,14 +139,14 @@ def _visible(pattern: Floats) -> dict[str, Any]:
 
 
 @cache
-def training_log() -> dict[str, dict[str, Any]]:
-    """Returns the stored runs of training by name, data/phase_change.json, and as "about" where they are from.
+def training_runs() -> dict[str, dict[str, Any]]:
+    """Returns the stored runs of training by name, data/phase_change.json.
 
     A run is what `data/embedded_models/recipe/phase_change.py` measured while it trained: tokens read; first_copy and
     later_copies, losses in nats per token; prefix_matching and previous_token, scores [L, H] of heads.
     """
     log = json.loads((paths.root() / "data" / "phase_change.json").read_text(encoding="utf-8"))
-    return {"about": log["about"], "runs": {f"seed {seed}": found for seed, found in log["seeds"].items()}}
+    return {f"seed {seed}": run for seed, run in log["seeds"].items()}
 
 
 def formed_at(run: Mapping[str, Any]) -> int | None:
@@ -188,5 +157,5 @@ def formed_at(run: Mapping[str, Any]) -> int | None:
 
 def phase_change(arrays: Any, settings: Any) -> dict[str, Any]:
     """When induction heads formed in training, by run."""
-    formed = {name: formed_at(found) for name, found in training_log()["runs"].items()}
+    formed = {name: formed_at(run) for name, run in training_runs().items()}
     return {"phase_change": {"tokens at a score of 0.5": formed}}

@@ -77,21 +77,15 @@ def stream_says(values: Values) -> Iterator[str]:
 
 
 def stream(values: Values) -> Grid:
-    copied, weights = (np.array(values["toy"][name]) for name in ("copied", "attention"))
-    logits = SEQUENCE + copied
-    steps = {"tokens": SEQUENCE, "+ what the head copies": copied, "= logits": logits}
+    weights = numbers.before(len(SEQUENCE))
+    copied = weights @ SEQUENCE
+    steps = {"tokens": SEQUENCE, "+ what the head copies": copied, "= logits": SEQUENCE + copied}
     shown = partial(matrix, rows=TOKENS, numbers=True)
     panels: list[Panel] = [partial(shown, values=weights, title="attention", columns=TOKENS, x="key", y="query")]
     panels += [
         partial(shown, values=step, title=title, columns=DIMENSIONS, x="dimension") for title, step in steps.items()
     ]
-    return Grid(panels, least=1.2, height=1.7, finish=partial(_frame_largest, logits=logits))
-
-
-def _frame_largest(figure: Picture, axes: Sequence[Axes], logits: numbers.Floats) -> None:
-    """Frame the largest entry of each row of the last panel, several where they are equal."""
-    for row, column in zip(*np.nonzero(numbers.predictions(logits)), strict=True):
-        axes[-1].add_patch(Rectangle((column - 0.44, row - 0.44), 0.88, 0.88, fill=False, ec=ORANGE, lw=1.8))
+    return Grid(panels, least=1.2, height=1.7)
 
 
 # ------------------------------------------------------------------------------------------------ two layers by hand
@@ -99,10 +93,6 @@ def _frame_largest(figure: Picture, axes: Sequence[Axes], logits: numbers.Floats
 
 def circuits_say(values: Values) -> Iterator[str]:
     yield "Both circuits are the identity: match what followed this token, and predict it"
-    for layer, scores in values["construction"]["scores"].items():
-        yield f"{layer.capitalize()}: {', '.join(f'{name} {score:.3f}' for name, score in scores.items())}."
-    accuracy = ", ".join(f"{copy} {share:.3f}" for copy, share in values["construction"]["accuracy"].items())
-    yield f"Accuracy of the next token: {accuracy}; guessing {1 / values['request']['vocabulary']:g}."
 
 
 def circuits(values: Values) -> Grid:
@@ -145,10 +135,6 @@ READS = {"previous_token": "the previous token", "prefix_matching": "what follow
 
 
 def heads_say(values: Values) -> Iterator[str]:
-    for title, row in values["heads"].items():
-        head, _, role = title.partition(": best ")
-        if role:
-            yield f"{head}, is the best head by {role}: {written(row[role.replace(' ', '_')])}."
     decoys = values["planted"]["decoys, at most"]
     yield f"Planted decoys, at most: {', '.join(f'{role} {value:.3f}' for role, value in decoys.items())}."
 
@@ -158,12 +144,11 @@ def heads_table(values: Values) -> pd.DataFrame:
 
 
 def patterns_say(values: Values) -> Iterator[str]:
-    heads = {name: row["score"] for name, row in values["patterns"]["heads"].items() if name[0] == "L"}
-    gives = [
-        f"{head} gives {written(score)} to {READS[role]}"
-        for (head, role), score in ((name.split(", "), score) for name, score in heads.items())
-        if score[1] > 0.5
-    ]
+    gives = []
+    for name, row in values["patterns"]["heads"].items():
+        head, role = name.split(", ")
+        if head != "by hand" and row["score"][1] > 0.5:
+            gives.append(f"{head} gives {written(row['score'])} to {READS[role]}")
     none = "No head is seen to give half of its attention to either kind of token"
     yield f"Of its attention {', '.join(gives)}" if gives else none
 
@@ -199,15 +184,6 @@ def training_says(values: Values) -> Iterator[str]:
     yield say("prefix matching of 0.5 after {moments}." if moments else "", moments=moments)
 
 
-def training_about(values: Values) -> str:
-    name, run = next(iter(numbers.training_log()["runs"].items()))
-    _, layers, heads = np.shape(run["prefix_matching"])
-    return (
-        f"Llama of {layers} layers x {heads} heads on repeated random tokens; forms: prefix matching above 0.5; "
-        f"thick: {name}"
-    )
-
-
 LOSSES = {"first_copy": ("loss on the first copy", GREY), "later_copies": ("loss on later copies", BLUE)}
 HEADS = {
     "prefix_matching": ("prefix matching, best head", LOOKS["induction"].colour),
@@ -217,7 +193,7 @@ HEADS = {
 
 def training(values: Values) -> Grid:
     """The losses and the best head of each score; all but the first run are thin."""
-    runs = list(numbers.training_log()["runs"].values())
+    runs = list(numbers.training_runs().values())
     last = max(run["tokens"][-1] for run in runs) / 1e6
     losses = partial(_curves, runs=runs, lines=LOSSES, ylabel="loss,\nnats per token", ylim=(0, TOP))
     heads = partial(_curves, runs=runs, lines=HEADS, ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
@@ -241,20 +217,25 @@ def _curves(ax: Axes, runs: Sequence[Values], lines: dict[str, tuple[str, str]],
     ax.set(**labels)
 
 
+def no_numbers(arrays: Any, settings: Any) -> dict[str, Any]:
+    """No numbers: the settings alone decide the picture."""
+    return {}
+
+
 FIGURE = Figure(
     "toy_induction_head",
     Settings,
     {
         "shifts": Part(
-            lambda arrays, settings: {}, says=shifts_say, panels=shifts,
+            no_numbers, says=shifts_say, panels=shifts,
             about=lambda values: "one-hot positions, 8 tokens, by hand",
         ),
         "residual_stream": Part(
-            numbers.lecture, says=stream_says, panels=stream,
-            about=lambda values: "one head by hand; framed: the largest logits",
+            no_numbers, says=stream_says, panels=stream,
+            about=lambda values: "one head by hand",
         ),
         "circuits": Part(
-            numbers.circuits, says=circuits_say, panels=circuits,
+            no_numbers, says=circuits_say, panels=circuits,
             about=lambda values: (
                 "two layers of one head, written by hand, 6 tokens; framed: what one writes, the other reads"
             ),
@@ -268,6 +249,11 @@ FIGURE = Figure(
             ),
         ),
         "texts": Part(numbers.texts, says=texts_say),
-        "phase_change": Part(numbers.phase_change, says=training_says, panels=training, about=training_about),
+        "phase_change": Part(
+            numbers.phase_change, says=training_says, panels=training,
+            about=lambda values: (
+                "Llama of 2 layers x 4 heads on repeated random tokens; forms: prefix matching above 0.5; thick: seed 0"
+            ),
+        ),
     },
 )  # fmt: skip
