@@ -18,7 +18,7 @@ def stored_roles(request: Mapping[str, Any]) -> dict[Head, list[Role]] | None:
     request: of any study of the model, see `Study.request`. Values that this run has written come before those of the
     clone; values of the model in another revision, dtype or quantisation do not count.
     """
-    atlas = _stored_atlas(request)
+    atlas = stored_atlas(request)
     if atlas is None:
         return None
     roles: dict[Head, list[Role]] = {}
@@ -36,7 +36,7 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
     not known. request: as in `stored_roles`. There are no sentences where nothing is stored of this model. Attention is
     told where the stored values have the heads that were tested in vain.
     """
-    atlas = _stored_atlas(request)
+    atlas = stored_atlas(request)
     if atlas is None:
         return []
     without = [head for head in heads if not any(head in tested["heads"] for tested in atlas.values())]
@@ -71,7 +71,7 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
     return said
 
 
-def _stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The stored values of each role that was tested; None where nothing is stored of this model."""
     values = stored("role_atlas", str(request["model"]), latest=True)
     if values is None or any(values["request"].get(name) != request.get(name) for name in MODEL):
