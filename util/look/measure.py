@@ -53,18 +53,20 @@ def look_at(
     heads: Sequence[Head] | None = None,
     positions: Sequence[int] | None = None,
 ) -> Looked:
-    """Returns what heads do on a text. heads: default all, of a text of up to `WHOLE` tokens; positions: tokens that it is
-    seen from, default all of such a text, else the last; negative ones count from the end.
+    """Returns what heads do on a text.
+
+    heads: default all, of a text of up to `WHOLE` tokens; positions: tokens that it is seen from, default all of such a
+    text, else the last; negative ones count from the end.
 
     Raises ValueError for heads and tokens that there are not, and for a longer text without `heads`.
     """
+    if not text:
+        raise ValueError("the text is empty; give one")
     prepare(model)
     read = with_bos(text, tokenizer)
     ids, spans = read.ids, read.spans
     layers, size = support(model).layers, support(model).heads
     check_context(model, [len(ids)], "a shorter text")
-    if not ids:
-        raise ValueError("the text has no token; give one")
     if heads is None and len(ids) > WHOLE:
         raise ValueError(f"the text has {len(ids)} tokens; name the heads to look at, or give up to {WHOLE} tokens")
     if heads is None:
@@ -80,8 +82,18 @@ def look_at(
     reads, read_by, z = _attention(model, ids, queries, sorted({layer for layer, _ in chosen}))
     words, effects = _written(model, ids, queries, z, chosen) or (None, None)
     pick = partial(_of_heads, chosen)
-    tokens = [text[slice(*span)] if span and span[0] < span[1] else tokenizer.decode([token]) for token, span in zip(ids, spans, strict=True)]
-    return Looked(tokens, queries, tuple(heads), pick(reads), pick(read_by), words, effects)
+    return Looked(
+        _texts(text, tokenizer, ids, spans), queries, tuple(heads), pick(reads), pick(read_by), words, effects
+    )
+
+
+def _texts(text: str, tokenizer: Any, ids: Sequence[int], spans: Sequence[tuple[int, int] | None]) -> list[str]:
+    """Each token as text; of several tokens that are one character together, the first has it."""
+    ends = [0, *(span[1] if span else 0 for span in spans)]
+    return [
+        tokenizer.decode([token]) if span is None else text[slice(*span)] if span[0] >= end else "…"
+        for token, span, end in zip(ids, spans, ends, strict=False)
+    ]
 
 
 def _of_heads(chosen: Sequence[tuple[int, int]], by_layer: dict[int, Tensor]) -> Floats:
@@ -102,7 +114,11 @@ def _attention(
 
 
 def _written(
-    model: PreTrainedModel, ids: Sequence[int], queries: Sequence[int], z: dict[int, Tensor], chosen: Sequence[tuple[int, int]]
+    model: PreTrainedModel,
+    ids: Sequence[int],
+    queries: Sequence[int],
+    z: dict[int, Tensor],
+    chosen: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.int64], Floats] | None:
     """The words that heads raise and lower most at queries, and by how many logits; see `Looked`."""
 

@@ -1,4 +1,4 @@
-"""A page to look at heads, in one file: the text, what each token reads and is read by, what is written, what is known."""
+"""A page to look at heads, in one file: whom a token reads and is read by, what is written there, and what is known."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from IPython.display import HTML, display
+from IPython.display import display
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure as Picture
 
+from util.engine.attention import support
 from util.figures.stored_roles import stored_atlas
 from util.look.measure import Looked, look_at
 from util.show.draw import draw
@@ -36,13 +37,13 @@ class Look:
 
     looked: Looked
     model: Model
-    vocabulary: Sequence[str]  # the text of each token that `looked.words` has
+    vocabulary: Mapping[int, str]  # the text of each token that `looked.words` has
     layers: int
     heads: int
 
     @cached_property
     def roles(self) -> dict[str, list[tuple[str, str, str, str]]] | None:
-        """By head: roles, "" or why not, score and effect as text. None where the role atlas has nothing of this model."""
+        """By head: roles, "" or why not, score and effect as text. None where no role atlas of this model is stored."""
         tested: Mapping[str, Any] | None = stored_atlas(self.model.request)
         if tested is None:
             return None
@@ -50,28 +51,42 @@ class Look:
         for role, found in tested.items():
             for verdict, which in (("", "heads"), (" (not confirmed)", "not confirmed")):
                 for name, head in found.get(which, {}).items():
-                    roles.setdefault(name, []).append((role, verdict, *(written(head[key]) for key in ("score", "effect"))))
+                    line = role, verdict, written(head["score"]), written(head["effect"])
+                    roles.setdefault(name, []).append(line)
         return roles
 
     def html(self, command: str = "util.look.page.look") -> str:
         """The page. command: what made it."""
         looked, roles = self.looked, self.roles
-        whole = len(looked.queries) == len(looked.tokens)
         used, places = np.unique([] if looked.words is None else looked.words, return_inverse=True)
         effects = np.zeros(0) if looked.effects is None else looked.effects
         step = float(np.abs(effects).max(initial=1e-9)) / 32767
+        of_queries = [(head, place) for head in range(len(looked.heads)) for place in range(len(looked.queries))]
+        rows = [looked.reads[head, place, : looked.queries[place] + 1] for head, place in of_queries]
+        columns = [looked.read_by[head, place, looked.queries[place] :] for head, place in of_queries]
+        whole = len(looked.queries) == len(looked.tokens)  # then columns are in the rows
         data = {
-            "tokens": looked.tokens, "queries": looked.queries, "looked": looked.heads, "layers": [*range(self.layers)],
-            "heads": self.heads, "reads": _weights([row[: q + 1] for head in looked.reads for q, row in zip(looked.queries, head, strict=True)]),
-            "readers": "" if whole else _weights([row[q:] for head in looked.read_by for q, row in zip(looked.queries, head, strict=True)]),
-            "vocabulary": [self.vocabulary[int(word)] for word in used], "words": _bytes(places, np.uint32), "effects": _bytes(np.rint(effects / step), np.int16),
-            "step": step, "strongest": effects.shape[-1] // 2, "known": roles is not None, "roles": roles or {},
+            "tokens": looked.tokens,
+            "queries": looked.queries,
+            "looked": looked.heads,
+            "layers": self.layers,
+            "heads": self.heads,
+            "reads": _bytes(np.rint(np.concatenate(rows) * 65535), np.uint16),
+            "readers": "" if whole else _bytes(np.rint(np.concatenate(columns) * 65535), np.uint16),
+            "vocabulary": [self.vocabulary[int(word)] for word in used],
+            "words": _bytes(places, np.uint32),
+            "effects": _bytes(np.rint(effects / step), np.int16),
+            "step": step,
+            "strongest": effects.shape[-1] // 2,
+            "known": roles is not None,
+            "roles": roles or {},
             "colours": {role: look.colour for role, look in ROLES.items()},
-        }  # fmt: skip
+        }
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")  # ends no script
-        templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined)
-        page = {"model": self.model.title, "described": f"{self.layers} layers of {self.heads} heads", "command": command}
-        return templates.get_template("look.html").render(page=page, data=Markup(text))  # noqa: S704
+        templates = FileSystemLoader(Path(__file__).parent)
+        template = Environment(loader=templates, autoescape=True, undefined=StrictUndefined).get_template("look.html")
+        size = f"{self.layers} layers of {self.heads} heads"
+        return template.render(model=self.model.title, size=size, command=command, data=Markup(text))
 
     def write(self, file: Path, command: str) -> Path:
         """Write the page, and return its path."""
@@ -86,18 +101,16 @@ class Look:
 
     def _ipython_display_(self) -> None:
         frame = f'<iframe srcdoc="{html.escape(self.html())}" title="heads" width="100%" height="900"></iframe>'
-        display(HTML(frame))
+        display({"text/html": frame}, raw=True)
         display(self.picture())
 
 
-def look(
-    model: Model | str, heads: Sequence[Head] | None, text: str, positions: Sequence[int] | None = None
-) -> Look:
+def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions: Sequence[int] | None = None) -> Look:
     """Returns what heads (layer, head) do on a text, to be shown in a notebook or written as a page; see `look_at`."""
     source = as_model(model)
     loaded, tokenizer = source.pair
     looked = look_at(loaded, tokenizer, text, heads, positions)
-    from util.engine.attention import support
+
     known = support(loaded)
     used = [] if looked.words is None else np.unique(looked.words).tolist()
     return Look(looked, source, {word: tokenizer.decode([word]) for word in used}, len(known.layers), known.heads)
@@ -105,8 +118,3 @@ def look(
 
 def _bytes(values: Any, kind: type) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=np.dtype(kind).newbyteorder("<")).tobytes()).decode()
-
-
-def _weights(rows: Sequence[Any]) -> str:
-    """Attention weights as 16 bits each: 65535 is 1."""
-    return _bytes(np.rint(np.concatenate(rows) * 65535), np.uint16)
