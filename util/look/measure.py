@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from util.engine.attention import support
+from util.engine.attention import instrument, support
 from util.engine.batches import Batch, Row, check_context, forward
 from util.engine.components import direct_effects
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureHeads, CaptureRows
+from util.engine.instruments import CaptureRows
 from util.prompts.prompt import with_bos
 from util.stats.heads import Head
 
@@ -79,12 +78,17 @@ def look_at(
         raise ValueError(f"the text has {len(ids)} tokens, from 0; there are none at {wrong}")
     queries = sorted({place % len(ids) for place in positions})
     chosen = [(layers[layer], head) for layer, head in heads]
-    reads, read_by, z = _attention(model, ids, queries, sorted({layer for layer, _ in chosen}))
-    words, effects = _written(model, ids, queries, z, chosen) or (None, None)
-    pick = partial(_of_heads, chosen)
-    return Looked(
-        _texts(text, tokenizer, ids, spans), queries, tuple(heads), pick(reads), pick(read_by), words, effects
+    asked = dict.fromkeys(layer for layer, _ in chosen)
+    rows, columns, written = _run(model, ids, queries, asked)
+    reads = np.stack([rows.weights[layer][0, head].cpu() for layer, head in chosen])
+    read_by = np.stack(
+        [torch.cat([some.weights[layer][0, head] for some in columns]).T.cpu() for layer, head in chosen]
     )
+    words = effects = None
+    if written is not None:
+        kept = torch.stack([written[0][[*asked].index(layer), head, 0] for layer, head in chosen]).numpy()
+        words, effects = kept[..., 2 * STRONGEST :].astype(np.int64), kept[..., : 2 * STRONGEST]
+    return Looked(_texts(text, tokenizer, ids, spans), queries, tuple(heads), reads, read_by, words, effects)
 
 
 def _texts(text: str, tokenizer: Any, ids: Sequence[int], spans: Sequence[tuple[int, int] | None]) -> list[str]:
@@ -96,43 +100,26 @@ def _texts(text: str, tokenizer: Any, ids: Sequence[int], spans: Sequence[tuple[
     ]
 
 
-def _of_heads(chosen: Sequence[tuple[int, int]], by_layer: dict[int, Tensor]) -> Floats:
-    return np.stack([by_layer[layer][0, head].cpu().numpy() for layer, head in chosen])
+def _run(
+    model: PreTrainedModel, ids: Sequence[int], queries: Sequence[int], layers: Mapping[int, None]
+) -> tuple[CaptureRows, list[CaptureRows], tuple[Tensor, Tensor] | None]:
+    """One run of a text: what queries read, who reads them, and which words the heads of some layers raise there.
 
-
-def _attention(
-    model: PreTrainedModel, ids: Sequence[int], queries: Sequence[int], layers: Sequence[int]
-) -> tuple[dict[int, Tensor], dict[int, Tensor], dict[int, Tensor]]:
-    """By layer: what queries read, by whom they are read [1, H, Q, T], and what heads put out there [1, Q, H, dv]."""
+    The last is [l, H, 1, Q, 4 STRONGEST]: the effects of the most raised and most lowered words, and these words.
+    """
     rows = CaptureRows(torch.tensor(queries), layers=layers)
     chunks = torch.arange(len(ids)).split(CHUNK)
     columns = [CaptureRows(some, torch.tensor(queries).expand(len(some), -1), layers) for some in chunks]
-    z = CaptureHeads(torch.tensor(queries), layers)
-    forward(model, Batch.of([Row(tuple(ids))], [0]), rows, *columns, z)
-    read_by = {layer: torch.cat([some.weights[layer] for some in columns], 2).transpose(2, 3) for layer in layers}
-    return rows.weights, read_by, z.z
+    every = torch.arange(model.get_output_embeddings().weight.shape[0])[None]
 
-
-def _written(
-    model: PreTrainedModel,
-    ids: Sequence[int],
-    queries: Sequence[int],
-    z: dict[int, Tensor],
-    chosen: Sequence[tuple[int, int]],
-) -> tuple[NDArray[np.int64], Floats] | None:
-    """The words that heads raise and lower most at queries, and by how many logits; see `Looked`."""
-
-    def keep(without: Tensor, base: Tensor) -> Tensor:
+    def strongest(without: Tensor, base: Tensor) -> Tensor:
         effect = base - without
         effect = effect - effect.mean(-1, keepdim=True)
         both = [effect.topk(STRONGEST, largest=largest) for largest in (True, False)]
         return torch.cat([*(one.values for one in both), *(one.indices.to(effect) for one in both)], -1)
 
-    removed = {layer: -one for layer, one in z.items()}
-    every = torch.arange(model.get_output_embeddings().weight.shape[0])[None]
-    found = direct_effects(model, torch.tensor([ids]), removed, every, queries, keep)
-    if found is None:
-        return None
-    places = {layer: place for place, layer in enumerate(removed)}
-    kept = torch.stack([found[0][places[layer], head, 0] for layer, head in chosen]).numpy()  # [h, Q, 4 STRONGEST]
-    return kept[..., 2 * STRONGEST :].astype(np.int64), kept[..., : 2 * STRONGEST]
+    with instrument(model, rows, *columns):
+        written = direct_effects(model, torch.tensor([ids]), layers, every, queries, strongest)
+        if written is None:
+            forward(model, Batch.of([Row(tuple(ids))], [0]))
+    return rows, columns, written
