@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import instrument, support
 from util.engine.batches import Batch, Row, check_context, forward
-from util.engine.components import direct_effects
-from util.engine.handshake import prepare
+from util.engine.components import direct_effects, known_blocks
+from util.engine.handshake import check_length, prepare
 from util.engine.instruments import CaptureRows
 from util.prompts.prompt import with_bos
 from util.stats.heads import Head
@@ -66,6 +66,8 @@ def look_at(
     ids, spans = read.ids, read.spans
     layers, size = support(model).layers, support(model).heads
     check_context(model, [len(ids)], "a shorter text")
+    check_length(model, len(ids))
+    known_blocks(model)  # how the class is built is found out before instruments are attached
     if heads is None and len(ids) > WHOLE:
         raise ValueError(f"the text has {len(ids)} tokens; name the heads to look at, or give up to {WHOLE} tokens")
     if heads is None:
