@@ -15,7 +15,7 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
     "paths", "stats", "prompts", "models", "show", "engine", "load_model_and_data", "study",
-    "edges", "roles", "scores", "inference", "figures", "card", "extras", "commands", "__main__",
+    "edges", "roles", "scores", "inference", "figures", "look", "card", "extras", "commands", "__main__",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}

@@ -433,17 +433,20 @@ def _instead(value: Tensor | float) -> Callable[[nn.Module, Any, Any], Any]:
 def direct_effects(
     model: PreTrainedModel,
     ids: Tensor,
-    changes: Mapping[int, Tensor],
+    changes: Mapping[int, Tensor | None],
     answers: Tensor,
     positions: Sequence[int] = (-1,),
+    keep: Callable[[Tensor, Tensor], Tensor] = lambda logits, base: logits,
 ) -> tuple[Tensor, Tensor] | None:
     """Returns the logits of `answers` [N, A] where the writes of heads change, and nothing else.
 
-    changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]. The final norm
+    changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]; None takes all
+    of it away. The final norm
     and the unembedding see the residual stream of the base run with what one such change adds to it. Where a norm
     stands between heads and stream, it sees what all heads of the layer write, one of them changed. The logits are
-    [L, H, N, P, A], those of the base run [N, P, A]. Returns None for a class whose layers cannot be taken apart, see
-    `blocks_of`, or cannot be bypassed.
+    [L, H, N, P, A], those of the base run [N, P, A]. keep: what is kept of a head's logits [N, P, A], given those of
+    the base run, as many dimensions: all words of all heads may not fit into memory. Returns None for a class whose
+    layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
     prepare(model)
     check_length(model, ids.shape[1])
@@ -451,7 +454,8 @@ def direct_effects(
     if not plan.replays or blocks is None:
         return None
     run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]
-    heads = CaptureHeads(torch.tensor(places), layers=[at for at in changes if blocks[at].normed])
+    needed = [layer for layer, change in changes.items() if change is None or blocks[layer].normed]
+    heads = CaptureHeads(torch.tensor(places), layers=needed)
     with torch.inference_mode(), run.unembedding(answers) as columns:
         with plan.recorded() as calls, instrument(model, heads):
             model.base_model(ids.to(input_device(model)), use_cache=False)
@@ -462,12 +466,13 @@ def direct_effects(
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
             return run.picked(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
 
-        logits = []
+        logits, base = [], read(stream)
         for layer, change in changes.items():
-            block = blocks[layer]
-            added = block.change(head_writes(block.projection, change), heads.z.get(layer))
-            logits.append(torch.stack([read(stream + one.to(stream)) for one in added.unbind(2)]).cpu())
-        seen, base = torch.stack(logits), read(stream).cpu()
+            block, z = blocks[layer], heads.z.get(layer)
+            change = -heads.z[layer] if change is None else change
+            added = block.change(head_writes(block.projection, change), z)
+            logits.append(torch.stack([keep(read(stream + one.to(stream)), base) for one in added.unbind(2)]).cpu())
+        seen, base = torch.stack(logits), base.cpu()
     check_finite(base, "the logits", model, ids)
     check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
     return seen, base

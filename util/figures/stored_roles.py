@@ -17,7 +17,7 @@ def stored_roles(request: Mapping[str, Any]) -> dict[Head, list[Role]] | None:
     request: of any study of the model, see `Study.request`. Values that this run has written come before those of the
     clone; values of the model in another revision, dtype or quantisation do not count.
     """
-    atlas = _stored_atlas(request)
+    atlas = stored_atlas(request)
     if atlas is None:
         return None
     roles: dict[Head, list[Role]] = {}
@@ -34,7 +34,7 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
     heads: by name, the effect of each and the part of it that goes directly to the output; None or NaN where that is
     not known. request: as in `stored_roles`. There are no sentences where nothing is stored of this model.
     """
-    atlas = _stored_atlas(request)
+    atlas = stored_atlas(request)
     if atlas is None:
         return []
     without = [head for head in heads if not any(head in tested["heads"] for tested in atlas.values())]
@@ -52,7 +52,7 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
     return sentences
 
 
-def _stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The stored values of each role that was tested; None where nothing is stored of this model."""
     values = stored("role_atlas", str(request["model"]), latest=True)
     if values is None or any(values["request"].get(name) != request.get(name) for name in MODEL):

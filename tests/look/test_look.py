@@ -1,0 +1,127 @@
+"""The page that shows heads on a text: its numbers beside plain code, what it refuses, hostile text."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from tests.eager_runs import reference, run
+from util.load_model_and_data import load_ICL_model
+from util.look import page
+from util.look.measure import STRONGEST, look_at
+from util.look.page import look
+from util.study.model import Model
+
+TEXT = "When Mike and Emma went to the cafe, Mike gave a coffee to"
+HOSTILE = "</script><script>alert(1)</script> <!-- &amp; \" ' \u2028 {{ data }}\n\t😀"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    model, tokenizer = load_ICL_model("embedded")
+    return model.double(), tokenizer
+
+
+def data_of(html):
+    """What the script of a page reads."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def numbers(text, kind):
+    return np.frombuffer(base64.b64decode(text), np.dtype(kind).newbyteorder("<"))
+
+
+def direct(model, ids, layer, head, query):
+    """By how much all logits at a query fall without what a head writes there: by the model's own last modules."""
+    streams, z = [], []
+    hooks = [
+        model.model.norm.register_forward_pre_hook(lambda _, given: streams.append(given[0])),
+        model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(lambda _, given: z.append(given[0])),
+    ]
+    with torch.no_grad():
+        logits = model(ids).logits[0, query]
+        for hook in hooks:
+            hook.remove()
+        wide = model.config.head_dim
+        only = torch.zeros_like(z[0][0, query])
+        only[head * wide : (head + 1) * wide] = z[0][0, query, head * wide : (head + 1) * wide]
+        written = model.model.layers[layer].self_attn.o_proj.weight @ only
+        without = model.lm_head(model.model.norm(streams[0][0, query] - written))
+    fall = (logits - without).numpy()
+    return fall - fall.mean()
+
+
+@pytest.mark.parametrize("positions", [None, [-1, 3]], ids=["all tokens", "two tokens"])
+def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_softmax):
+    model, tokenizer = pair
+    heads = [(2, 6), (0, 2), (2, 5)]
+    shown = look(Model("embedded", loader=lambda: pair), heads, TEXT, positions)
+    looked, told = shown.looked, data_of(shown.html())
+    ids = torch.tensor([tokenizer(TEXT).input_ids])
+    plain, length = run(reference(model), {"input_ids": ids}), ids.shape[1]
+    assert told["tokens"] == looked.tokens and "".join(looked.tokens[1:]) == TEXT and len(looked.tokens) == length
+    assert told["queries"] == (list(range(length)) if positions is None else [3, length - 1])
+    attention = np.stack([plain.weights[layer][0, head].detach().numpy() for layer, head in heads])
+    np.testing.assert_allclose(looked.reads, attention[:, looked.queries], atol=1e-12)
+    np.testing.assert_allclose(looked.read_by, attention[:, :, looked.queries].transpose(0, 2, 1), atol=1e-12)
+    rows = [attention[head, query, : query + 1] for head in range(3) for query in looked.queries]
+    assert np.abs(numbers(told["reads"], np.uint16) / 65535 - np.concatenate(rows)).max() <= 0.51 / 65535
+    columns = [attention[head, query:, query] for head in range(3) for query in looked.queries]
+    written = numbers(told["readers"], np.uint16)
+    assert not len(written) if positions is None else np.abs(written / 65535 - np.concatenate(columns)).max() < 1e-5
+    words = numbers(told["words"], np.uint32).reshape(3, len(looked.queries), 2 * STRONGEST)
+    effects = numbers(told["effects"], np.int16).reshape(words.shape) * told["step"]
+    for place, (layer, head) in enumerate(heads):
+        fall = direct(model, ids, layer, head, length - 1)
+        order = np.argsort(-fall)
+        expected = [*order[:STRONGEST], *order[::-1][:STRONGEST]]
+        np.testing.assert_allclose(looked.effects[place, -1], fall[expected], atol=1e-9)
+        np.testing.assert_allclose(effects[place, -1], fall[expected], atol=told["step"])
+        assert [told["vocabulary"][word] for word in words[place, -1]] == [tokenizer.decode([int(w)]) for w in expected]
+
+
+def test_a_long_text_is_looked_at_from_its_last_token_and_by_named_heads(pair):
+    text = " ".join(["Mike gave a coffee to Emma."] * 12)
+    looked = look_at(*pair, text, [(2, 6)])
+    assert looked.queries == [len(looked.tokens) - 1] and looked.reads.shape == (1, 1, len(looked.tokens))
+    with pytest.raises(ValueError, match="tokens; name the heads to look at, or give up to 64 tokens"):
+        look_at(*pair, text)
+
+
+WRONG = [
+    (("", None, None), "the text is empty; give one"),
+    ((TEXT, [(4, 0)], None), "the model has 4 layers of 8 heads, not [(4, 0)]"),
+    ((TEXT, None, [99]), "tokens, from 0; there are none at [99]"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_what_there_is_not_is_refused(arguments, message, pair):
+    with pytest.raises(ValueError) as error:
+        look_at(*pair, *arguments)
+    assert message in str(error.value)
+
+
+def test_hostile_text_stays_text(pair):
+    html = look(Model("embedded", loader=lambda: pair), [(0, 0)], HOSTILE).html("<b>x")
+    assert html.count("<script") == 2 and "<b>x" not in html
+    assert "".join(data_of(html)["tokens"][1:]).replace("…", "") == HOSTILE
+
+
+def test_the_roles_of_a_page_are_those_of_the_atlas(pair, monkeypatch):
+    shown = look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b")
+    assert shown.roles["L2H4"][0][:2] == ("induction", "") and shown.roles["L2H5"][0][1] == " (not confirmed)"
+    monkeypatch.setattr(page, "stored_atlas", lambda request: None)
+    assert data_of(look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b").html())["known"] is False
+
+
+def test_a_notebook_shows_the_page_and_a_picture(pair, monkeypatch):
+    shown = []
+    monkeypatch.setattr(page, "display", lambda output, raw=False: shown.append(output))
+    look(Model("embedded", loader=lambda: pair), None, TEXT)._ipython_display_()
+    frame, picture = shown
+    assert "srcdoc" in frame["text/html"] and "<script" not in frame["text/html"]
+    assert len(picture.axes) == 2

@@ -1,0 +1,1 @@
+"""What a head does on a text: a page to look at."""

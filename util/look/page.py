@@ -1,0 +1,120 @@
+"""A page to look at heads, in one file: whom a token reads and is read by, what is written there, and what is known."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from IPython.display import display
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure as Picture
+
+from util.engine.attention import support
+from util.figures.stored_roles import stored_atlas
+from util.look.measure import Looked, look_at
+from util.show.draw import draw
+from util.show.files import write_whole
+from util.show.panels import token_grid
+from util.show.style import ROLES
+from util.show.words import written
+from util.stats.heads import Head, head_name
+from util.study.model import Model, as_model
+
+DRAWN = 2  # heads in the picture that a stored notebook has
+
+
+@dataclass(frozen=True)
+class Look:
+    """What heads do on a text, as a page. In a notebook it is shown with a picture, which is there without a script."""
+
+    looked: Looked
+    model: Model
+    vocabulary: Mapping[int, str]  # the text of each token that `looked.words` has
+    layers: int
+    heads: int
+
+    @cached_property
+    def roles(self) -> dict[str, list[tuple[str, str, str, str]]] | None:
+        """By head: roles, "" or why not, score and effect as text. None where no role atlas of this model is stored."""
+        tested: Mapping[str, Any] | None = stored_atlas(self.model.request)
+        if tested is None:
+            return None
+        roles: dict[str, list[tuple[str, str, str, str]]] = {}
+        for role, found in tested.items():
+            for verdict, which in (("", "heads"), (" (not confirmed)", "not confirmed")):
+                for name, head in found.get(which, {}).items():
+                    line = role, verdict, written(head["score"]), written(head["effect"])
+                    roles.setdefault(name, []).append(line)
+        return roles
+
+    def html(self, command: str = "util.look.page.look") -> str:
+        """The page. command: what made it."""
+        looked, roles = self.looked, self.roles
+        used, places = np.unique([] if looked.words is None else looked.words, return_inverse=True)
+        effects = np.zeros(0) if looked.effects is None else looked.effects
+        step = float(np.abs(effects).max(initial=1e-9)) / 32767
+        of_queries = [(head, place) for head in range(len(looked.heads)) for place in range(len(looked.queries))]
+        rows = [looked.reads[head, place, : looked.queries[place] + 1] for head, place in of_queries]
+        columns = [looked.read_by[head, place, looked.queries[place] :] for head, place in of_queries]
+        whole = len(looked.queries) == len(looked.tokens)  # then columns are in the rows
+        data = {
+            "tokens": looked.tokens,
+            "queries": looked.queries,
+            "looked": looked.heads,
+            "layers": self.layers,
+            "heads": self.heads,
+            "reads": _bytes(np.rint(np.concatenate(rows) * 65535), np.uint16),
+            "readers": "" if whole else _bytes(np.rint(np.concatenate(columns) * 65535), np.uint16),
+            "vocabulary": [self.vocabulary[int(word)] for word in used],
+            "words": _bytes(places, np.uint32),
+            "effects": _bytes(np.rint(effects / step), np.int16),
+            "step": step,
+            "strongest": effects.shape[-1] // 2,
+            "known": roles is not None,
+            "roles": roles or {},
+            "colours": {role: look.colour for role, look in ROLES.items()},
+        }
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")  # ends no script
+        templates = FileSystemLoader(Path(__file__).parent)
+        template = Environment(loader=templates, autoescape=True, undefined=StrictUndefined).get_template("look.html")
+        size = f"{self.layers} layers of {self.heads} heads"
+        return template.render(model=self.model.title, size=size, command=command, data=Markup(text))
+
+    def write(self, file: Path, command: str) -> Path:
+        """Write the page, and return its path."""
+        return write_whole(file, self.html(command))
+
+    def picture(self) -> Picture:
+        """What the first heads read from the last token that the text is seen from."""
+        looked, heads = self.looked, [head_name(head) for head in self.looked.heads[:DRAWN]]
+        query, rows = looked.queries[-1], looked.reads[:DRAWN, -1]
+        names = [f"{name} from “{looked.tokens[query]}”" for name in heads]
+        return draw(token_grid(looked.tokens, rows, names, [query] * len(rows)), "What heads read", self.model.title)
+
+    def _ipython_display_(self) -> None:
+        frame = f'<iframe srcdoc="{html.escape(self.html())}" title="heads" width="100%" height="900"></iframe>'
+        display({"text/html": frame}, raw=True)
+        display(self.picture())
+
+
+def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions: Sequence[int] | None = None) -> Look:
+    """Returns what heads (layer, head) do on a text, to be shown in a notebook or written as a page; see `look_at`."""
+    source = as_model(model)
+    loaded, tokenizer = source.pair
+    looked = look_at(loaded, tokenizer, text, heads, positions)
+
+    known = support(loaded)
+    used = [] if looked.words is None else np.unique(looked.words).tolist()
+    return Look(looked, source, {word: tokenizer.decode([word]) for word in used}, len(known.layers), known.heads)
+
+
+def _bytes(values: Any, kind: type) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype=np.dtype(kind).newbyteorder("<")).tobytes()).decode()
