@@ -90,7 +90,8 @@ def serve(run: Run) -> None:
     """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what a
     run returns, until stdin closes. It runs once before, for what only a first call costs."""
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
-    found, value = None, run()
+    found: Any = None
+    value = run()
     print("null", file=answer, flush=True)  # ready: the next contestant may start
     for question in map(str.strip, sys.stdin):
         if question == "peak":
@@ -214,7 +215,8 @@ def written(value: float) -> str:
 
 def table(name: str) -> str:
     """What the file of a benchmark says, beside the bars."""
-    report, rows = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")), []
+    report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    rows: list[tuple[Any, ...]] = []
     if name == "coverage":
         head = ["figure", "interval", "coverage"]
         rows = [(c["figure"], c["interval"], _told([c["coverage"], c["low"], c["high"]], 3)) for c in report["cases"]]

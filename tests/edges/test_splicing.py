@@ -477,3 +477,19 @@ def test_donors_that_are_kept_run_once(monkeypatch):
             found = outcomes(model, few(), ablation, store=store)
         assert len(passes) == donors + 1
         np.testing.assert_array_equal(found["log_prob"], again["log_prob"])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_an_unedited_continuation_is_greedy_decoding(name):
+    """Each in the place of its prompt, whatever its length."""
+    model, wanted = toy(name), []
+    for group in groups():
+        ids = torch.tensor([group.base.ids[: group.length]])
+        out = stock(model).generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=10, pad_token_id=0
+        )
+        assert out.shape[1] == group.length + 10  # nothing here ends early
+        wanted.append(first_line(out[0, group.length :].tolist()))
+    assert len(set(wanted)) > 3
+    assert continuations(model, words(), groups()) == wanted
+    assert continuations(model, words(), groups(), token_budget=1) == wanted

@@ -4,7 +4,9 @@ Bound everywhere: 1e-5 * max(1, max |reference|) in float32, on real tokens; eve
 1e-3 somewhere, so that no comparison is vacuous.
 """
 
+import copy
 import gc
+import threading
 import weakref
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -654,3 +656,100 @@ def test_a_broken_attention_fails_the_handshake(broken, layers):
     assert torch.equal(model(**inputs).logits, before)
     with pytest.raises(ValueError, match="prepare"):
         logits(model, inputs, CaptureHeads())
+
+
+@names
+@torch.no_grad()
+def test_restored_bit_for_bit(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    before = model(**inputs).logits
+    layer = attention_layers(name)[0]
+    edited = logits(model, inputs, Knockout(torch.tensor([[6, 5]])), PatchHeads(layer, 0, 0.0), CaptureHeads())
+    moved(edited, before)
+    assert torch.equal(model(**inputs).logits, before)
+
+
+@pytest.mark.parametrize("pair", [("gpt2", "llama"), ("gemma2", "mistral"), ("llama", "llama")])
+def test_two_threads_equal_serial_runs(pair):
+    inputs, repeats = batch("left").inputs, 10
+
+    def work(side, wait=lambda: None):
+        model = prepared(pair[side])
+        rows, z = CaptureRows(torch.tensor([13 - side])), CaptureHeads(torch.tensor([7 + side]))
+        edits = [[PatchHeads(1, 2, 0.0), rows, z], [z, Knockout(torch.tensor([[12, 11]]), heads=1), rows]][side]
+        results = []
+        for _ in range(repeats):
+            wait()
+            out = logits(model, inputs, *edits)
+            results.append([out, *(rows.weights[layer] for layer in range(LAYERS)), *z.z.values()])
+        return results
+
+    serial = work(0)[0], work(1)[0]
+    barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        threads = list(pool.map(lambda side: work(side, barrier.wait), range(2)))
+    for alone, together in zip(serial, threads, strict=True):
+        for result in together:
+            assert all(torch.equal(a, b) for a, b in zip(alone, result, strict=True))
+
+
+def test_gradients_equal_finite_differences():
+    """Through a patched value into logits, a later z and a later attention row (gpt2, float64)."""
+    model, inputs = prepared("gpt2", torch.float64), batch("plain").inputs
+    positions = torch.tensor([4, 9])
+    value = noise(BATCH, 2, 2, 16, dtype=torch.float64).requires_grad_()
+
+    def loss(value):
+        z, rows = CaptureHeads(layers=2), CaptureRows(torch.tensor([9, 13]), layers=2)
+        with instrument(model, PatchHeads(1, (1, 2), value, positions), z, rows):
+            out = model(**inputs).logits
+        return torch.stack(
+            [(t * noise(*t.shape, seed=5, dtype=t.dtype)).sum() for t in (out, z.z[2], rows.weights[2].double())]
+        )
+
+    gradients = [torch.autograd.grad(part, value, retain_graph=True)[0] for part in loss(value)]
+    with torch.no_grad():
+        for gradient in gradients:
+            index = tuple(int(i) for i in torch.unravel_index(gradient.abs().argmax(), gradient.shape))
+            assert gradient[index].abs() > 1e-2
+            step = torch.zeros_like(value)
+            step[index] = 1e-5
+            differences = (loss(value + step) - loss(value - step)) / 2e-5
+            close(torch.stack([g[index] for g in gradients]), differences, 1e-7)
+
+
+@torch.no_grad()
+def test_a_mask_of_the_callers_own():
+    """A 4-D additive mask reaches the rows and the knock-outs too."""
+    model, ids = prepared("llama"), batch("plain").inputs["input_ids"]
+    seen = torch.ones(TOTAL, TOTAL).tril().bool() & (noise(BATCH, 1, TOTAL, TOTAL) > -0.5) | torch.eye(TOTAL).bool()
+    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    inputs = dict(input_ids=ids, attention_mask=mask, use_cache=False)
+    cells = torch.tensor([[9, 8], [9, 7]])
+    after = eager_runs.run(reference("llama"), inputs, cuts=every_cell(cells))
+    rows = CaptureRows(torch.tensor([9, 13]))
+    close(logits(model, inputs, rows, Knockout(cells)), after.logits)
+    moved(after.logits, logits(model, inputs))
+    close(rows.weights[2], after.weights[2][:, :, [9, 13]])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
+@torch.no_grad()
+def test_bfloat16(name):
+    """Rows, heads and logits of a bfloat16 model stay within 2e-2 of the float32 reference of the same weights.
+
+    The one with experts is held against its own bfloat16 eager path: in float32 its router chooses others.
+    """
+    model = build(name, torch.bfloat16, spread=0.06)
+    twin = eager_runs.reference(copy.deepcopy(model).to(torch.bfloat16 if name == "gpt_oss" else torch.float32))
+    prepare(model)
+    inputs, cells, positions = batch("plain").inputs, torch.tensor([[9, 8]]), torch.tensor([9, 13])
+    rows, z = CaptureRows(positions), CaptureHeads(positions)
+    ours = logits(model, inputs, rows, z, Knockout(cells))
+    after = eager_runs.run(twin, inputs, cuts=every_cell(cells))
+    close(ours.float(), after.logits.float(), 2e-2)
+    for layer in range(LAYERS):
+        assert rows.weights[layer].dtype == torch.float32
+        assert not rows.weights[layer][:, :, 0, 8].any()
+        close(rows.weights[layer], after.weights[layer][:, :, positions].float(), 2e-2)
+        close(z.z[layer].float(), after.z[layer][:, positions].float(), 2e-2)

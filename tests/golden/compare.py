@@ -99,8 +99,8 @@ def main() -> None:
         now = {f"{name}/{path}": array for name, arrays in first.items() for path, array in arrays.items()}
         good = compared(dict(np.load(kept.with_suffix(".npz"))), now, given.rtol, "small arrays")
     elif given.after is None:
-        then, now = dict(flat(json.loads(kept.read_text()))), {text for _, text in flat(identified)}
-        lost = [path for path, text in then.items() if text not in now]
+        then, there = dict(flat(json.loads(kept.read_text()))), {text for _, text in flat(identified)}
+        lost = [path for path, text in then.items() if text not in there]
         print(f"{len(lost)} of {len(then)} arrays are lost", *lost, sep="\n  ")
         good = not lost
     else:
@@ -108,7 +108,8 @@ def main() -> None:
         for file in sorted((given.before / "values").rglob("*.json")):
             twin = given.after / "values" / file.relative_to(given.before / "values")
             if twin.exists():
-                good &= compared(*(json.loads(place.read_text()) for place in (file, twin)), given.rtol, file.name)
+                before, after = (json.loads(place.read_text()) for place in (file, twin))
+                good &= compared(before, after, given.rtol, file.name)
     sys.exit(not good)
 
 

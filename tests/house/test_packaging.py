@@ -216,3 +216,43 @@ def test_output_goes_to_the_cache_unless_it_is_sent_elsewhere(unset: pytest.Monk
 def test_tests_write_outside_the_clone() -> None:
     assert not paths.material().is_relative_to(REPO)
     assert not paths.output("figures").is_relative_to(REPO)
+
+
+def test_ci_runs_check_and_all_tests() -> None:
+    script = REPO / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    text = script.read_text()
+    assert "set -euo pipefail" in text
+    assert "for target in check test test-all test-real test-oracles test-harness test-workflow; do" in text
+
+
+TOP_LEVEL = {
+    *(
+        ".ci",
+        ".github",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "environment.yml",
+        "pyproject.toml",
+    ),
+    *("requirements.lock", "data", "experiment_material", "figures", "notebooks", "tests", "util", "workflow"),
+}
+
+
+def test_top_level_holds_the_agreed_entries_only() -> None:
+    assert {path.relative_to(REPO).parts[0] for path in tracked()} <= TOP_LEVEL
+
+
+def test_no_test_is_skipped_without_a_condition() -> None:
+    pattern = re.compile(r"pytest\.mark\.(skip|xfail)\b")
+    files = [
+        path for path in tracked() if path.suffix == ".py" and path.name != "conftest.py" and path != Path(__file__)
+    ]
+    assert not [path.name for path in files if path.is_relative_to(REPO / "tests") and pattern.search(path.read_text())]

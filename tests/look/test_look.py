@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ def pair():
 
 def data_of(html):
     """What the script of a page reads."""
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+    return json.loads(html.partition('id="data">')[2].partition("</script>")[0])
 
 
 def numbers(text, kind):
@@ -74,21 +73,23 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_sof
     assert not len(written) if positions is None else np.abs(written / 65535 - np.concatenate(columns)).max() < 1e-5
     words = numbers(told["words"], np.uint32).reshape(3, len(looked.queries), 2 * STRONGEST)
     effects = numbers(told["effects"], np.int16).reshape(words.shape) * told["step"]
+    found = looked.effects
+    assert found is not None
     for place, (layer, head) in enumerate(heads):
         fall = direct(model, ids, layer, head, length - 1)
         order = np.argsort(-fall)
         expected = [*order[:STRONGEST], *order[::-1][:STRONGEST]]
-        np.testing.assert_allclose(looked.effects[place, -1], fall[expected], atol=1e-9)
+        np.testing.assert_allclose(found[place, -1], fall[expected], atol=1e-9)
         np.testing.assert_allclose(effects[place, -1], fall[expected], atol=told["step"])
         assert [told["vocabulary"][word] for word in words[place, -1]] == [tokenizer.decode([int(w)]) for w in expected]
 
 
 def test_a_long_text_is_looked_at_from_its_last_token_and_by_named_heads(pair):
     text = " ".join(["Mike gave a coffee to Emma."] * 12)
-    looked = look_at(*pair, text, [(2, 6)])
+    looked = look_at(pair[0], pair[1], text, [(2, 6)])
     assert looked.queries == [len(looked.tokens) - 1] and looked.reads.shape == (1, 1, len(looked.tokens))
     with pytest.raises(ValueError, match="tokens; name the heads to look at, or give up to 64 tokens"):
-        look_at(*pair, text)
+        look_at(pair[0], pair[1], text)
 
 
 WRONG = [
@@ -112,8 +113,8 @@ def test_hostile_text_stays_text(pair):
 
 
 def test_the_roles_of_a_page_are_those_of_the_atlas(pair, monkeypatch):
-    shown = look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b")
-    assert shown.roles["L2H4"][0][:2] == ("induction", "") and shown.roles["L2H5"][0][1] == " (not confirmed)"
+    roles = look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b").roles
+    assert roles is not None and roles["L2H4"][0][:2] == ("induction", "") and roles["L2H5"][0][1] == " (not confirmed)"
     monkeypatch.setattr(page, "stored_atlas", lambda request: None)
     assert data_of(look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b").html())["known"] is False
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import warnings
 import zipfile
 from dataclasses import replace
@@ -298,3 +299,25 @@ def test_a_request_of_another_process_wants_its_model(tmp_path):
     loading._LOCAL_PLACES.pop(request["model"])
     with pytest.raises(OSError, match="local model 'tiny', whose folder this process was never told"):
         loading.load_ICL_model(request["model"])
+
+
+def test_of_two_processes_one_makes_it_and_the_other_waits(package, monkeypatch):
+    began, go, calls, convert = threading.Event(), threading.Event(), [], gguf.convert
+
+    def slow(file: Path, folder: Path) -> None:
+        calls.append(file)
+        began.set()
+        assert go.wait(60)
+        convert(file, folder)
+
+    monkeypatch.setattr(gguf, "convert", slow)
+    first = threading.Thread(target=packaged.folder, args=("toy",))
+    first.start()
+    assert began.wait(60)
+    second = threading.Thread(target=packaged.folder, args=("toy",))
+    second.start()
+    go.set()
+    first.join(60)
+    second.join(60)
+    assert len(calls) == 1 and packaged.is_converted(packaged.place("toy"))
+    assert not first.is_alive() and not second.is_alive()

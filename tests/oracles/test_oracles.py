@@ -22,7 +22,7 @@ SMOLLM2 = str(packaged.place("smollm2"))
 FETCHED = pytest.mark.skipif(
     not packaged.is_converted(packaged.place("smollm2")), reason="SmolLM2 was not fetched yet: `make test-real`"
 )
-MAPS = [("tiny", library) for library in patch_map.LIBRARIES]
+MAPS: list[Any] = [("tiny", library) for library in patch_map.LIBRARIES]
 MAPS += [pytest.param(SMOLLM2, library, marks=FETCHED) for library in ("TransformerLens", "nnsight")]
 
 

@@ -1,5 +1,7 @@
 """One part of a notebook in NF4: induction scores of 4-bit weights beside the reference with these dequantised."""
 
+from typing import Any
+
 import bitsandbytes
 import numpy as np
 import torch
@@ -28,7 +30,8 @@ def test_induction_scores_in_4_bits_are_those_of_the_dequantised_weights(real: S
         for module in layers.values():
             module.compute_dtype = dtype
         ours = head_scores(model, drawn)["prefix_matching"][0]
-        maps = {f"{n}.weight": dequantize_4bit(m.weight.data, m.weight.quant_state) for n, m in layers.items()}
+        packed: dict[str, Any] = {f"{name}.weight": module.weight for name, module in layers.items()}
+        maps = {name: dequantize_4bit(weight.data, weight.quant_state) for name, weight in packed.items()}
         llama = plain.Llama(real.model.state_dict() | {n: w.to(dtype) for n, w in maps.items()}, real.model.config)
         weights = plain.observed(llama, torch.tensor([ids]))[0][:, 0]
         theirs = torch.stack([weights[:, :, q, k] for q, k in cells]).sum(0).numpy() / len(asked)

@@ -216,3 +216,20 @@ def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monke
     lacking.append("copying")
     with pytest.raises(UnsupportedTokenizer, match="Try another separator"):
         function_vector_heads([study.replace(seed=1) for study in studies])
+
+
+def test_an_untrained_model_has_no_function_vector_heads(tmp_path):
+    study = FunctionVectorStudy(prompts=4, intact=4, folder=tmp_path)
+    effects = study.twin().effects()
+    assert np.abs(effects.effects).max() < 1e-3
+    assert np.abs(study.replace(corruption="other_outputs").effects().effects).max() > 0.1
+
+
+def test_the_probability_after_intact_demonstrations_is_that_of_the_same_prompts(tmp_path):
+    study = FunctionVectorStudy(prompts=3, intact=2, folder=tmp_path)
+    model, tokenizer = study.pair
+    for item, probability in zip(study.corrupted.items, study.effects().intact, strict=True):
+        whole, alone = (tokenizer(text).input_ids for text in (item.clean.with_label(), item.clean.text))
+        with torch.no_grad():
+            said = model(torch.tensor([alone])).logits[0, -1].softmax(-1)
+        assert probability == pytest.approx(said[whole[len(alone)]].item(), rel=1e-4)

@@ -204,3 +204,26 @@ def test_a_class_without_plain_sums_is_refused():
     prepare(model)
     with pytest.raises(UnsupportedModel, match="some of its layers have no attention"):
         edge_scores(model, *PAIR)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_first_order_scores_equal_finite_differences(name):
+    model = model_of(name)
+    slow, wanted = SlowEdges(model, *PAIR), edges(model)[::3]
+    theirs = torch.stack([slope(slow, edge) for edge in wanted], 1)
+    assert (picked(edge_scores(model, *PAIR), wanted) - theirs).abs().max() < 1e-8
+
+
+def test_integrated_gradients_over_all_edges_out_of_the_input_are_the_whole_effect():
+    model = model_of("llama")
+    whole = SlowEdges(model, *PAIR).metric - SlowEdges(model, SOURCE, BASE, ANSWERS).metric
+    gaps = []
+    for steps in (4, 16, 64):
+        there, back = (
+            edge_scores(model, one, other, ANSWERS, method="EAP-IG inputs", steps=steps)[:, 0].sum(-1)
+            for one, other in ((BASE, SOURCE), (SOURCE, BASE))
+        )  # each leaves out its last point: half of both together is a trapezoid
+        gaps.append(float(((there - back) / 2 - whole).abs().max()))
+    assert gaps[2] < 5e-3 * float(whole.abs().max())
+    assert gaps[2] < gaps[1] < gaps[0]

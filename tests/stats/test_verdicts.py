@@ -139,3 +139,9 @@ def test_the_table_has_a_row_for_each_comparison_and_for_claims_without_one():
     table = found.table().reset_index()
     assert list(table["comparison"]) == [YES.name, "alone", "why"] and list(table["bound"]) == ["> 0.1", "", ""]
     assert found.queries == 10
+
+
+def test_a_ratio_is_one_of_sums_over_tasks():
+    lost, whole = np.array([[1.0, 0, 0, 0], [1.0, 1, 0, 0]]), np.array([[1.0, 1, 0, 0], [1.0, 1, 1, 1]])
+    assert Effect.of(*zip(lost, whole, strict=True)).interval().value == pytest.approx(0.75 / 1.5)
+    assert Effect.of(*zip(lost, whole, strict=True)).queries == 4

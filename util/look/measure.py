@@ -76,8 +76,8 @@ def look_at(
         raise ValueError(f"the model has {len(layers)} layers of {size} heads, not {wrong}")
     if positions is None:
         positions = range(len(ids)) if len(ids) <= WHOLE else [-1]
-    if wrong := [place for place in positions if not -len(ids) <= place < len(ids)]:
-        raise ValueError(f"the text has {len(ids)} tokens, from 0; there are none at {wrong}")
+    if nowhere := [place for place in positions if not -len(ids) <= place < len(ids)]:
+        raise ValueError(f"the text has {len(ids)} tokens, from 0; there are none at {nowhere}")
     queries = sorted({place % len(ids) for place in positions})
     chosen = [(layers[layer], head) for layer, head in heads]
     asked = dict.fromkeys(layer for layer, _ in chosen)

@@ -23,8 +23,8 @@ from util.look.measure import Looked, look_at
 from util.show.draw import draw
 from util.show.files import write_whole
 from util.show.panels import token_grid
+from util.show.part import written
 from util.show.style import ROLES
-from util.show.words import written
 from util.stats.heads import Head, head_name
 from util.study.model import Model, as_model
 

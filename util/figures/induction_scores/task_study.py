@@ -405,7 +405,9 @@ def under_edits(
     @cache
     def runs() -> BaseRuns:
         model = study.pair[0]
-        return BaseRuns(model, [min(heads_by_layer(prepare(model), e.heads)) for e in edits.values() if e.heads])
+        for edit in edits.values():  # heads that there are not are refused before anything is run
+            heads_by_layer(prepare(model), edit.heads)
+        return BaseRuns(model)
 
     def run(edit: Edit) -> dict[str, Any]:
         return compute(edit, runs())
