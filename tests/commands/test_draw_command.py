@@ -14,19 +14,17 @@ from util.figures import FIGURES
 from util.show.files import VISIBLE
 from util.show.part import figure_of
 
-OLD: dict[str, set[str]] = {"embedded": set(), "smollm2": {"role_atlas_atlas"}}  # measured before parts were data
-
 
 @pytest.mark.parametrize(
     ("model", "stems"),
-    [("smollm2", ["toy_induction_head"]), *(pytest.param(model, FIGURES, marks=pytest.mark.slow) for model in OLD)],
+    [("smollm2", ["toy_induction_head"]), *(pytest.param(model, FIGURES, marks=pytest.mark.slow) for model in FOLDERS)],
 )
 def test_every_stored_picture_is_drawn_again_without_torch(model, stems, tmp_path):
     program = "import sys; from util.commands.frame import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     command = [sys.executable, "-c", program, "draw", model, "--out", str(tmp_path), "--figure", ",".join(stems)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.endswith("False\n")
     panels = [f"{stem}_{name}" for stem in stems for name, part in figure_of(stem).parts.items() if part.panels]
-    assert {file.stem for file in tmp_path.glob("*.png")} == {*panels} - OLD[model]
+    assert {file.stem for file in tmp_path.glob("*.png")} == {*panels}
     for file in tmp_path.glob("*.png"):
         places = (paths.root() / "figures" / folder / file.name for folder in (FOLDERS[model], ""))  # or of no model
         stored = next(place for place in places if place.exists())

@@ -85,9 +85,11 @@ def test_what_the_findings_say_of_smollm2_is_stored():
     controls = [row[0] for name, row in accuracy.items() if "-matched" in name]
     assert sum(control <= accuracy["top 3 ablated"][0] for control in controls) == 1
     assert f"one of {len(controls)} control sets is as low" in ROWS[2][2]
-    assert not values("role_atlas", "smollm2")["roles"]["forerunner"]["heads"]
-    trec = [check["done"] for check in values("forerunner_heads", "smollm2")["task"] if check["name"] == "trec"]
-    assert trec == [False, False] and "tested on TREC, which this model does not do" in ROWS[5][2]
+    atlas = values("role_atlas", "smollm2")
+    [left_out] = atlas["left out"]
+    assert "no data set passed, what is lost is label mass (trec" in left_out
+    assert "by label mass (TREC) two are forerunner heads and ten label readers" in ROWS[5][2]
+    assert [len(atlas["roles"][role]["heads"]) for role in ("forerunner", "label reader")] == [2, 10]
 
 
 @pytest.mark.parametrize(("model", "column"), COLUMNS.items())

@@ -34,5 +34,6 @@ def test_a_part_without_a_picture_and_a_model_with_conclusions_of_its_own():
     part = Part(lambda arrays, settings: {}, "measure", lambda values: ["a title"], panels=lambda values: None)
     assert drawn(part, {}) is None and drawn(Part(part.numbers), {}) is None
     assert sentences(Figure("stem", object, {"part": part}), {}, measured=True) == ["a title."]
-    own = Figure("stem", object, {"part": part}, concludes=lambda values: ["Primary endpoint: 3."])
-    assert sentences(own, {}, measured=True) == ["Primary endpoint: 3."] and not sentences(own, {}, measured=False)
+    own = Figure("stem", object, {"part": part}, concludes=lambda values: ["A.", "Primary endpoint: 3."])
+    assert sentences(own, {}, measured=True) == ["Primary endpoint: 3.", "A."]
+    assert not sentences(own, {}, measured=False)

@@ -71,11 +71,15 @@ def drawn(part: Part, values: Values, width: float = WIDTH) -> Picture | None:
 
 
 def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
-    """What the values of a figure say, of the parts that a model has a part in, or the first of each of the others."""
-    if measured and figure.concludes:
-        return list(figure.concludes(values))
+    """What the values of a figure say, of the parts that a model has a part in, or the first of each of the others.
+
+    Primary endpoints stand first, met or not.
+    """
     parts = [part for part in figure.parts.values() if bool(part.measure) == measured]
     said = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
+    if measured and figure.concludes:
+        said = list(figure.concludes(values))
+    said.sort(key=lambda sentence: not sentence.startswith("Primary endpoint"))
     return [f"{sentence.rstrip('.')}." for sentence in dict.fromkeys(said) if sentence]
 
 

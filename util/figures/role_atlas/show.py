@@ -71,7 +71,7 @@ def place_of(name: str) -> Head:
 
 def atlas_say(values: Values) -> Iterator[str]:
     yield values["finding"]
-    yield from values.get("left out", ())
+    yield from values["left out"]
     yield from (f"{name}: {', '.join(roles)}" for name, roles in by_head(values).items())
 
 
@@ -85,13 +85,9 @@ def atlas_about(values: Values) -> str:
 
 
 def beside(role: str, found: Values, seen: str = "effects from {:.2f} on would be seen") -> str:
-    """What stands beside the count of a role: tested heads, the units that confirm them, and `seen`, of which effects.
-
-    Values that were stored before the last two were have the first alone.
-    """
-    units = [units_of(role, found["n"])] if "n" in found else []
-    last = [seen.format(found["detectable"])] if found.get("detectable") else []
-    return "; ".join([", ".join([f"{found['tested']} tested", *units]), *last])
+    """What stands beside the count of a role: tested heads, the units that confirm them, which effects are seen."""
+    last = f"; {seen.format(found['detectable'])}" if found["detectable"] else ""
+    return f"{found['tested']} tested, {units_of(role, found['n'])}{last}"
 
 
 def concludes(values: Values) -> Iterator[str]:
@@ -108,7 +104,7 @@ def concludes(values: Values) -> Iterator[str]:
     ]
     if without:
         yield f"Not detected: {listed(without)}."
-    yield from (f"{line[0].upper()}{line[1:]}." for line in values.get("left out", ()))
+    yield from (f"{line[0].upper()}{line[1:]}." for line in values["left out"])
     several = sorted(item for item in by_head(values).items() if len(item[1]) > 1)
     if several:
         yield f"Heads with several roles: {listed([f'{name} ({listed(roles)})' for name, roles in several])}."
@@ -153,14 +149,12 @@ def atlas_table(values: Values) -> pd.DataFrame:
 # ------------------------------------------------------------------------------------------------ picture
 
 
-def atlas(values: Values) -> Grid | None:
+def atlas(values: Values) -> Grid:
     """All heads by layer, in the colours of their roles; a bar is the effect beside the largest of the role.
 
     A head with several roles has a tile of each, below each other. The legend has the number of heads of every role
     that was tested, and the effect from which on they would be seen.
     """
-    if "shape" not in values:
-        return None
     entries = [
         Patch(
             color=ROLES[role].colour,
