@@ -87,8 +87,8 @@ def forerunner(
         magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64)
         lines = by_head({"count": values["counts"][series], "magnitude": magnitude})
         rows.append(lines.assign(series=series, prompts=values["prompts"][series]))
-    on_a_prompt = [*values["heads_on_a_prompt"].values()]
-    table = study.figure.parts["counts"].table(values).assign(**{"heads on a prompt": on_a_prompt})  # type: ignore
+    columns = {"prompts": "prompts", "frequent heads": "frequent_heads", "heads on a prompt": "heads_on_a_prompt"}
+    table = pd.DataFrame({title: values[name] for title, name in columns.items()})
     result.write(values, pd.concat(rows), table, [study])
 
 

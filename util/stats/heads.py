@@ -49,7 +49,11 @@ def shortage(heads: Heads, eligible: Bools) -> dict[int, tuple[int, int]]:
     """The layers that have too few eligible [L, H] heads for a control set, with (needed, available) of each.
 
     needed: how many heads of the set are in the layer. available: how many eligible heads of the layer are not in it.
+    Raises ValueError for heads that the model does not have.
     """
+    layers, size = eligible.shape
+    if wrong := [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < size)]:
+        raise ValueError(f"the model has {layers} layers of {size} heads, not {wrong}")
     counts = Counter(layer for layer, _ in sorted(heads))
     available = {layer: len(_free(heads, eligible, layer)) for layer in counts}
     return {layer: (needed, available[layer]) for layer, needed in counts.items() if needed > available[layer]}

@@ -435,8 +435,10 @@ def test_every_name_of_the_embedded_model_keeps_to_its_hold_out(name):
 # ------------------------------------------------------------------------------------------------ what is refused
 
 WRONG: dict = {  # of types, see tests/study
-    "texts and names: the texts must differ": {"texts": [(BASE, BASE), (BASE, SOURCE + " the"), ("one text", "two")]},
-    "texts and names: .*give two texts that differ": {"names": [("Mike", "Mike"), ("Mike", "Anna"), ("Emma", "Mike")]},
+    "texts and names: .*give two texts that differ": {
+        "texts": [(BASE, BASE), (BASE, SOURCE + " the"), ("one text", "two")],
+        "names": [("Mike", "Mike"), ("Mike", "Anna"), ("Emma", "Mike")],
+    },
     "texts": {"texts": [(BASE,), (BASE, ""), 3]},
     "corruption = .*s2_swap.*random_name": {"corruption": ["swap"]},
     "prompts = ": {"prompts": [7]},
@@ -479,6 +481,6 @@ def test_a_tokenizer_that_splits_names_is_refused_before_a_forward_pass(pair, pa
     table = {chr(code): code - 32 for code in range(32, 127)}
     letters = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, unk_token="~"))
     letters.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    splits = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="~")
+    splits = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="~", bos_token="~")
     with pytest.raises(ValueError, match="names|several tokens"):
         study_of(load_ICL_model((pair[0], splits), verbose=False), tmp_path, prompts=8).arrays(part)

@@ -92,6 +92,10 @@ class TaskStudy(Measurement):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
+        for name, wanted in (("data", self.task in TEXT_TASKS), ("reference_data", self.reference == "mnli")):
+            if (value := getattr(self, name)) is not None and not wanted:
+                unused = f"leave it out with reference {self.reference!r} of {self.task}"
+                raise ValueError(f"{name} = {value!r}: {unused}")
         self.premises, self.classes  # noqa: B018  # raise ValueError where they cannot be read, or be called so
         rows = len(self.classes.rows)
         if not self.start:
