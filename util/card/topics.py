@@ -11,7 +11,7 @@ from util.figures.ioi_patching import show as ioi
 from util.figures.role_atlas import show as roles
 from util.show.part import Figure, Values
 
-SCHEMA = 3  # of card.json: a field that changes its meaning, or goes, raises it
+SCHEMA = 4  # of card.json: a field that changes its meaning, or goes, raises it
 Card = Mapping[str, Any]  # see data/cards/README.md
 Says = Callable[[Values], Iterable[str]]
 

@@ -28,6 +28,7 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads, ScoreRows
 from util.engine.label_scores import knockouts
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.engine.replay import BaseRuns
 from util.figures.induction_scores import measure
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
@@ -751,7 +752,7 @@ def test_edits_have_the_json_of_requests():
 
 def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
     study, ran = study_of(pair, tmp_path), []
-    prepare(pair[0])  # its check runs the model
+    BaseRuns(pair[0])  # how the class can be run is found out by running it
     sequences = SequenceStudy(given(pair, "given:toy"), folder=tmp_path)
     heads, longer = r"3 layers of 4 heads, not \[\(3, 0\)\]", "places 1024"
     bad = {"whole": WHOLE, "bad": Edit.ablate([(3, 0)], "zero")}
