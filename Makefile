@@ -154,7 +154,7 @@ test-gpu: $(STAMP) ## everything that a GPU can get wrong, on the GPU of this ma
 torture: $(STAMP) ## damage records and kill studies, thousands of times and at random moments (an hour at most)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)
 
-claims: $(STAMP) ## the papers' claims with more prompts, for notebooks 01, 02 and 04 (hours; resumes): data/values/
+claims: $(STAMP) ## the papers' claims with more prompts, for notebooks 02 and 04 (hours; resumes): data/values/
 	@$(find_model); export ICL_OUTPUT="$(CURDIR)"; \
 	$(PY) -m util claims "$$model" $(CLAIMS_ARGS)
 

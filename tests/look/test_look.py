@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from tests.eager_runs import reference, run
+from util.commands.frame import main
 from util.load_model_and_data import load_ICL_model
 from util.look import page
 from util.look.measure import STRONGEST, look_at
-from util.look.page import look
+from util.look.page import example, look
 from util.study.model import Model
 
 TEXT = "When Mike and Emma went to the cafe, Mike gave a coffee to"
@@ -117,6 +118,24 @@ def test_the_roles_of_a_page_are_those_of_the_atlas(pair, monkeypatch):
     assert roles is not None and roles["L2H4"][0][:2] == ("induction", "") and roles["L2H5"][0][1] == " (not confirmed)"
     monkeypatch.setattr(page, "stored_atlas", lambda request: None)
     assert data_of(look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b").html())["known"] is False
+
+
+def test_the_command_writes_a_page_of_a_task(tmp_path, capsys):
+    main(["look", "--heads", "L2H4", "--task", "ioi", "--out", str(tmp_path)])
+    html = (tmp_path / "look.html").read_text(encoding="utf-8")
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'look.html'}\n") and data_of(html)["looked"] == [[2, 4]]
+    assert "<code>python -m util look embedded --heads L2H4 --task ioi</code>" in html
+
+
+@pytest.mark.parametrize(("task", "start"), [("capitalization", "baby\tBaby\n"), ("trec", "question: ")])
+def test_tasks_have_an_example(task, start, pair):
+    assert example(task, pair[1]).startswith(start)
+
+
+def test_one_text_is_asked_for(capsys):
+    with pytest.raises(SystemExit, match="1"):
+        main(["look", "--text", "a", "--task", "ioi"])
+    assert "give one of --text, --file and --task" in capsys.readouterr().err
 
 
 def test_a_notebook_shows_the_page_and_a_picture(pair, monkeypatch):

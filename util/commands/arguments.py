@@ -39,6 +39,7 @@ def _heads(_: Any, tokens: Any) -> tuple[Head, ...]:
 LIST = Parameter(n_tokens=1, json_list=False)
 Words = Annotated[tuple[str, ...], LIST, Parameter(converter=_listed)]
 Seeds = Annotated[tuple[int, ...], LIST, Parameter(converter=_listed)]
+Positions = Seeds
 Heads = Annotated[tuple[Head, ...], LIST, Parameter(converter=_heads)]
 Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]

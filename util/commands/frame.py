@@ -34,6 +34,7 @@ COMMANDS = {  # by module, what each command does
         "forerunner": "on how many prompts each head reads the token before a label (forerunner token heads)",
         "ioi": "what each head carries in indirect object identification, by patching it",
         "edges": "edge ablation between token types, from JSON",
+        "look": "a page that shows what heads do on a text: whom they read, what they write, what is known of them",
     },
     "edits": {
         "means": "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",

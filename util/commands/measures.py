@@ -1,16 +1,18 @@
-"""What is measured of all heads, and of edges: `scores`, `forerunner`, `ioi`, `edges`."""
+"""What is measured of heads and of edges: `scores`, `forerunner`, `ioi`, `edges`, `look`."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import AtLeastTwo, ModelFlags, Words
-from util.commands.results import Out, by_head
+from util import paths
+from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Positions, Words
+from util.commands.results import Out, by_head, made
 from util.figures.forerunner_heads.numbers import THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
@@ -166,3 +168,37 @@ def edges(
     for number, (config, study, result) in enumerate(runs, 1):
         print(f"[{number}/{len(runs)}] {config.action}: {study.model.title}, {config.draws[0].task}")
         edge_configs.write(config, study, result)
+
+
+def look(
+    model: ModelFlags = ModelFlags(),
+    *,
+    heads: Heads | None = None,
+    text: str | None = None,
+    file: Path | None = None,
+    task: str | None = None,
+    tokens: Positions | None = None,
+    out: Path | None = None,
+) -> None:
+    """Write the page. Raises ValueError unless one of text, file and task is given.
+
+    Args:
+        heads: such as L18H6,L23H3; default: all, of up to 64 tokens
+        text: what the model reads
+        file: a file that has it
+        task: its first prompt: ioi, word pairs such as capitalization, or a data set of StaICC such as trec
+        tokens: positions that the text is seen from, negative ones from the end, as in --tokens=-1,5; default: all of
+            up to 64, else the last
+        out: a folder that receives look.html
+    """
+    if sum(given is not None for given in (text, file, task)) != 1:
+        raise ValueError("give one of --text, --file and --task")
+    source = model.source
+    folder = made(out or paths.output("commands") / "look" / paths.model_folder(model.model))
+    from util.look.page import example, look
+
+    read = text if file is None else file.read_text(encoding="utf-8")
+    page = look(source, heads, example(str(task), source.pair[1]) if read is None else read, tokens)
+    flags = {"heads": ",".join(map(head_name, heads or ())), "text": text, "file": file and file.name, "task": task}
+    asked = [f"--{name} {shlex.quote(given)}" for name, given in flags.items() if given]
+    print(page.write(folder / "look.html", " ".join([f"python -m util look {source.shown_name}", *asked])))

@@ -18,8 +18,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure as Picture
 
 from util.engine.attention import support
+from util.figures.ioi_patching.show import EXAMPLE
 from util.figures.stored_roles import stored_atlas
+from util.load_model_and_data import staicc_prompts
 from util.look.measure import Looked, look_at
+from util.prompts import word_pair_prompts, word_pairs
 from util.show.draw import draw
 from util.show.files import write_whole
 from util.show.panels import token_grid
@@ -114,6 +117,15 @@ def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions:
     known = support(loaded)
     used = [] if looked.words is None else np.unique(looked.words).tolist()
     return Look(looked, source, {word: tokenizer.decode([word]) for word in used}, len(known.layers), known.heads)
+
+
+def example(task: str, tokenizer: Any) -> str:
+    """The first prompt of a task: "ioi", word pairs, or a data set of StaICC. Raises ValueError for an unknown one."""
+    if task == "ioi":
+        return EXAMPLE[0]
+    if task in word_pairs.names():
+        return word_pair_prompts.prompts(task, tokenizer, n=1).items[0].clean.text
+    return staicc_prompts(task)[0].text
 
 
 def _bytes(values: Any, kind: type) -> str:

@@ -189,12 +189,12 @@ def pruning_say(values: Values) -> Iterator[str]:
     random = [max(left["random"], default=1.0) for left in every]
     explained = [left["explained"][str(left["result"])][0] for left in every]
     low = [left["accuracy"][str(left["result"])][1] for left in every]
+    if not np.greater(low, random).all():
+        return
     share = max(100 * left["result"] / left["units"] for left in every)
     yield (
-        f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
-        f"many random units answer {max(random):.2f} right at most"
-        if np.greater(low, random).all()
-        else ""
+        f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as many "
+        f"random units answer {max(random):.2f} right at most"
     )
 
 
