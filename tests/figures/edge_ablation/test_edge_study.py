@@ -203,8 +203,10 @@ def test_bad_settings_of_the_notebook_are_named_before_any_work(message):
     ],
 )
 def test_bad_ablations_are_refused_before_any_forward_pass(ablation, match, tmp_path):
+    model = toy()
+    prepare(model.pair[0])  # its check runs the model
     with refusing(), pytest.raises(ValueError, match=match):
-        asking(toy(), tmp_path, corruptions=(0, 1)).answers({"good": WHOLE, "bad": ablation})
+        asking(model, tmp_path, corruptions=(0, 1)).answers({"good": WHOLE, "bad": ablation})
     assert not [*tmp_path.rglob("*.pickle")]
 
 

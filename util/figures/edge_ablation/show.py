@@ -190,11 +190,12 @@ def pruning_say(values: Values) -> Iterator[str]:
     explained = [left["explained"][str(left["result"])][0] for left in every]
     low = [left["accuracy"][str(left["result"])][1] for left in every]
     if not np.greater(low, random).all():
+        yield ""
         return
     share = max(100 * left["result"] / left["units"] for left in every)
     yield (
-        f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as many "
-        f"random units answer {max(random):.2f} right at most"
+        f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
+        f"many random units answer {max(random):.2f} right at most"
     )
 
 
