@@ -56,6 +56,7 @@ STAMP := .venv/.installed
 ORACLES := .venv-oracles
 HARNESS := .venv-harness
 WORKFLOW := .venv-workflow
+PAGES := .venv-pages
 EXECUTED := experiment_material/executed
 # MODEL is text from outside: it reaches the shell as an environment variable, never as a part of a command
 export MODEL
@@ -77,7 +78,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report replicate sweep test test-all test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench clean clean-cache environment
+.PHONY: help figures report replicate sweep test test-all test-real test-gpu test-oracles test-harness test-workflow test-pages torture claims classes check format notebooks lock bench clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -212,8 +213,11 @@ test-workflow: $(STAMP) $(WORKFLOW)/.installed ## run small sweeps, kill one and
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(WORKFLOW)/bin/python -m pytest $(SIDE_BY_SIDE) tests/workflow $(PYTEST_ARGS)
 
+test-pages: $(STAMP) $(PAGES)/.installed ## open, click and read the pages that `look` writes in Chromium (`apt install chromium`; 150 MB of its own)
+	@$(QUIET) OMP_NUM_THREADS=1 $(PAGES)/bin/python -m pytest tests/pages $(PYTEST_ARGS)
+
 clean: ## delete .venv and the caches of tools; cached results stay
-	@rm -rf .venv $(ORACLES) $(HARNESS) $(WORKFLOW) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(ORACLES) $(HARNESS) $(WORKFLOW) $(PAGES) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find util tests workflow notebooks data \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 	@echo "Deleted .venv and the caches of tools. Kept: experiment_material/ ($$(du -sh experiment_material | cut -f1)); make clean-cache deletes that."
 
@@ -262,22 +266,16 @@ $(ORACLES)/.installed: tests/oracles/oracles.txt requirements.lock | $(STAMP)
 		{ tail -n 8 $(ORACLES)/install.log | cut -c 1-300 >&2; exit 1; }
 	@touch $@
 
-# what the harness shares with the suite is that of .venv, so that the same versions are tested
-$(HARNESS)/.installed: tests/extras/harness.txt requirements.lock | $(STAMP)
-	@rm -rf $(HARNESS); echo "Making $(HARNESS) (a minute; all of pip's words: $(HARNESS)/install.log)"
-	@$(PY) -m venv $(HARNESS)
-	@$(PY) -c 'import site; print(site.getsitepackages()[0])' > "$$($(HARNESS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/suite.pth"
-	@$(HARNESS)/bin/python -m pip install --no-input --progress-bar off -r tests/extras/harness.txt > $(HARNESS)/install.log 2>&1 || \
-		{ tail -n 8 $(HARNESS)/install.log | cut -c 1-300 >&2; exit 1; }
-	@touch $@
-
-# as with the harness; jobs of a sweep run with the same Python
-$(WORKFLOW)/.installed: tests/workflow/workflow.txt requirements.lock | $(STAMP)
-	@rm -rf $(WORKFLOW); echo "Making $(WORKFLOW) (a minute; all of pip's words: $(WORKFLOW)/install.log)"
-	@$(PY) -m venv $(WORKFLOW)
-	@$(PY) -c 'import site; print(site.getsitepackages()[0])' > "$$($(WORKFLOW)/bin/python -c 'import site; print(site.getsitepackages()[0])')/suite.pth"
-	@$(WORKFLOW)/bin/python -m pip install --no-input --progress-bar off -r tests/workflow/workflow.txt > $(WORKFLOW)/install.log 2>&1 || \
-		{ tail -n 8 $(WORKFLOW)/install.log | cut -c 1-300 >&2; exit 1; }
+# what these share with the suite is that of .venv, so that the same versions are tested; jobs of a sweep run there, too
+$(HARNESS)/.installed: tests/extras/harness.txt
+$(WORKFLOW)/.installed: tests/workflow/workflow.txt
+$(PAGES)/.installed: tests/pages/pages.txt
+$(HARNESS)/.installed $(WORKFLOW)/.installed $(PAGES)/.installed: requirements.lock | $(STAMP)
+	@rm -rf $(@D); echo "Making $(@D) (a minute; all of pip's words: $(@D)/install.log)"
+	@$(PY) -m venv $(@D)
+	@$(PY) -c 'import site; print(site.getsitepackages()[0])' > "$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')/suite.pth"
+	@$(@D)/bin/python -m pip install --no-input --progress-bar off -r $(filter %.txt,$^) > $(@D)/install.log 2>&1 || \
+		{ tail -n 8 $(@D)/install.log | cut -c 1-300 >&2; exit 1; }
 	@touch $@
 
 define preflight

@@ -54,7 +54,7 @@ class ModelFlags:
     Args:
         model: embedded (the default), smollm2, a hub id, a folder, a GGUF file
         revision: a commit, branch or tag of the hub
-        dtype: float32, bfloat16, float16, float64; default: as README says
+        dtype: float32, bfloat16, float16, float64; default: float32 on the CPU and up to 1 B parameters, else bfloat16
         quantized: 4-bit weights (NF4; CUDA)
         device: cpu, cuda, cuda:1, ...; default: what there is
         device_map: auto: over all GPUs and the CPU
