@@ -179,7 +179,7 @@ def test_cards_stand_side_by_side(card, tmp_path, capsys):
     ("text", "cure"),
     [
         (None, "python -m util card MODEL"),
-        ('{"schema": 2}', "schema 2, this version reads 3"),
+        ('{"schema": 2}', "schema 2, this version reads 4"),
         (f'{{"schema": {SCHEMA}}}', r"card.json is damaged \(KeyError: 'values'\); make the card again"),
     ],
 )
