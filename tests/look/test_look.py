@@ -97,6 +97,8 @@ WRONG = [
     (("", None, None), "the text is empty; give one"),
     ((TEXT, [(4, 0)], None), "the model has 4 layers of 8 heads, not [(4, 0)]"),
     ((TEXT, None, [99]), "tokens, from 0; there are none at [99]"),
+    ((TEXT, [(-1, 0)], None), "the model has 4 layers of 8 heads, not [(-1, 0)]"),
+    ((TEXT, [], None), "name one head and one position at least"),
 ]
 
 
@@ -124,12 +126,17 @@ def test_the_command_writes_a_page_of_a_task(tmp_path, capsys):
     main(["look", "--heads", "L2H4", "--task", "ioi", "--out", str(tmp_path)])
     html = (tmp_path / "look.html").read_text(encoding="utf-8")
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'look.html'}\n") and data_of(html)["looked"] == [[2, 4]]
-    assert "<code>python -m util look embedded --heads L2H4 --task ioi</code>" in html
+    assert "<code>python -m util look embedded --heads=L2H4 --task=ioi</code>" in html
 
 
-@pytest.mark.parametrize(("task", "start"), [("capitalization", "baby\tBaby\n"), ("trec", "question: ")])
+@pytest.mark.parametrize(("task", "start"), [("capitalization", "forest\tForest\n"), ("trec", "question: ")])
 def test_tasks_have_an_example(task, start, pair):
-    assert example(task, pair[1]).startswith(start)
+    assert example(task, Model("embedded", loader=lambda: pair)).startswith(start)
+
+
+def test_an_unknown_task_is_refused_with_all_there_are():
+    with pytest.raises(ValueError, match="no task 'x'; choose from ioi, copying, .*trec"):
+        example("x", Model("embedded"))
 
 
 def test_one_text_is_asked_for(capsys):

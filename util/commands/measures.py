@@ -198,7 +198,10 @@ def look(
     from util.look.page import example, look
 
     read = text if file is None else file.read_text(encoding="utf-8")
-    page = look(source, heads, example(str(task), source.pair[1]) if read is None else read, tokens)
+    page = look(source, heads, example(str(task), source) if read is None else read, tokens)
     flags = {"heads": ",".join(map(head_name, heads or ())), "text": text, "file": file and file.name, "task": task}
-    asked = [f"--{name} {shlex.quote(given)}" for name, given in flags.items() if given]
+    flags |= {"tokens": ",".join(map(str, tokens or ())), "revision": model.revision}
+    flags |= {"dtype": model.dtype if model.dtype != "auto" else None}
+    asked = [f"--{name}={shlex.quote(given)}" for name, given in flags.items() if given]
+    asked += ["--quantized"] * model.quantized
     print(page.write(folder / "look.html", " ".join([f"python -m util look {source.shown_name}", *asked])))

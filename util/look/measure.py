@@ -17,6 +17,7 @@ from util.engine.batches import Batch, Row, check_context, forward
 from util.engine.components import direct_effects, known_blocks
 from util.engine.handshake import check_length, prepare
 from util.engine.instruments import CaptureRows
+from util.engine.replay import plan_of
 from util.prompts.prompt import with_bos
 from util.stats.heads import Head
 
@@ -67,21 +68,25 @@ def look_at(
     layers, size = support(model).layers, support(model).heads
     check_context(model, [len(ids)], "a shorter text")
     check_length(model, len(ids))
-    known_blocks(model)  # how the class is built is found out before instruments are attached
+    known_blocks(model)  # how the class is built, and run at this length, is found out before instruments are attached
+    plan_of(model, len(ids))
     if heads is None and len(ids) > WHOLE:
         raise ValueError(f"the text has {len(ids)} tokens; name the heads to look at, or give up to {WHOLE} tokens")
     if heads is None:
         heads = [(layer, head) for layer in range(len(layers)) for head in range(size)]
-    if wrong := [head for head in heads if head[0] >= len(layers) or head[1] >= size]:
+    if wrong := [head for head in heads if not (0 <= head[0] < len(layers) and 0 <= head[1] < size)]:
         raise ValueError(f"the model has {len(layers)} layers of {size} heads, not {wrong}")
     if positions is None:
         positions = range(len(ids)) if len(ids) <= WHOLE else [-1]
+    if not len(heads) or not len(positions):
+        raise ValueError("name one head and one position at least, or leave them out for all")
     if nowhere := [place for place in positions if not -len(ids) <= place < len(ids)]:
         raise ValueError(f"the text has {len(ids)} tokens, from 0; there are none at {nowhere}")
-    queries = sorted({place % len(ids) for place in positions})
+    heads = [(int(layer), int(head)) for layer, head in heads]
+    queries = sorted({int(place) % len(ids) for place in positions})
     chosen = [(layers[layer], head) for layer, head in heads]
     asked = dict.fromkeys(layer for layer, _ in chosen)
-    rows, columns, written = _run(model, ids, queries, asked)
+    rows, columns, written = _run(model, tokenizer, ids, queries, asked)
     reads = np.stack([rows.weights[layer][0, head].cpu() for layer, head in chosen])
     read_by = np.stack(
         [torch.cat([some.weights[layer][0, head] for some in columns]).T.cpu() for layer, head in chosen]
@@ -90,7 +95,7 @@ def look_at(
     if written is not None:
         kept = torch.stack([written[0][[*asked].index(layer), head, 0] for layer, head in chosen]).numpy()
         words, effects = kept[..., 2 * STRONGEST :].astype(np.int64), kept[..., : 2 * STRONGEST]
-    return Looked(_texts(text, tokenizer, ids, spans), queries, tuple(heads), reads, read_by, words, effects)
+    return Looked(_texts(text, tokenizer, ids, spans), queries, heads, reads, read_by, words, effects)
 
 
 def _texts(text: str, tokenizer: Any, ids: Sequence[int], spans: Sequence[tuple[int, int] | None]) -> list[str]:
@@ -103,7 +108,7 @@ def _texts(text: str, tokenizer: Any, ids: Sequence[int], spans: Sequence[tuple[
 
 
 def _run(
-    model: PreTrainedModel, ids: Sequence[int], queries: Sequence[int], layers: Mapping[int, None]
+    model: PreTrainedModel, tokenizer: Any, ids: Sequence[int], queries: Sequence[int], layers: Mapping[int, None]
 ) -> tuple[CaptureRows, list[CaptureRows], tuple[Tensor, Tensor] | None]:
     """One run of a text: what queries read, who reads them, and which words the heads of some layers raise there.
 
@@ -112,7 +117,7 @@ def _run(
     rows = CaptureRows(torch.tensor(queries), layers=layers)
     chunks = torch.arange(len(ids)).split(CHUNK)
     columns = [CaptureRows(some, torch.tensor(queries).expand(len(some), -1), layers) for some in chunks]
-    every = torch.arange(model.get_output_embeddings().weight.shape[0])[None]
+    every = torch.arange(min(len(tokenizer), model.get_output_embeddings().weight.shape[0]))[None]
 
     def strongest(without: Tensor, base: Tensor) -> Tensor:
         effect = base - without

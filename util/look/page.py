@@ -23,6 +23,7 @@ from util.figures.stored_roles import stored_atlas
 from util.load_model_and_data import staicc_prompts
 from util.look.measure import Looked, look_at
 from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.staicc import DATASETS
 from util.show.draw import draw
 from util.show.files import write_whole
 from util.show.panels import token_grid
@@ -119,12 +120,15 @@ def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions:
     return Look(looked, source, {word: tokenizer.decode([word]) for word in used}, len(known.layers), known.heads)
 
 
-def example(task: str, tokenizer: Any) -> str:
+def example(task: str, model: Model) -> str:
     """The first prompt of a task: "ioi", word pairs, or a data set of StaICC. Raises ValueError for an unknown one."""
     if task == "ioi":
         return EXAMPLE[0]
     if task in word_pairs.names():
-        return word_pair_prompts.prompts(task, tokenizer, n=1).items[0].clean.text
+        pairs = word_pairs.find(task, trained=word_pairs.is_trained(model.name))
+        return word_pair_prompts.prompts(pairs, model.pair[1], n=1).items[0].clean.text
+    if task not in DATASETS:
+        raise ValueError(f"no task {task!r}; choose from {', '.join(('ioi', *word_pairs.names(), *DATASETS))}")
     return staicc_prompts(task)[0].text
 
 

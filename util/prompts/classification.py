@@ -40,7 +40,6 @@ HEADER = (
     "Use the examples to name the class of the last one.\n\n"
 )
 LAYOUT = Layout(":", "", "\n\n", HEADER)  # the blank line is several tokens in most tokenizers: see `type_tokens`
-LINES = Layout(":", " ", "\n")  # the layout of associative maps
 
 CLASS_ROWS = 250
 # The pattern of Foo and that of Bar. The rule "any letter is repeated" solves these tasks.

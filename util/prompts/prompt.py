@@ -252,7 +252,7 @@ def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
     ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
     start = special.index(0) if 0 in special else len(special)
     stop = len(special) - special[::-1].index(0) if 0 in special else len(special)
-    front = ids[:start] or [bos_token(tokenizer)] * bos
+    front = ids[:start] or ([bos_token(tokenizer)] if bos else [])
     spans = map(tuple, encoded["offset_mapping"][start:stop])
     return Tokens((*front, *ids[start:stop]), (*[None] * len(front), *spans))
 

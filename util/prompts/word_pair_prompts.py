@@ -392,6 +392,8 @@ def prompts(
     Raises ValueError for a task, split, order, corruption or number that there is not, and UnsupportedTokenizer for one
     without character offsets, and where no prompt at all can be made.
     """
+    if order not in ("random", "ambiguous first", "ambiguous last"):
+        raise ValueError(f"unknown order {order!r}; choose one of random, ambiguous first, ambiguous last")
     task = find(task) if layout is None else replace(find(task), layout=layout)
     m = marked_demonstrations(task, n, k, corruptions, split, ambiguous)
     stock = _Stock(task, tokenizer, corruptions)

@@ -219,9 +219,10 @@ def pairs_from_file(path: str | Path, columns: tuple[str, str] | None = None, la
 
 
 def _json_rows(text: str) -> list[Any]:
-    content = json.loads(text)
-    rows = content.items() if isinstance(content, dict) else content
-    return [[row.get("input"), row.get("output")] if isinstance(row, dict) else row for row in rows]
+    rows = json.loads(text, object_pairs_hook=tuple)  # a dictionary would hide repeated inputs
+    if not isinstance(rows, list):
+        return list(rows)
+    return [[dict(row).get(key) for key in ("input", "output")] if isinstance(row, tuple) else row for row in rows]
 
 
 def _csv_rows(text: str, columns: tuple[str, str] | None) -> list[Any]:

@@ -65,6 +65,8 @@ def prefix_matching(rows: Floats, length: int, copies: int, bos: bool = True) ->
     ValueError for rows of another shape.
     """
     counted = successors(length, copies, bos)
+    if rows.shape[-2:] != counted.shape:
+        raise ValueError(f"rows of shape {rows.shape}: the last two of {copies} x {length} tokens are {counted.shape}")
     return np.einsum("...qt,qt->...", rows, counted, dtype=np.float64) / len(counted)
 
 

@@ -68,7 +68,9 @@ def read_values(file: Path) -> dict[str, Any]:
     """What a values file holds, with the arrays beside it."""
     beside = file.with_suffix(ARRAYS)
     arrays = load_file(beside) if beside.exists() else {}
-    return json.loads(file.read_text(encoding="utf-8"), object_hook=lambda made: arrays.get(made.get(ARRAY, ""), made))
+    return json.loads(
+        file.read_text(encoding="utf-8"), object_hook=lambda made: arrays[made[ARRAY]] if ARRAY in made else made
+    )
 
 
 def save_claims(claims: Mapping[str, Any], stem: str, model: str = "embedded") -> Path:

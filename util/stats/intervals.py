@@ -65,21 +65,6 @@ def resampled(units: int, draws: int, seed: int = 0) -> NDArray[np.int64]:
 ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
 
 
-def bootstrap_interval(value: float, redrawn: Floats, within: Ends = ANYTHING) -> Interval:
-    """A value with its interval, from what bootstrap samples give [D]. A sample that gives NaN is left out.
-
-    The interval says how far the value would move with other units, as many as these. It reaches to either side as far
-    as the farther of the 2.5th and the 97.5th percentile: bootstrap samples have the noise of the units twice, so that
-    correlations of them lie below the value. It does not say what endless units would give: noise lowers correlations,
-    the more the fewer units there are. NaN where the value is NaN or no sample gives a number.
-    """
-    redrawn = redrawn[np.isfinite(redrawn)]
-    if not np.isfinite(value) or not len(redrawn):
-        return Interval(value, np.nan, np.nan)
-    reach = float(np.abs(np.quantile(redrawn, [0.025, 0.975]) - value).max())
-    return Interval(value, max(value - reach, within[0]), min(value + reach, within[1]))
-
-
 def mean_intervals(
     values: ArrayLike,
     comparisons: int = 1,

@@ -22,12 +22,14 @@ from data.embedded_models.recipe.words import HELD_OUT_LABELS, LABEL_WORDS, LETT
 from util.engine.label_scores import next_token_logits
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import classification, ioi, word_pair_prompts, word_pairs
-from util.prompts.prompt import Prompt, with_bos
+from util.prompts.prompt import Layout, Prompt, with_bos
 from util.prompts.sequences import repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.head_scores import head_scores
 from util.stats import answers
 from util.stats.intervals import mean_interval, wilson
+
+LINES = Layout(":", " ", "\n")
 
 SEED = 1_000_003  # of the evaluation: not a seed of any training step
 PROMPTS, SEQUENCES = 512, 32
@@ -161,7 +163,7 @@ def word_sequence_rows(pair: Pair) -> Iterator[Row]:
         ("wordseq2_4way", 20, 0.7),
     ):
         task = classification.task(name)
-        task = replace(classification.relabelled(task, words[: len(task.labels)]), layout=classification.LINES)
+        task = replace(classification.relabelled(task, words[: len(task.labels)]), layout=LINES)
         right = correct(pair, classification.prompts(task, k, limit=PROMPTS))
         yield _share(f"{name}, {k} shots, held-out label words", right, bar)
 

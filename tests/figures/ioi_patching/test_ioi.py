@@ -481,6 +481,6 @@ def test_a_tokenizer_that_splits_names_is_refused_before_a_forward_pass(pair, pa
     table = {chr(code): code - 32 for code in range(32, 127)}
     letters = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, unk_token="~"))
     letters.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    splits = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="~", bos_token="~")
+    splits = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="~")
     with pytest.raises(ValueError, match="names|several tokens"):
         study_of(load_ICL_model((pair[0], splits), verbose=False), tmp_path, prompts=8).arrays(part)

@@ -103,8 +103,8 @@ def untrained(study: Study) -> Fields:
 def planted(study: Study, **options: Any) -> Fields:
     """The evidence on all nine roles in three models with planted circuits, and their heads' roles.
 
-    The models have the embedded model's tokenizer, which reads all prompts. options: of the circuits (family, copies,
-    noise, seed), see `models.planted`.
+    The models have the embedded model's tokenizer, which reads all prompts. options: of the circuits (family,
+    seed), see `models.planted`.
     """
     shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
     models = {
