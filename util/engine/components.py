@@ -441,12 +441,11 @@ def direct_effects(
     """Returns the logits of `answers` [N, A] where the writes of heads change, and nothing else.
 
     changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]; None takes all
-    of it away. The final norm
-    and the unembedding see the residual stream of the base run with what one such change adds to it. Where a norm
-    stands between heads and stream, it sees what all heads of the layer write, one of them changed. The logits are
-    [L, H, N, P, A], those of the base run [N, P, A]. keep: what is kept of a head's logits [N, P, A], given those of
-    the base run, as many dimensions: all words of all heads may not fit into memory. Returns None for a class whose
-    layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
+    of it away. The final norm and the unembedding see the residual stream of the base run with what one such change
+    adds to it. Where a norm stands between heads and stream, it sees what all heads of the layer write, one of them
+    changed. The logits are [L, H, N, P, A], those of the base run [N, P, A]. keep: what is kept of a head's logits
+    [N, P, A], given those of the base run, as many dimensions: all words of all heads may not fit into memory. Returns
+    None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
     prepare(model)
     check_length(model, ids.shape[1])

@@ -183,7 +183,8 @@ class LookUp(Run):
 
     @cached_property
     def request(self) -> dict[str, Any]:
-        return json.loads(json.dumps({**asdict(self.draw), "task": "look-up"}))
+        shown = {"task": "look-up", "two_pass": False}  # as stored records say
+        return json.loads(json.dumps({**asdict(self.draw), **shown}))
 
     @cached_property
     def groups(self) -> list[Group]:
