@@ -126,7 +126,7 @@ def test_the_command_writes_a_page_of_a_task(tmp_path, capsys):
     main(["look", "--heads", "L2H4", "--task", "ioi", "--out", str(tmp_path)])
     html = (tmp_path / "look.html").read_text(encoding="utf-8")
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'look.html'}\n") and data_of(html)["looked"] == [[2, 4]]
-    assert "<code>python -m util look embedded --heads=L2H4 --task=ioi</code>" in html
+    assert "<code>python -m util look embedded --heads L2H4 --task ioi</code>" in html
 
 
 @pytest.mark.parametrize(("task", "start"), [("capitalization", "forest\tForest\n"), ("trec", "question: ")])

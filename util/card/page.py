@@ -8,10 +8,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from util.card.topics import TOPICS, Card
-from util.show.files import write_whole
+from util.show.files import filled, write_whole
 from util.show.part import drawn
 
 WIDTH, DPI = 7.2, 150  # of the pictures: inches, and pixels of each
@@ -29,11 +27,8 @@ def pictures(card: Card, topic: str) -> Iterator[tuple[str, str]]:
 
 def html(card: Card, command: str) -> str:
     """The page. command: what made it."""
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, undefined=StrictUndefined
-    )
     topics = [(topic, said, list(pictures(card, topic))) for topic, said in card["sentences"].items()]
-    return templates.get_template("card.html").render(card=card, topics=topics, command=command)
+    return filled(Path(__file__).with_name("card.html"), card=card, topics=topics, command=command)
 
 
 def write(card: Card, folder: Path, command: str) -> list[Path]:

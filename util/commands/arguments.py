@@ -5,7 +5,9 @@ Lists are written with commas in every command, 0,1,2; heads by their names, L5H
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import KW_ONLY, asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
@@ -75,6 +77,13 @@ class ModelFlags:
 
         loading = asdict(self)
         return Model(loading.pop("model"), **loading)
+
+    def command(self, name: str, **flags: Any) -> str:
+        """The command line that gives this model and those flags that are not None; of a path, its last part alone."""
+        shown = Path(self.model).name if Path(self.model).exists() else self.model
+        flags |= {"revision": self.revision, "dtype": None if self.dtype == "auto" else self.dtype}
+        words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value is not None]
+        return " ".join([f"python -m util {name}", shlex.quote(shown), *words, *["--quantized"] * self.quantized])
 
 
 @Parameter(name="*")

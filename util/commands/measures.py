@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,9 +198,12 @@ def look(
 
     read = text if file is None else file.read_text(encoding="utf-8")
     page = look(source, heads, example(str(task), source) if read is None else read, tokens)
-    flags = {"heads": ",".join(map(head_name, heads or ())), "text": text, "file": file and file.name, "task": task}
-    flags |= {"tokens": ",".join(map(str, tokens or ())), "revision": model.revision}
-    flags |= {"dtype": model.dtype if model.dtype != "auto" else None}
-    asked = [f"--{name}={shlex.quote(given)}" for name, given in flags.items() if given]
-    asked += ["--quantized"] * model.quantized
-    print(page.write(folder / "look.html", " ".join([f"python -m util look {source.shown_name}", *asked])))
+    command = model.command(
+        "look",
+        heads=heads and ",".join(map(head_name, heads)),
+        text=text,
+        file=file and file.name,
+        task=task,
+        tokens=tokens and ",".join(map(str, tokens)),
+    )
+    print(page.write(folder / "look.html", command))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import textwrap
 from pathlib import Path
 from typing import Any, Literal
@@ -50,11 +49,7 @@ def card(
         source, twin = source.twin(untrained), f"untrained-{untrained}"
     folder = made(out or paths.output("cards", model.model) / twin)
     result = measured(source, size, seed, redo=redo)
-    name = Path(model.model).name if Path(model.model).exists() else model.model  # without the folder of this machine
-    flags: dict[str, Any] = {"untrained": untrained, "size": size, "seed": seed or None}
-    flags |= {"revision": model.revision, "dtype": None if model.dtype == "auto" else model.dtype}
-    words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value is not None]
-    command = " ".join(["python -m util card", shlex.quote(name), *words, *["--quantized"] * model.quantized])
+    command = model.command("card", untrained=untrained, size=size, seed=seed or None)
     for topic, sentences in result["sentences"].items():
         print(f"{topic}:", *sentences)
     print(*page.write(result, folder, command), sep="\n")

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator
 from util.edges import names
 from util.edges.edge import CIRCUITS, FAMILIES, TYPE_PAIRS, Edge, kinds, random_circuits, removed_by, type_pairs
 from util.prompts.token_types import TypedTokens
+from util.stats.heads import check_heads
 from util.study.checked import Natural, checked
 
 
@@ -77,9 +78,7 @@ class Ablation:
 
     def acts(self, layers: int, heads: int) -> NDArray[np.bool_]:
         """In which heads of a model it acts, [L, H]. Raises ValueError for layers and heads that the model lacks."""
-        limits = [*((layer, 0) for layer in self.layers or ()), *(self.heads or ())]
-        if wrong := sorted(place for place in limits if place[0] >= layers or place[1] >= heads):
-            raise ValueError(f"the model has {layers} layers of {heads} heads, not {wrong}")
+        check_heads(sorted([*((layer, 0) for layer in self.layers or ()), *(self.heads or ())]), layers, heads)
         acts = np.full((layers, heads), self.heads is None)
         for place in self.heads or ():
             acts[place] = True

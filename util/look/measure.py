@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from util.engine.attention import instrument, support
+from util.engine.attention import instrument
 from util.engine.batches import Batch, Row, check_context, forward
 from util.engine.components import direct_effects, known_blocks
 from util.engine.handshake import check_length, prepare
 from util.engine.instruments import CaptureRows
 from util.engine.replay import plan_of
-from util.prompts.prompt import with_bos
-from util.stats.heads import Head
+from util.prompts.prompt import Tokens, with_bos
+from util.stats.heads import Head, check_heads
 
 Floats = NDArray[np.floating]
 WHOLE = 64  # tokens of a text that is looked at from all of its tokens, else from those asked for
@@ -31,19 +31,21 @@ CHUNK = 256  # rows of attention at a time, where only some keys are kept
 class Looked:
     """What some heads do on a text of T tokens, seen from Q of them.
 
-    tokens [T]: as text; queries [Q]: positions; heads [h]. reads [h, Q, T]: the attention of each query to every token;
-    read_by [h, Q, T]: the attention of every token to it. words, effects [h, Q, 2 STRONGEST]: the tokens whose logits
+    tokens [T]: as text; queries [Q]: positions; heads [h], of `shape`: layers, and heads of each. reads [h, Q, T]: the
+    attention of each query to every token; read_by [h, Q, T]: the attention of every token to it. words, effects [h, Q, 2 STRONGEST]: the tokens whose logits
     fall most without what the head writes at the query, and those whose logits rise most, and by how much they fall
-    beside the mean of all tokens; None where the class cannot be taken apart.
+    beside the mean of all tokens; None where the class cannot be taken apart. vocabulary: these tokens as text.
     """
 
     tokens: Sequence[str]
     queries: Sequence[int]
     heads: Sequence[Head]
+    shape: tuple[int, int]
     reads: Floats
     read_by: Floats
     words: NDArray[np.int64] | None
     effects: Floats | None
+    vocabulary: Mapping[int, str]
 
 
 def look_at(
@@ -62,10 +64,8 @@ def look_at(
     """
     if not text:
         raise ValueError("the text is empty; give one")
-    prepare(model)
-    read = with_bos(text, tokenizer)
-    ids, spans = read.ids, read.spans
-    layers, size = support(model).layers, support(model).heads
+    support, read = prepare(model), with_bos(text, tokenizer)
+    ids, shape = read.ids, (len(support.layers), support.heads)
     check_context(model, [len(ids)], "a shorter text")
     check_length(model, len(ids))
     known_blocks(model)  # how the class is built, and run at this length, is found out before instruments are attached
@@ -73,9 +73,8 @@ def look_at(
     if heads is None and len(ids) > WHOLE:
         raise ValueError(f"the text has {len(ids)} tokens; name the heads to look at, or give up to {WHOLE} tokens")
     if heads is None:
-        heads = [(layer, head) for layer in range(len(layers)) for head in range(size)]
-    if wrong := [head for head in heads if not (0 <= head[0] < len(layers) and 0 <= head[1] < size)]:
-        raise ValueError(f"the model has {len(layers)} layers of {size} heads, not {wrong}")
+        heads = [*np.ndindex(shape)]
+    check_heads(heads, *shape)
     if positions is None:
         positions = range(len(ids)) if len(ids) <= WHOLE else [-1]
     if not len(heads) or not len(positions):
@@ -84,31 +83,33 @@ def look_at(
         raise ValueError(f"the text has {len(ids)} tokens, from 0; there are none at {nowhere}")
     heads = [(int(layer), int(head)) for layer, head in heads]
     queries = sorted({int(place) % len(ids) for place in positions})
-    chosen = [(layers[layer], head) for layer, head in heads]
-    asked = dict.fromkeys(layer for layer, _ in chosen)
-    rows, columns, written = _run(model, tokenizer, ids, queries, asked)
+    chosen = [(support.layers[layer], head) for layer, head in heads]
+    layers = list(dict.fromkeys(layer for layer, _ in chosen))
+    rows, columns, written = _run(model, tokenizer, ids, queries, layers)
     reads = np.stack([rows.weights[layer][0, head].cpu() for layer, head in chosen])
     read_by = np.stack(
         [torch.cat([some.weights[layer][0, head] for some in columns]).T.cpu() for layer, head in chosen]
     )
     words = effects = None
     if written is not None:
-        kept = torch.stack([written[0][[*asked].index(layer), head, 0] for layer, head in chosen]).numpy()
+        kept = torch.stack([written[0][layers.index(layer), head, 0] for layer, head in chosen]).numpy()
         words, effects = kept[..., 2 * STRONGEST :].astype(np.int64), kept[..., : 2 * STRONGEST]
-    return Looked(_texts(text, tokenizer, ids, spans), queries, heads, reads, read_by, words, effects)
+    vocabulary = {word: tokenizer.decode([word]) for word in ([] if words is None else np.unique(words).tolist())}
+    texts = _texts(text, tokenizer, read)
+    return Looked(texts, queries, heads, shape, reads, read_by, words, effects, vocabulary)
 
 
-def _texts(text: str, tokenizer: Any, ids: Sequence[int], spans: Sequence[tuple[int, int] | None]) -> list[str]:
+def _texts(text: str, tokenizer: Any, read: Tokens) -> list[str]:
     """Each token as text; of several tokens that are one character together, the first has it."""
-    ends = [0, *(span[1] if span else 0 for span in spans)]
+    ends = [0, *(span[1] if span else 0 for span in read.spans)]
     return [
         tokenizer.decode([token]) if span is None else text[slice(*span)] if span[0] >= end else "…"
-        for token, span, end in zip(ids, spans, ends, strict=False)
+        for token, span, end in zip(read.ids, read.spans, ends, strict=False)
     ]
 
 
 def _run(
-    model: PreTrainedModel, tokenizer: Any, ids: Sequence[int], queries: Sequence[int], layers: Mapping[int, None]
+    model: PreTrainedModel, tokenizer: Any, ids: Sequence[int], queries: Sequence[int], layers: Sequence[int]
 ) -> tuple[CaptureRows, list[CaptureRows], tuple[Tensor, Tensor] | None]:
     """One run of a text: what queries read, who reads them, and which words the heads of some layers raise there.
 
@@ -126,7 +127,7 @@ def _run(
         return torch.cat([*(one.values for one in both), *(one.indices.to(effect) for one in both)], -1)
 
     with instrument(model, rows, *columns):
-        written = direct_effects(model, torch.tensor([ids]), layers, every, queries, strongest)
+        written = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
         if written is None:
             forward(model, Batch.of([Row(tuple(ids))], [0]))
     return rows, columns, written

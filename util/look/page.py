@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 from IPython.display import display
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure as Picture
 
-from util.engine.attention import support
 from util.figures.ioi_patching.show import EXAMPLE
 from util.figures.stored_roles import stored_atlas
 from util.load_model_and_data import staicc_prompts
@@ -25,7 +23,7 @@ from util.look.measure import Looked, look_at
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.staicc import DATASETS
 from util.show.draw import draw
-from util.show.files import write_whole
+from util.show.files import filled, write_whole
 from util.show.panels import token_grid
 from util.show.part import written
 from util.show.style import ROLES
@@ -41,9 +39,6 @@ class Look:
 
     looked: Looked
     model: Model
-    vocabulary: Mapping[int, str]  # the text of each token that `looked.words` has
-    layers: int
-    heads: int
 
     @cached_property
     def roles(self) -> dict[str, list[tuple[str, str, str, str]]] | None:
@@ -62,6 +57,7 @@ class Look:
     def html(self, command: str = "util.look.page.look") -> str:
         """The page. command: what made it."""
         looked, roles = self.looked, self.roles
+        layers, heads = looked.shape
         used, places = np.unique([] if looked.words is None else looked.words, return_inverse=True)
         effects = np.zeros(0) if looked.effects is None else looked.effects
         step = float(np.abs(effects).max(initial=1e-9)) / 32767
@@ -73,11 +69,11 @@ class Look:
             "tokens": looked.tokens,
             "queries": looked.queries,
             "looked": looked.heads,
-            "layers": self.layers,
-            "heads": self.heads,
+            "layers": layers,
+            "heads": heads,
             "reads": _bytes(np.rint(np.concatenate(rows) * 65535), np.uint16),
             "readers": "" if whole else _bytes(np.rint(np.concatenate(columns) * 65535), np.uint16),
-            "vocabulary": [self.vocabulary[int(word)] for word in used],
+            "vocabulary": [looked.vocabulary[int(word)] for word in used],
             "words": _bytes(places, np.uint32),
             "effects": _bytes(np.rint(effects / step), np.int16),
             "step": step,
@@ -87,10 +83,8 @@ class Look:
             "colours": {role: look.colour for role, look in ROLES.items()},
         }
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")  # ends no script
-        templates = FileSystemLoader(Path(__file__).parent)
-        template = Environment(loader=templates, autoescape=True, undefined=StrictUndefined).get_template("look.html")
-        size = f"{self.layers} layers of {self.heads} heads"
-        return template.render(model=self.model.title, size=size, command=command, data=Markup(text))
+        page = {"model": self.model.title, "size": f"{layers} layers of {heads} heads", "command": command}
+        return filled(Path(__file__).with_name("look.html"), **page, data=Markup(text))
 
     def write(self, file: Path, command: str) -> Path:
         """Write the page, and return its path."""
@@ -112,12 +106,7 @@ class Look:
 def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions: Sequence[int] | None = None) -> Look:
     """Returns what heads (layer, head) do on a text, to be shown in a notebook or written as a page; see `look_at`."""
     source = as_model(model)
-    loaded, tokenizer = source.pair
-    looked = look_at(loaded, tokenizer, text, heads, positions)
-
-    known = support(loaded)
-    used = [] if looked.words is None else np.unique(looked.words).tolist()
-    return Look(looked, source, {word: tokenizer.decode([word]) for word in used}, len(known.layers), known.heads)
+    return Look(look_at(*source.pair, text, heads, positions), source)
 
 
 def example(task: str, model: Model) -> str:

@@ -18,6 +18,7 @@ from util.engine.instruments import ScoreRows
 from util.prompts.sequences import Sequences
 from util.roles import attention_scores
 from util.roles.attention_scores import Floats
+from util.stats.heads import check_heads
 from util.stats.intervals import Intervals, mean_intervals
 
 
@@ -26,8 +27,7 @@ def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, 
 
     Raises ValueError for a head that the model does not have.
     """
-    if wrong := [head for head in heads if tuple(head) not in np.ndindex(len(model.layers), model.heads)]:
-        raise ValueError(f"the model has {len(model.layers)} layers of {model.heads} heads, not {wrong}")
+    check_heads(heads, len(model.layers), model.heads)
     by_layer: dict[int, list[int]] = {}
     for layer, head in heads:
         by_layer.setdefault(model.layers[layer], []).append(head)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.numpy import load_file, save_file
@@ -169,6 +170,14 @@ def shown(figure: Figure, file: Path) -> Picture:
     png, _ = write_figure(figure, file)
     with Image.open(png) as image:
         return Picture(filename=png, width=image.width // 2)
+
+
+def filled(template: Path, **values: Any) -> str:
+    """The text of a page: a Jinja template with values, which are escaped. Raises UndefinedError for a missing one."""
+    environment = Environment(
+        loader=FileSystemLoader(template.parent), autoescape=True, trim_blocks=True, undefined=StrictUndefined
+    )
+    return environment.get_template(template.name).render(**values)
 
 
 def write_whole(file: Path, text: str) -> Path:

@@ -6,7 +6,7 @@ Control sets: for a given set of heads, sets of the same number of other heads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
 from math import comb, prod
 
@@ -24,6 +24,12 @@ ENUMERATED = 20  # random sets are all taken where there are fewer
 def head_name(head: Head) -> str:
     """The name of a head in figures and texts, such as L3H5; both numbers count from 0."""
     return f"L{head[0]}H{head[1]}"
+
+
+def check_heads(heads: Iterable[Sequence[int]], layers: int, size: int) -> None:
+    """Raises ValueError, which names them, for heads that a model of so many layers, each of `size` heads, has not."""
+    if wrong := [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < size)]:
+        raise ValueError(f"the model has {layers} layers of {size} heads, not {wrong}")
 
 
 def top(score: Floats, n: int) -> Heads:
@@ -51,9 +57,7 @@ def shortage(heads: Heads, eligible: Bools) -> dict[int, tuple[int, int]]:
     needed: how many heads of the set are in the layer. available: how many eligible heads of the layer are not in it.
     Raises ValueError for heads that the model does not have.
     """
-    layers, size = eligible.shape
-    if wrong := [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < size)]:
-        raise ValueError(f"the model has {layers} layers of {size} heads, not {wrong}")
+    check_heads(heads, *eligible.shape)
     counts = Counter(layer for layer, _ in sorted(heads))
     available = {layer: len(_free(heads, eligible, layer)) for layer in counts}
     return {layer: (needed, available[layer]) for layer, needed in counts.items() if needed > available[layer]}

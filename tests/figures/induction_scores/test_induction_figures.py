@@ -24,7 +24,7 @@ from util.stats.heads import top
 
 KINDS = (INDUCTION, FUNCTION_VECTOR, INDUCTION_ALONE, FUNCTION_VECTOR_ALONE)
 WIDTHS = pytest.mark.parametrize("width", [COLUMN, WIDTH])
-ASKED = {"request": {"sequences": 5, "length": 50, "copies": 4, "k": 10}}
+ASKED = {"request": {"sequences": 5, "length": 50, "copies": 4, "k": 10, "all_tasks": False}}
 PARTS = show.FIGURE.parts
 TRIPLE = (0.5, 0.4, 0.6)
 
@@ -177,6 +177,12 @@ def test_what_the_primary_task_surely_loses_is_told():
     assert endpoint.endswith("; 0 of 2 sets of as many other heads are as low, p = 0.333.")
     assert knockout.startswith("With the pattern forbidden accuracy on `wordseq1` is 0.50 [0.")
     assert len([*show.ablation_say(accuracies(done=False))]) == 2
+
+
+@pytest.mark.parametrize(("done", "heading"), [(True, "wordseq1"), (False, "wordseq1\n(not done)")])
+def test_a_task_that_is_not_done_is_marked(done, heading):
+    [ax] = picture("ablation", accuracies(done=done)).axes
+    assert ax.get_title() == heading
 
 
 def test_published_accuracies_are_hollow():

@@ -148,9 +148,10 @@ def judge(study: Study) -> dict[str, Any]:
         kept = [Run(study, draw).search() for draw in draws(study, **search)]
         circuit = {names.FOUND: (*ALWAYS, *kept[0])}
         ablations = circuit_ablations(circuit, settings.random_circuits, settings.seed, like=names.FOUND)
+        wanted = {name: ablations[name] for name in (names.FULL, names.FOUND, *names.random_names(ablations))}
         first = study.replace(donor_seeds=settings.donor_seeds[:1])
         verdicts[1] = rules.explained(
-            answers(first, ablations, ROOM, **fields[primary]), available[primary], rules.MARGINS[1]
+            answers(first, wanted, ROOM, **fields[primary]), available[primary], rules.MARGINS[1]
         )
     shown = ("prompts", "k", "donor_seeds", "search_prompts", "random_circuits")
     published = next(row["value"] for row in files.published("edge_ablation")["values"] if row["id"] == "explained")

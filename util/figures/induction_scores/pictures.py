@@ -111,7 +111,13 @@ def ablation(values: Values) -> Grid:
     task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
     reported, rows = published(task, k, ablated), values["accuracy"][task]
     legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
-    options = {"heading": task, "label": "accuracy", "chance": 1 / len(label_space(task)), "reported": reported}
+    asked = values["tasks_done"] or values["request"]["all_tasks"]
+    options = {
+        "heading": task if asked else f"{task}\n(not done)",
+        "label": "accuracy",
+        "chance": 1 / len(label_space(task)),
+        "reported": reported,
+    }
     return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
 
 
