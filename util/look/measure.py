@@ -32,9 +32,10 @@ class Looked:
     """What some heads do on a text of T tokens, seen from Q of them.
 
     tokens [T]: as text; queries [Q]: positions; heads [h], of `shape`: layers, and heads of each. reads [h, Q, T]: the
-    attention of each query to every token; read_by [h, Q, T]: the attention of every token to it. words, effects [h, Q, 2 STRONGEST]: the tokens whose logits
-    fall most without what the head writes at the query, and those whose logits rise most, and by how much they fall
-    beside the mean of all tokens; None where the class cannot be taken apart. vocabulary: these tokens as text.
+    attention of each query to every token; read_by [h, Q, T]: the attention of every token to it. words, effects
+    [h, Q, 2 STRONGEST]: the tokens whose logits fall most without what the head writes at the query, and those whose
+    logits rise most, and by how much they fall beside the mean of all tokens; None where the class cannot be taken
+    apart. vocabulary: these tokens as text.
     """
 
     tokens: Sequence[str]
