@@ -5,6 +5,7 @@ its tokenizer leaves out; the chat template, in which the user asks for a list t
 is the prompt; labels of one token each in place of " Foo" (two) and " Bar" (one), under a sum of log-probabilities.
 """
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from util.figures.forerunner_heads.numbers import scores
 from util.figures.induction_scores import edits
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.numbers import intervals
+from util.roles.label_task import DATASETS
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, accuracy, mean_interval
@@ -28,20 +30,23 @@ from util.study.study import Study
 ROUNDS = 3
 LABELS = ("Yes", "No")  # one token each behind a space
 ASKED = [{"role": "user", "content": "Continue the list."}]
+LABELS_READ = {"s_i -> y_i": Condition("si_to_yi"), "random cells": Condition("si_to_yi", draw=0)}
 TASKS = ("copying", "capitalization", "present_past")
 Numbers = dict[str, Any]
 
 
-def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 24) -> Numbers:
-    """Forerunner heads, and what the labels' reads of their forerunners are worth on AG News."""
+def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 128) -> Numbers:
+    """Forerunner heads, and what the labels' reads of their forerunners, or random cells, are worth by data set."""
     study = Study("forerunner_heads", model, prompts=prompts, seed=seed, untrained_control=False)
     frequent = int(study.numbers("counts")["frequent_heads"]["correct"].value)
     confirmed = study.numbers("specificity")["specificity"]["judged"]["confirmed"]
-    found = answers(study, Data("agnews", 4, cut, seed), [WHOLE, Condition("si_to_yi")])
-    whole, without = map(scores, found.values())
     numbers: Numbers = {"01 frequent heads": frequent, "01 forerunner heads": confirmed}
-    for score in ("label mass", "which label"):
-        numbers[f"01 {score} without s_i -> y_i, nats"] = mean_interval(without[score] - whole[score])
+    for dataset in DATASETS:
+        found = answers(study, Data(dataset, 4, cut, seed), [WHOLE, *LABELS_READ.values()])
+        whole = scores(found[WHOLE])
+        for score, (name, condition) in product(("label mass", "which label"), LABELS_READ.items()):
+            loss = mean_interval(scores(found[condition])[score] - whole[score])
+            numbers[f"01 {dataset}: {score} without {name}, nats"] = loss
     return numbers
 
 
