@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 
 from tests.architectures import VOCABULARY
 from util.edges.ablation import Ablation
-from util.edges.splicing import Group, outcomes, whole_logits
+from util.edges.splicing import Group, continuations, outcomes, whole_logits
 from util.edges.states import Store
-from util.edges.writing import continuations
 from util.engine.attention import support
 from util.engine.batches import Batch, Row, forward
 from util.engine.call import Instrument
@@ -48,9 +47,8 @@ from util.prompts.token_types import TypedTokens
 from util.scores import token_types
 from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores
-from util.scores.paths import path_effects
-from util.scores.units import Circuit
+from util.scores.exact import exact_scores, path_effects
+from util.scores.pruning import Circuit
 
 Numbers = dict[str, Any]  # by name, tensors or arrays; None where a class does not allow a run
 Run = Callable[[PreTrainedModel], Numbers]

@@ -35,7 +35,7 @@ from util import paths
 from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, packaged
-from util.models.files import sha256
+from util.paths import sha256
 from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
 from util.prompts.prompt import Prompt, written
@@ -98,8 +98,8 @@ def load_ICL_model(
     tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found or a disk
     is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
     for 4-bit weights that would be offloaded, and for a built 4-bit model that has already run on a CPU whose kernels
-    repack its weights; IncompleteCheckpoint where no file has a parameter; models.gguf.GGUFError for a GGUF file that
-    would load as another model; and models.packaged.FetchError where a packaged model cannot be fetched.
+    repack its weights; IncompleteCheckpoint where no file has a parameter; models.packaged.GGUFError for a GGUF file
+    that would load as another model; and models.packaged.FetchError where a packaged model cannot be fetched.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")

@@ -1,4 +1,4 @@
-"""Where the suite reads and writes: the clone, the cached intermediates, the figures and values.
+"""Where the suite reads and writes: the clone, the cached intermediates, the figures and values; hashes of files.
 
 Four environment variables move these places. A relative value is relative to the clone, so that a notebook and a
 terminal agree in whatever folder they run.
@@ -11,10 +11,11 @@ terminal agree in whatever folder they run.
                   it to the clone.
 """
 
+import hashlib
 import os
 import re
 import sys
-from hashlib import sha256
+from functools import lru_cache
 from pathlib import Path, PurePath
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
@@ -75,7 +76,8 @@ def model_folder(model: str) -> str:
     if os.path.exists(place):
         name = os.path.realpath(place)
     plain = re.sub(r"[^a-z0-9._]+", "-", PurePath(name).name.lower())[:60].strip("-.") or "model"
-    return plain if plain == name else f"{plain}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return plain if plain == name else f"{plain}-{digest[:8]}"
 
 
 def locked(file: Path, doing: str) -> AcquireReturnProxy:
@@ -103,3 +105,15 @@ def _named(variable: str) -> Path | None:
 
 if __name__ == "__main__":  # for the Makefile: where `make figures MODEL=...` writes
     print(model_folder(sys.argv[1]))
+
+
+def sha256(file: str | Path) -> str:
+    """The sha256 of a file's bytes, in hex. A file is read again only if its size or one of its times has changed."""
+    stat = Path(file).stat()
+    return _sha256(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=256)
+def _sha256(file: str, size: int, *times: int) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

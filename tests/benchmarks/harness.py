@@ -20,7 +20,7 @@ def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
     from lm_eval.models.huggingface import HFLM
 
     from util.extras.harness.model import InterventionLM
-    from util.figures.induction_scores.edits import WHOLE, Edit
+    from util.figures.induction_scores.plan import INTACT, Edit
     from util.prompts import classification
     from util.study.model import Model
 
@@ -32,7 +32,7 @@ def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
         for index, label in enumerate(prompt.labels)
     ]
     heads = [(layer, head) for layer in layers for head in range(4)]
-    edits = {"nothing attached": WHOLE, "heads at mean": Edit.ablate(heads), "knocked out": Edit.knock_out(heads)}
+    edits = {"nothing attached": INTACT, "heads at mean": Edit.ablate(heads), "knocked out": Edit.knock_out(heads)}
     if name == "HFLM":
         whole, tokenizer = source.pair
         whole.set_attn_implementation("sdpa")

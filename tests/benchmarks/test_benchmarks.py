@@ -10,8 +10,8 @@ import pytest
 
 from tests.benchmarks import coverage, referee, sensitivity, verdicts
 from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
-from util.figures.edge_ablation import claims as edge_claims
-from util.figures.induction_scores import claims as induction_claims
+from util.figures.edge_ablation import numbers as edge_claims
+from util.figures.induction_scores import numbers as induction_claims
 from util.prompts.prompt import with_bos
 from util.stats.intervals import Interval
 

@@ -10,7 +10,7 @@ import pytest
 
 from util import paths
 from util.card import atlas, measure, page
-from util.card.topics import SCHEMA, TOPICS, sentences
+from util.card.page import SCHEMA, TOPICS, sentences
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
 from util.figures import stored_roles

@@ -169,7 +169,9 @@ def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path, monkeypatch):
     (tmp_path / "heads.json").write_text("[[2, 6]]")
     flags = "smollm2 --task wordseq1,recursion --k 3 --seed 7 --reference-prompts 9 --redo --heads heads.json"
     taken = []
-    monkeypatch.setattr("util.commands.edits._compare", lambda *given, **reference: taken.append((*given, reference)))
+    monkeypatch.setattr(
+        "util.commands.evaluate._compare", lambda *given, **reference: taken.append((*given, reference))
+    )
     monkeypatch.chdir(tmp_path)
     for line in (flags, "--config config.json", "embedded --config config.json --k 4 --heads L2H4"):
         main(["ablate", *line.split()])

@@ -13,7 +13,7 @@ import pytest
 from util.commands import edge_configs
 from util.commands.edge_configs import CONFIGS
 from util.commands.frame import main
-from util.figures.edge_ablation import pruning, runs
+from util.figures.edge_ablation import runs
 from util.study.model import Model
 from util.study.study import Study
 
@@ -159,7 +159,7 @@ def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path, mo
         for folder in (tmp_path / "a", tmp_path / "moved")
     )
     assert given.plain(Study("edge_ablation", model)) == moved.plain(Study("edge_ablation", model))
-    monkeypatch.setattr(pruning.token_types, "scores", None)  # nothing is scored
+    monkeypatch.setattr(runs.token_types, "scores", None)  # nothing is scored
     again = run(given, model, tmp_path)["results"]["pruning"]
     assert again["left"] == left and again["accuracy"] == first["pruning"]["accuracy"]
     with pytest.raises(FileNotFoundError, match="none.json"):

@@ -13,7 +13,7 @@ import pytest
 from util import paths
 from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
-from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.plan import INTACT, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.roles.sequences_study import SequenceStudy
 from util.show.files import plain
@@ -121,7 +121,9 @@ def check_answers(words, result, rows, edit, **means):
     ((name, edited),) = result["results"]["heads"].items()
     assert edited == [list(head) for head in heads]
     seeds = [int(seed) for seed in flag(words, "seed", "42").split(",")]
-    for task, (title, made) in product(as_list(flag(words, "task")), {"whole model": WHOLE, name: edit(heads)}.items()):
+    for task, (title, made) in product(
+        as_list(flag(words, "task")), {"whole model": INTACT, name: edit(heads)}.items()
+    ):
         right = []
         for seed in seeds:
             study = TaskStudy("embedded", task, int(flag(words, "k", 10)), 4, seed, **means)
@@ -180,7 +182,7 @@ def check_evaluate(words, means):
     """The harness's accuracies are those of the same prompts in a study."""
     for name in flag(words, "tasks").split(","):
         study = TaskStudy("embedded", name.removeprefix("icl_"), 5, 2, 42, reference="staicc")
-        edit = WHOLE if "--top" not in words else Edit.ablate(chosen_heads(words), flag(words, "mode"))
+        edit = INTACT if "--top" not in words else Edit.ablate(chosen_heads(words), flag(words, "mode"))
         assert means["acc"][name]["mean"] == study.answers({"one": edit})["one"].right.mean()
 
 

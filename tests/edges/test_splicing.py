@@ -18,9 +18,8 @@ from tests.architectures import ADAPTED, HEADS, LAYERS, SUPPORTED, build
 from tests.tiny_models import KINDS, tiny_model
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import removed_by, together
-from util.edges.splicing import NEW_TOKENS, Ablated, Group, groups_of, outcomes
+from util.edges.splicing import NEW_TOKENS, Ablated, Group, continuations, groups_of, outcomes
 from util.edges.states import Store, takes_some_tokens
-from util.edges.writing import continuations
 from util.engine.batches import Batch, Row
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare

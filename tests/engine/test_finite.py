@@ -8,8 +8,7 @@ import torch
 
 from tests import toys
 from util.edges.ablation import WHOLE
-from util.edges.splicing import groups_of, outcomes
-from util.edges.writing import continuations
+from util.edges.splicing import continuations, groups_of, outcomes
 from util.engine import batches, label_scores, means
 from util.engine.batches import Row
 from util.engine.components import direct_effects

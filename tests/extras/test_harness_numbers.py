@@ -16,7 +16,7 @@ from tests import eager_runs  # noqa: E402
 from tests.extras.conftest import harness_run, log_probs  # noqa: E402
 from util.engine.label_scores import scoring  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
-from util.figures.induction_scores.edits import MODES, WHOLE, Edit  # noqa: E402
+from util.figures.induction_scores.plan import INTACT, MODES, Edit  # noqa: E402
 from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
 from util.models.embedded import path  # noqa: E402
 from util.prompts import classification, induction_pattern  # noqa: E402
@@ -28,7 +28,7 @@ from util.study.model import (
 
 HEADS = ((2, 1), (2, 2), (3, 0))
 EDITS = {
-    "whole": WHOLE,
+    "whole": INTACT,
     **{mode: Edit.ablate(HEADS, mode) for mode in MODES},
     **{pattern: Edit.knock_out(HEADS, pattern, seed=3) for pattern in induction_pattern.PATTERNS},
 }
@@ -191,7 +191,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
 def test_a_model_that_the_harness_loads_itself():
     options = {"batch_size": 4, "device": "cpu", "dtype": "float32"}
     folder = str(path("generalist"))
-    models = [InterventionLM(folder, edit=edit, **options) for edit in (EDITS["zero"], WHOLE)]
+    models = [InterventionLM(folder, edit=edit, **options) for edit in (EDITS["zero"], INTACT)]
     models += [InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu"), HFLM(folder, **options)]
     theirs, whole, ours, plain = (log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in models)
     np.testing.assert_allclose(theirs, ours, rtol=0, atol=SINGLE)

@@ -12,7 +12,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: ma
 from util.edges.edge import Edge  # noqa: E402
 from util.extras.harness.interventions import edit_of  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
-from util.figures.induction_scores.edits import WHOLE, Edit  # noqa: E402
+from util.figures.induction_scores.plan import INTACT, Edit  # noqa: E402
 from util.prompts import classification  # noqa: E402
 
 HEADS = ((2, 1),)
@@ -99,7 +99,7 @@ def test_the_harnesss_own_caches(embedded, tmp_path):
 
 
 def test_edits_as_they_stand_in_json():
-    for edit in (WHOLE, INDUCTION, EXACT, Edit.ablate([(1, 2), (0, 3)], "zero"), Edit.knock_out(HEADS, seed=7)):
+    for edit in (INTACT, INDUCTION, EXACT, Edit.ablate([(1, 2), (0, 3)], "zero"), Edit.knock_out(HEADS, seed=7)):
         assert edit_of(edit.plain()) == edit
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from util import paths
 from util.commands.frame import main
-from util.figures.replication import compared, intervals, standard_errors
+from util.commands.stored import compared, intervals, standard_errors
 from util.stats.intervals import Interval
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from tests.eager_runs import reference, run
+from util import look as page
 from util.commands.frame import main
 from util.load_model_and_data import load_ICL_model
-from util.look import page
-from util.look.measure import STRONGEST, look_at
-from util.look.page import example, look
+from util.look import STRONGEST, example, look, look_at
 from util.study.model import Model
 
 TEXT = "When Mike and Emma went to the cafe, Mike gave a coffee to"

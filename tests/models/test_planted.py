@@ -14,9 +14,9 @@ from util.models import planted
 from util.prompts.classification import associative_map_prompts
 from util.prompts.ioi import ioi_prompts, ioi_tokens
 from util.prompts.prompt import Layout
+from util.prompts.row_files import column
 from util.prompts.sequences import repeated_sequences
 from util.prompts.token_types import type_tokens
-from util.prompts.words import column
 from util.study.study import Study
 
 families = pytest.mark.parametrize("family", planted.FAMILIES)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from util.load_model_and_data import load_ICL_model
-from util.look.page import look
+from util.look import look
 from util.study.model import Model
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: make test-pages")

@@ -8,8 +8,8 @@ import pytest
 
 from data.embedded_models.recipe.words import PAIR_TASKS, held_out_inputs, promised
 from util import paths
+from util.prompts.row_files import column, table
 from util.prompts.word_pairs import TRAINED
-from util.prompts.words import column, table
 
 COLUMNS = {
     "country_capital": ("country", "capital", "currency"),

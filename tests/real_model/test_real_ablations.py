@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tests.real_model import plain
 from tests.real_model.conftest import Subject
-from util.figures.forerunner_heads import cuts, measure
-from util.figures.induction_scores.edits import MODES, WHOLE, Edit
+from util.figures.forerunner_heads import measure, numbers
+from util.figures.induction_scores.plan import INTACT, MODES, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
@@ -54,7 +54,7 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real: Subject, tm
         real.given, TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc",
         reference_prompts=REFERENCE, folder=tmp_path,
     )  # fmt: skip
-    edits = {"whole": WHOLE, "knocked out": Edit.knock_out(HEADS), "knocked out everywhere": Edit.knock_out(EVERY)}
+    edits = {"whole": INTACT, "knocked out": Edit.knock_out(HEADS), "knocked out everywhere": Edit.knock_out(EVERY)}
     edits |= {mode: Edit.ablate(HEADS, mode) for mode in MODES}
     ours = study.answers(edits)
     stand_ins = means(real, [prompt.text for prompt in staicc_prompts("financial_phrasebank", 4)[:REFERENCE]])
@@ -96,7 +96,7 @@ def places(subject: Subject, prompt: Any) -> tuple[Tensor, list[int], list[list[
 
 
 def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject, tmp_path: Path) -> None:
-    conditions = [cuts.WHOLE, cuts.Condition("si_to_yi"), cuts.Condition("yi_to_sq", (0.0, 0.5))]
+    conditions = [numbers.WHOLE, numbers.Condition("si_to_yi"), numbers.Condition("yi_to_sq", (0.0, 0.5))]
     study = Study("forerunner_heads", real.given, untrained_control=False, folder=tmp_path)
     answers = measure.answers(study, measure.Data("glue_sst2", 3, 2, 0), conditions)
     prompts = staicc_prompts("glue_sst2", 3)[:2]

@@ -11,7 +11,7 @@ from tests.real_model import plain
 from tests.real_model.conftest import Subject
 from util.figures.ioi_patching import measure
 from util.figures.ioi_patching.show import EXAMPLE
-from util.scores.paths import path_effects
+from util.scores.exact import path_effects
 
 
 class Pair(NamedTuple):

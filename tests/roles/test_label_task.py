@@ -3,7 +3,7 @@
 import pytest
 
 from util.load_model_and_data import staicc_experimentor, staicc_prompts
-from util.roles.label_task import LabelTask
+from util.roles.label_roles import LabelTask
 from util.study.checked import Datasets, capped, checked, dataset_name
 
 WRONG = {

@@ -12,19 +12,17 @@ from util.load_model_and_data import staicc_prompts
 from util.models import planted
 from util.prompts import word_pairs
 from util.prompts.ioi import other_answers
-from util.prompts.words import column as words_of
+from util.prompts.row_files import column as words_of
 from util.roles import name_roles
 from util.roles.effects import other_cells
 from util.roles.function_vectors import CORRUPTED
-from util.roles.label_roles import LabelRoles
-from util.roles.label_task import LabelTask
+from util.roles.label_roles import LabelRoles, LabelTask
 from util.roles.name_roles import NameRoles
 from util.roles.rules import FACTOR, LEAST, LEVEL, Role, Score
-from util.roles.sequence_roles import SequenceRoles
+from util.roles.sequences_study import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 from util.stats.answers import TaskCheck
-from util.stats.intervals import Interval
-from util.stats.tests import mean_p
+from util.stats.intervals import Interval, mean_p
 
 GAIN = Interval(1.0, 0.5, 1.5)
 CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from util.roles.rules import LEAST, LEVEL, Evidence, Role, Score
-from util.stats.intervals import POWER, detectable, mean_interval, mean_intervals
-from util.stats.tests import mean_p
+from util.stats.intervals import POWER, detectable, mean_interval, mean_intervals, mean_p
 
 N, LAYERS, HEADS = 32, 3, 4
 STRONG, QUIET, WEAK = (1, 2), (2, 0), (0, 3)  # attends and matters; attends only; matters only

@@ -12,7 +12,7 @@ from tests.scores.slow_edges import SlowCircuit, SlowEdges
 from util.engine.components import UnsupportedModel, blocks_of
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
-from util.scores import attribution, readers
+from util.scores import attribution
 from util.scores.attribution import edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_scores
@@ -140,7 +140,7 @@ def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
     model = architectures.build(name)
     prepare(model)
     fast = edge_scores(model, *PAIR)
-    monkeypatch.setattr(readers, "_columns", lambda *_: None)
+    monkeypatch.setattr(attribution, "_columns", lambda *_: None)
     assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-3 * fast.abs().max()
 
 

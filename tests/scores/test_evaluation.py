@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from util.scores.evaluation import SHARES, area, faithfulness
+from util.scores.graph import SHARES, area, faithfulness
 from util.show import files
 from util.stats import undefined
 

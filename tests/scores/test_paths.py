@@ -8,7 +8,7 @@ from tests.scores import slow_paths
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
-from util.scores.paths import CHANNELS, STATES, path_effects
+from util.scores.exact import CHANNELS, STATES, path_effects
 
 LENGTH, FIRST, BOUND = 12, 7, 1e-10
 ANSWERS = torch.tensor([[5, 7], [8, 9]])

@@ -20,7 +20,7 @@ from util.figures.ioi_patching.measure import logit_difference
 from util.figures.planted_controls import name_tokens, planted_control
 from util.models import planted
 from util.prompts.ioi import group_by_shape
-from util.roles.name_pairs import NamePairs
+from util.roles.name_roles import NamePairs
 from util.scores.attribution import edge_scores
 from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph, Floats, Place

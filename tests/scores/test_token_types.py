@@ -23,8 +23,8 @@ from util.edges.states import Store
 from util.engine.call import Call
 from util.engine.handshake import prepare
 from util.scores import token_types
+from util.scores.pruning import SORTS, Circuit
 from util.scores.token_types import PrunedRun, answers, scores
-from util.scores.units import SORTS, Circuit
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("wide_softmax")]
 

@@ -8,8 +8,7 @@ import pytest
 from tests.edges.test_splicing import groups
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS
-from util.scores.pruning import kept, prune, random_living, read_scores, write_scores
-from util.scores.units import Circuit
+from util.scores.pruning import Circuit, kept, prune, random_living, read_scores, write_scores
 
 LAYERS, HEADS = 3, 4
 

@@ -10,13 +10,15 @@ from util.stats.intervals import (
     Interval,
     accuracy,
     halves,
+    holm,
     mean_interval,
     mean_intervals,
     paired_interval,
+    paired_p,
+    rank_p,
     ratio_of_means,
     wilson,
 )
-from util.stats.tests import holm, paired_p, rank_p
 
 
 @pytest.mark.parametrize(

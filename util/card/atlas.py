@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from util.card.topics import SCHEMA, Card
+from util.card.page import SCHEMA, Card
 from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.ioi_patching.show import kept_alone
 from util.figures.role_atlas.show import place_of

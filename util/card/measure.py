@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from util.card.topics import SCHEMA, TOPICS, sentences
+from util.card.page import SCHEMA, TOPICS, sentences
 from util.engine.call import UnsupportedModel
 from util.prompts.prompt import UnsupportedTokenizer
 from util.show.files import plain

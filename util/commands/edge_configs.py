@@ -21,13 +21,11 @@ from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
-from util.figures.edge_ablation.pruning import SCORE, Pruner
-from util.figures.edge_ablation.runs import Data, Run
+from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run
 from util.figures.edge_ablation.settings import Draw, Seeds
-from util.models.files import sha256
+from util.paths import sha256
 from util.prompts import word_pairs
-from util.scores.pruning import write_scores
-from util.scores.units import SORTS, Sort
+from util.scores.pruning import SORTS, Sort, write_scores
 from util.stats.intervals import mean_interval
 from util.study.checked import Natural, Share, Text
 from util.study.model import Model

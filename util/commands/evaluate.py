@@ -1,4 +1,7 @@
-"""lm-evaluation-harness on a model with heads edited. What follows `--` goes to the harness's own command line."""
+"""Tasks answered by a model with heads edited: `ablate`, `knockout`, `means`, and `evaluate` in lm-evaluation-harness.
+
+What follows `--` goes to the harness's own command line.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,166 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from util.commands.arguments import Chosen, Reference, Seeds
-from util.commands.edits import Pattern, edited_heads
-from util.figures.induction_scores.edits import WHOLE, Edit, Mode
-from util.stats.heads import Head
+import numpy as np
+import pandas as pd
+
+from util.commands.arguments import Chosen, Compared, ModelFlags, Queries, Reference, Seeds
+from util.commands.results import Out
+from util.figures.induction_scores.plan import INTACT, Edit, Mode
+from util.stats.heads import Head, head_name, layer_matched, top
+from util.stats.intervals import accuracy, mcnemar, paired_interval, rank_p
+
+if TYPE_CHECKING:
+    from util.figures.induction_scores.task_study import Answers, TaskStudy
+    from util.roles.sequences_study import SequenceStudy
+
+
+Pattern = Literal["induction", "random-keys", "previous-part", "exact-tokens"]
+SHARE = 0.01  # of all heads: the smaller of the two that Crosbie & Shutova ablate
+
+
+def ablate(
+    model: ModelFlags = ModelFlags(),
+    *,
+    queries: Queries = Queries(),
+    heads: Compared = Compared(),
+    mode: Mode = "mean",
+    reference: Reference = Reference(),
+    out: Out = Out(),
+) -> None:
+    """Ablate heads on classification tasks. Raises ValueError, before anything is loaded, for an unknown name.
+
+    Args:
+        mode: what replaces a head's output
+    """
+    _compare("ablate", model, queries, heads, out, partial(Edit.ablate, mode=mode), **asdict(reference))
+
+
+def knockout(
+    model: ModelFlags = ModelFlags(),
+    *,
+    queries: Queries = Queries(),
+    heads: Compared = Compared(),
+    pattern: Pattern = "induction",
+    out: Out = Out(),
+) -> None:
+    """Knock a pattern out on classification tasks. Raises ValueError, before any loading, for an unknown name.
+
+    Args:
+        pattern: what the heads may not read: what followed an earlier part of the same kind (the default), as many
+            random keys, or what followed any earlier part
+    """
+    edit = partial(Edit.knock_out, pattern=pattern.replace("-", " "))
+    _compare("knockout", model, queries, heads, out, edit)
+
+
+def means(
+    model: ModelFlags = ModelFlags(),
+    *,
+    queries: Queries = Queries(),
+    mode: Literal["mean", "mean_pos", "input_mean"] = "mean",
+    reference: Reference = Reference(),
+    redo: bool = False,
+) -> None:
+    """Measure means of all heads and print where they are. Raises ValueError, before loading, for an unknown name.
+
+    Args:
+        mode: mean: over all tokens; mean_pos: also position by position; input_mean: also what heads make of the mean
+            input of their layer, position by position
+        redo: measure again what is cached
+    """
+    for study in queries.studies(model.source, redo=redo, **asdict(reference)):
+        heads = list(np.ndindex(study.means()["mean"].shape[:2]))
+        if mode != "mean":
+            study.means_by_position(Edit.ablate(heads, mode))
+        print(*(study.folder / file for file in study.origins), sep="\n")
+
+
+# ------------------------------------------------------------------------------------------------ heads
+
+
+def edited_heads(flags: Chosen, sequences: Callable[[], SequenceStudy], controls: int = 0) -> dict[str, list[Head]]:
+    """The sets of heads that are edited, by name: the chosen ones or random ones in their place, then the controls.
+
+    sequences: gives the study whose prefix-matching scores choose; it is not called where heads are named and no others
+    are drawn. Raises ValueError for heads that the model has not, and where a layer has too few others.
+    """
+    from util.figures.induction_scores.plan import how_many
+    from util.roles.attention_scores import INDUCTION_HEAD
+
+    score = cache(lambda: sequences().scores().mean())
+    chosen = list(flags.heads or top(score(), how_many(flags.top or SHARE, score().size)))
+    if flags.random is not None:
+        return {f"random heads {flags.random}": layer_matched(chosen, score() < INDUCTION_HEAD, 1, flags.random)[0]}
+    others = layer_matched(chosen, score() < INDUCTION_HEAD, controls) if controls else []
+    return {"chosen heads": chosen} | {f"other heads {number}": heads for number, heads in enumerate(others, 1)}
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def _compare(
+    command: str,
+    model: ModelFlags,
+    queries: Queries,
+    flags: Compared,
+    out: Out,
+    edit: Callable[[Sequence[Head]], Edit],
+    **reference: Any,
+) -> None:
+    """Measure all tasks under an edit of some heads beside the whole model, and write the result."""
+    from util.roles.sequences_study import SequenceStudy
+
+    source = model.source
+    studies, sequences = queries.studies(source, redo=out.redo, **reference), SequenceStudy(source, redo=out.redo)
+    heads = {**asdict(flags), "heads": flags.heads or flags.top or SHARE, "scores": sequences.request}
+    requests = [study.request for study in studies]
+    result = out.checked(command, sequences, **heads, edit=edit([]).plain(), studies=requests)
+    sets = edited_heads(flags, lambda: sequences, flags.controls)
+    for name, chosen in sets.items():
+        print(f"{name}: {', '.join(map(head_name, chosen))}")
+    edits = {"whole model": INTACT} | {name: edit(chosen) for name, chosen in sets.items()}
+    rows = pd.concat([_rows(study, *answers) for study in studies for answers in study.answers(edits).items()])
+    tasks = {task: _results(of_task, edits, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}
+    lines = {(task, name): numbers for task, results in tasks.items() for name, numbers in results.items()}
+    table = pd.DataFrame(lines).T.rename_axis(["task", "edit"])
+    result.write({"heads": sets, "tasks": tasks}, rows, table, [sequences, *studies])
+
+
+def _results(rows: pd.DataFrame, edits: Iterable[str], seeds: int) -> dict[str, dict[str, Any]]:
+    """The accuracy of every edit, and what it changes; of the first set its rank among the others."""
+    right = {name: rows.loc[rows["edit"] == name, "right"].to_numpy().reshape(seeds, -1) for name in edits}
+    whole, first, *others = right
+    results: dict[str, dict[str, Any]] = {name: {"accuracy": accuracy(values)} for name, values in right.items()}
+    for name in (first, *others):
+        change = paired_interval(right[name].mean(0) - right[whole].mean(0))
+        results[name] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[name])}
+    if others:
+        rank = rank_p(right[first].mean(), [right[name].mean() for name in others], tail="low")
+        results[first] |= {"rank_p": rank.p, "least_rank_p": rank.least}
+    return results
+
+
+def _rows(study: TaskStudy, edit: str, answers: Answers) -> pd.DataFrame:
+    """A line for each query of one run; log-probabilities of labels are in nats."""
+    labels = study.classes.labels
+    scores = pd.DataFrame(answers.log_prob.astype(np.float64), columns=[f"log_prob {label}" for label in labels])
+    rows = {
+        "task": study.task,
+        "edit": edit,
+        "seed": study.seed,
+        "query": [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in study.drawn],
+        "gold": [labels[place] for place in answers.gold],
+        "right": answers.right,
+    }
+    return pd.concat([pd.DataFrame(rows), scores], axis=1)
 
 
 def evaluate(
@@ -61,7 +214,7 @@ def evaluate(
     checked_reference(**means)
     loading = {"device": settings.get("device") or "auto", **model_args}
     given.model, given.device = NAME, loading["device"]
-    edit = WHOLE
+    edit = INTACT
     if mode or pattern:
         heads = _heads(chosen, loading)
         edit = Edit.ablate(heads, mode) if mode else Edit.knock_out(heads, str(pattern).replace("-", " "))

@@ -36,12 +36,12 @@ COMMANDS = {  # by module, what each command does
         "edges": "edge ablation between token types, from JSON",
         "look": "a page that shows what heads do on a text: whom they read, what they write, what is known of them",
     },
-    "edits": {
+    "evaluate": {
         "means": "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
         "ablate": "classification tasks with heads replaced by their mean, beside the whole model and random heads",
         "knockout": "classification tasks with the induction pattern forbidden to some heads",
+        "evaluate": "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
     },
-    "evaluate": {"evaluate": "lm-evaluation-harness on a model with heads ablated or their pattern knocked out"},
 }
 
 

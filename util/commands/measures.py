@@ -194,7 +194,7 @@ def look(
         raise ValueError("give one of --text, --file and --task")
     source = model.source
     folder = made(out or paths.output("commands") / "look" / paths.model_folder(model.model))
-    from util.look.page import example, look
+    from util.look import example, look
 
     read = text if file is None else file.read_text(encoding="utf-8")
     page = look(source, heads, example(str(task), source) if read is None else read, tokens)

@@ -31,7 +31,7 @@ from random import Random
 from string import ascii_uppercase
 
 from util.prompts.prompt import Layout, Prompt
-from util.prompts.words import table
+from util.prompts.row_files import table
 
 LABELS = ("Foo", "Bar", "Mur", "Res")
 HEADER = (

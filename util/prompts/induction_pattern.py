@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.prompts.prompt import Prompt, Span, Tokens, UnsupportedTokenizer, with_bos
+from util.prompts.row_files import table
 from util.prompts.sequences import matched_cells
-from util.prompts.words import table
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 # After these parts only the first token counts as what follows them: a blank line's first, the next example's first.

@@ -1,15 +1,32 @@
-"""Rows of local files: .jsonl, .json, .csv, .parquet, and folders that `datasets` has written by `save_to_disk`.
+"""Rows of files: the word lists of the tasks, and a user's own .jsonl, .json, .csv, .parquet or saved data set.
 
-A row is a mapping from columns to values; those of a .csv file are text. The package `datasets` is optional: .parquet
-files and saved folders need it.
+A word list is data/word_lists/*.csv: one header line, then one fact per line. A row of a user's file is a mapping from
+columns to values; those of a .csv file are text. The package `datasets` is optional: .parquet files and folders that it
+has written by `save_to_disk` need it.
 """
 
 import csv
 import importlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from util import paths
+
+
+@cache
+def table(name: str) -> tuple[dict[str, str], ...]:
+    """The rows of data/word_lists/<name>.csv, as dictionaries by column. Raises FileNotFoundError for another name."""
+    with (paths.root() / "data" / "word_lists" / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
+        return tuple(csv.DictReader(lines))
+
+
+def column(name: str, title: str) -> tuple[str, ...]:
+    """One column of a word list."""
+    return tuple(row[title] for row in table(name))
+
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 

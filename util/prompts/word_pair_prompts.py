@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from util.prompts.prompt import Layout, Misaligned, Prompt, UnsupportedTokenizer
+from util.prompts.row_files import table
 from util.prompts.token_types import TypedTokens, check_aligned, type_tokens
 from util.prompts.word_pairs import CORRUPTIONS, WordPairTask, fault, find
-from util.prompts.words import table
 
 T = TypeVar("T")
 _Parts = tuple[list[tuple[str, str]], str]  # pairs and query of a donor

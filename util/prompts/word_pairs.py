@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from util.prompts import row_files
 from util.prompts.prompt import Layout
-from util.prompts.words import column, table
+from util.prompts.row_files import column, table
 
 CORRUPTIONS = {
     0: "unrelated",  # x, y and query are words of other lists, unrelated to each other

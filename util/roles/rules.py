@@ -31,8 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.stats.heads import Head, head_name, heads_where
-from util.stats.intervals import Interval, detectable, halves, mean_interval
-from util.stats.tests import holm, mean_p
+from util.stats.intervals import Interval, detectable, halves, holm, mean_interval, mean_p
 
 Floats = NDArray[np.floating]
 

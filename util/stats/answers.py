@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.intervals import Interval, mean_interval, signed, wilson
-from util.stats.tests import mean_p
+from util.stats.intervals import Interval, mean_interval, mean_p, signed, wilson
 
 Floats = NDArray[np.floating]
 Labels = NDArray[np.integer]

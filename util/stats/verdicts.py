@@ -17,8 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from util.stats.intervals import ERROR, Floats, Interval
-from util.stats.tests import holm
+from util.stats.intervals import ERROR, Floats, Interval, holm
 
 HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold in this model", "cannot be told"
 NO_PREMISE, NOT_DONE, NOT_ASKED = "premise not met", "task not done", "not asked"

@@ -34,7 +34,7 @@ from util.load_model_and_data import (
     shown_name,
     untrained_twin,
 )
-from util.models.files import sha256
+from util.paths import sha256
 from util.study.checked import Natural, Text, checked
 
 Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer

@@ -6,8 +6,8 @@ from string import ascii_lowercase, ascii_uppercase
 
 from util.prompts.classification import category
 from util.prompts.ioi import held_out, word_lists
+from util.prompts.row_files import column
 from util.prompts.word_pairs import find
-from util.prompts.words import column
 
 LABEL_WORDS: tuple[str, ...] = tuple(
     "negative positive neutral poor bad good great short entity description person location number world sports"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from util.edges import names
-from util.figures.edge_ablation import claims
-from util.figures.edge_ablation.claims import ADDED, REMOVED
+from util.figures.edge_ablation import numbers
+from util.figures.edge_ablation.numbers import ADDED, REMOVED
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE
 
 MARGINS = {1: 0.15, 2: 0.15, 3: 0.1, 4: 0.2, 5: 0.1}
@@ -30,30 +30,30 @@ MATTERS, IDLE = task(added=180, removed=120), task()
 
 def test_a_circuit_explains_most_and_more_than_random_ones_do():
     random = {names.random_circuit(draw): rows(250, x=40)["x"] for draw in range(1, 21)}
-    assert claims.explained(rows(250, found=245) | random, 300, 0.15).verdict == HOLDS
-    lost = claims.explained(rows(250, found=150) | random, 300, 0.15)
+    assert numbers.explained(rows(250, found=245) | random, 300, 0.15).verdict == HOLDS
+    lost = numbers.explained(rows(250, found=150) | random, 300, 0.15)
     assert lost.verdict == DOES_NOT_HOLD and lost.parts[0].value == pytest.approx(0.4)
-    assert len(claims.explained(rows(250, found=245), 300, 0.15).parts) == 1, "no other circuit is as large"
+    assert len(numbers.explained(rows(250, found=245), 300, 0.15).parts) == 1, "no other circuit is as large"
     alike = {names.random_circuit(draw): rows(250, x=245)["x"] for draw in range(1, 21)}
-    assert claims.explained(rows(250, found=245) | alike, 300, 0.15).verdict == CANNOT_BE_TOLD
-    few = claims.explained(rows(20, found=19) | {name: rows(20, x=3)["x"] for name in random}, 300, 0.15)
+    assert numbers.explained(rows(250, found=245) | alike, 300, 0.15).verdict == CANNOT_BE_TOLD
+    few = numbers.explained(rows(20, found=19) | {name: rows(20, x=3)["x"] for name in random}, 300, 0.15)
     assert few.verdict == CANNOT_BE_TOLD and (few.parts[0].needed or 0) > 20
 
 
 def test_tasks_differ_only_where_adding_and_removing_both_say_so():
-    assert claims.differs({"a": MATTERS, "b": IDLE, "c": IDLE}, THERE, 0.15).verdict == HOLDS
-    assert claims.differs({"a": IDLE, "b": IDLE}, THERE, 0.15).verdict == DOES_NOT_HOLD
-    added_alone = claims.differs({"a": task(added=180), "b": IDLE}, THERE, 0.15)
+    assert numbers.differs({"a": MATTERS, "b": IDLE, "c": IDLE}, THERE, 0.15).verdict == HOLDS
+    assert numbers.differs({"a": IDLE, "b": IDLE}, THERE, 0.15).verdict == DOES_NOT_HOLD
+    added_alone = numbers.differs({"a": task(added=180), "b": IDLE}, THERE, 0.15)
     assert added_alone.verdict == DOES_NOT_HOLD
-    found = claims.differs({"a": MATTERS, "b": IDLE}, THERE, 0.15)
+    found = numbers.differs({"a": MATTERS, "b": IDLE}, THERE, 0.15)
     assert found.parts[0].name.startswith("a against b") and found.note == "the clearest of 2 pairs of tasks"
-    assert claims.differs({"a": MATTERS}, THERE, 0.15).verdict == NO_PREMISE
+    assert numbers.differs({"a": MATTERS}, THERE, 0.15).verdict == NO_PREMISE
 
 
 def test_what_contextualisation_brings_back_is_a_share_of_the_whole_models_accuracy():
-    found = claims.brings_back({"a": task(only=100, added=120)}, THERE, 0.3)
+    found = numbers.brings_back({"a": task(only=100, added=120)}, THERE, 0.3)
     assert found.parts[0].value == pytest.approx(0.1) and found.verdict == DOES_NOT_HOLD
-    assert claims.brings_back({"a": MATTERS, "b": IDLE}, THERE, 0.1).verdict == HOLDS
+    assert numbers.brings_back({"a": MATTERS, "b": IDLE}, THERE, 0.1).verdict == HOLDS
 
 
 def test_ambiguity_is_judged_on_all_prompts_by_log_probability():
@@ -63,9 +63,9 @@ def test_ambiguity_is_judged_on_all_prompts_by_log_probability():
         query, loss = np.arange(195), rng.normal(mean, 0.5, (3, 195))
         return {REMOVED[0]: {"log_prob": loss * 0, "query": query}, REMOVED[1]: {"log_prob": -loss, "query": query}}
 
-    found = claims.more_if_ambiguous({0: lost(0.1), 7: lost(0.8)}, 195, 0.2)
+    found = numbers.more_if_ambiguous({0: lost(0.1), 7: lost(0.8)}, 195, 0.2)
     assert found.verdict == HOLDS and found.parts[0].value == pytest.approx(0.7, abs=0.1)
-    assert claims.more_if_ambiguous({0: lost(0.1), 7: lost(0.1)}, 195, 0.2).verdict == DOES_NOT_HOLD
+    assert numbers.more_if_ambiguous({0: lost(0.1), 7: lost(0.1)}, 195, 0.2).verdict == DOES_NOT_HOLD
 
 
 def layers(n=200, **right):
@@ -80,7 +80,7 @@ def test_order_needs_a_loss_in_the_other_half():
     """A model that never contextualises does not contextualise first."""
 
     def verdict(halves, of_task=MATTERS):
-        return claims.first_then("a", of_task, halves, 4, 3, 300, MARGINS).verdict
+        return numbers.first_then("a", of_task, halves, 4, 3, 300, MARGINS).verdict
 
     assert verdict(layers(context_lower=120, context_upper=195, agg_upper=60, agg_lower=195)) == HOLDS
     idle = layers(context_lower=200, context_upper=200, agg_upper=60, agg_lower=195)
@@ -91,4 +91,4 @@ def test_order_needs_a_loss_in_the_other_half():
 def test_prompts_of_one_query_are_one_unit():
     once = task(60, only=20, added=40)
     again = {name: {"right": np.tile(row["right"], 5), "query": np.tile(row["query"], 5)} for name, row in once.items()}
-    assert claims.brings_back({"a": again}, THERE, 0.1) == claims.brings_back({"a": once}, THERE, 0.1)
+    assert numbers.brings_back({"a": again}, THERE, 0.1) == numbers.brings_back({"a": once}, THERE, 0.1)

@@ -11,7 +11,7 @@ import pytest
 from tests.figures.induction_scores.made_up_shots import arrays
 from util import __main__ as command_line
 from util.figures.edge_ablation import measure
-from util.figures.edge_ablation.claims import AMBIGUOUS
+from util.figures.edge_ablation.numbers import AMBIGUOUS
 from util.figures.induction_scores import measure as induction_measure
 from util.show import files
 from util.stats.verdicts import HOLDS, NO_PREMISE, NOT_DONE, Claim, Effect, judged

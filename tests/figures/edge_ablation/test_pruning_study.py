@@ -10,9 +10,8 @@ from util.edges.ablation import Ablation
 from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
 from util.figures import planted_controls
-from util.figures.edge_ablation import numbers, pruning
-from util.figures.edge_ablation.pruning import Pruner
-from util.figures.edge_ablation.runs import LookUp
+from util.figures.edge_ablation import numbers, runs
+from util.figures.edge_ablation.runs import LookUp, Pruner
 from util.figures.edge_ablation.settings import Draw
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
@@ -58,7 +57,7 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
         assert left["result"] < left["units"] and len(left["random"]) == 3
         assert left["pruned"]["right"].shape == (2, 4) and left["random"][0]["right"].shape == (1, 4)
     assert heads["units"] == 4 * 8 * 6 and edges["units"] < 4 * 8 * 31
-    alive = {*pruner.pruned("head", pruner.first, pruning.HEADS_SHARE, ROUND).result.names("head")}
+    alive = {*pruner.pruned("head", pruner.first, runs.HEADS_SHARE, ROUND).result.names("head")}
     left = pruner.before_edges(ROUND).names("edge")
     assert {f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in left} <= alive
     again = units_left(pruner_in(tmp_path, MISSING))
@@ -89,20 +88,20 @@ def test_what_donors_of_one_task_leave_is_not_kept_beside_those_of_the_next(mode
         kept.append(weakref.ref(made))
         return made
 
-    monkeypatch.setattr(pruning, "Store", store)
+    monkeypatch.setattr(runs, "Store", store)
     settings = {"tasks": ["capitalization"], "per_round": 0.6, "random_circuits": 2, "search_prompts": 6}
     study_in(tmp_path, model, corruptions=[1], **settings).arrays("pruning")
     assert len(kept) == 2
 
 
 def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatch):
-    scores, done = pruning.token_types.scores, list[str]()
+    scores, done = runs.token_types.scores, list[str]()
 
     def watched(net, groups, circuit, *rest):
         done.append(circuit.digest)
         return scores(net, groups, circuit, *rest)
 
-    monkeypatch.setattr(pruning.token_types, "scores", watched)
+    monkeypatch.setattr(runs.token_types, "scores", watched)
     units_left(pruner_in(tmp_path, model, redo=True))
     assert len(done) == len({*done}) > 4
 

@@ -10,30 +10,30 @@ from tests import toys
 from util.engine import label_scores
 from util.engine.attention import instrument, support
 from util.engine.instruments import Knockout
-from util.figures.forerunner_heads import cuts, measure, numbers, show
+from util.figures.forerunner_heads import measure, numbers, show
 from util.figures.forerunner_heads.measure import Data
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, labelled_tokens
-from util.roles import label_task
+from util.roles import label_roles
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval, mean_interval
 from util.study.model import Model
 from util.study.study import Study
 
-EVERYWHERE = cuts.EVERYWHERE
+EVERYWHERE = numbers.EVERYWHERE
 # BOS, x x, s, y, newline, x x, s... as in the toy of the authors' layout: labels at 3 and 7, forerunners before them
 TOY = LabelledTokens(tuple(range(12)), forerunners=(2, 6, 11), labels=(3, 7, 12), label_lengths=(1, 1, 1), n_t=13)
 
 
 def pairs(cut, tokens=TOY, **options):
-    return [tuple(cell) for cell in cuts.cells(cut, tokens, **options).tolist()]
+    return [tuple(cell) for cell in numbers.cells(cut, tokens, **options).tolist()]
 
 
 # ------------------------------------------------------------------------------------------------ cells
 
 
 def test_cells_spare_bos_the_query_and_the_diagonal():
-    assert {cut: pairs(cut) for cut in cuts.CUTS} == {
+    assert {cut: pairs(cut) for cut in numbers.CUTS} == {
         "xi_to_si": [(2, 1), (6, 4), (6, 5)],
         "xq_to_sq": [(11, 8), (11, 9), (11, 10)],
         "si_to_yi": [(3, 2), (7, 6)],
@@ -54,34 +54,34 @@ def test_labels_of_several_tokens_are_cut_whole():
 def test_cells_of_real_prompts_look_back_and_leave_every_token_something(k):
     for tokens in labelled_tokens(staicc_prompts("trec", k)[:20], toys.tokenizer()):
         length = len(tokens.ids) - 1
-        for cut in cuts.CUTS:
-            found = cuts.cells(cut, tokens)
+        for cut in numbers.CUTS:
+            found = numbers.cells(cut, tokens)
             visible = np.tri(length, dtype=bool)
             assert visible[tuple(found.T)].all() and len({tuple(cell) for cell in found.tolist()}) == len(found)
             visible[tuple(found.T)] = False
             assert visible.any(axis=1).all()
             assert not (found[:, 1] == 0).any() and not (found[:, 0] == found[:, 1]).any()
-        sizes = [len(cuts.cells(cut, tokens)) for cut in ("si_to_yi", "yi_to_sq", "si_to_si")]
+        sizes = [len(numbers.cells(cut, tokens)) for cut in ("si_to_yi", "yi_to_sq", "si_to_si")]
         assert sizes == [k, k, k * (k + 1) // 2]
 
 
 def test_controls_match_are_seeded_and_share_nothing_with_the_cut():
-    cut = cuts.cells("xi_to_si", TOY)
-    drawn = cuts.control_cells(cut, 12, (0, 1))
+    cut = numbers.cells("xi_to_si", TOY)
+    drawn = numbers.control_cells(cut, 12, (0, 1))
     everything = [tuple(cell) for one in (cut, drawn) for cell in one.tolist()]
     assert len(drawn) == len(cut) and len(set(everything)) == len(everything)
     assert all(key < query for query, key in everything)  # so no row is emptied, and row 0 has none
-    again, other = cuts.control_cells(cut, 12, (0, 1)), cuts.control_cells(cut, 12, (0, 2))
+    again, other = numbers.control_cells(cut, 12, (0, 1)), numbers.control_cells(cut, 12, (0, 2))
     assert np.array_equal(drawn, again) and not np.array_equal(drawn, other)
-    assert len(cuts.control_cells(cut[:0], 12, (0,))) == 0
+    assert len(numbers.control_cells(cut[:0], 12, (0,))) == 0
 
 
 @pytest.mark.parametrize("layers", [3, 4, 32, 80])
 def test_quarters_partition_the_layers(layers):
-    numbers = list(range(layers))
-    parts = [cuts.layer_range(numbers, part) for part in cuts.QUARTERS]
-    assert [layer for part in parts for layer in part] == numbers == cuts.layer_range(numbers, (0.0, 1.0))
-    assert cuts.layer_range(numbers, (0.5, 0.5)) == []
+    every = list(range(layers))
+    parts = [numbers.layer_range(every, part) for part in numbers.QUARTERS]
+    assert [layer for part in parts for layer in part] == every == numbers.layer_range(every, (0.0, 1.0))
+    assert numbers.layer_range(every, (0.5, 0.5)) == []
 
 
 # ------------------------------------------------------------------------------------------------ in a model
@@ -102,7 +102,7 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
     """Against the loss by hand of each prompt alone; labels are no part of it, and what follows the cut is."""
     model, tokenizer = load_ICL_model((toys.model(family).double(), toys.tokenizer()), verbose=False)
     plan = label_scores.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
-    blocked = [cuts.cells("si_to_yi", tokens) for tokens in plan.tokens]
+    blocked = [numbers.cells("si_to_yi", tokens) for tokens in plan.tokens]
     attach = label_scores.knockouts(blocked, dict.fromkeys(support(model).layers))
     whole = label_scores.label_log_probs(model, plan, text=True)["text_loss"]
     cut = label_scores.label_log_probs(model, plan, attach, token_budget=150, text=True)["text_loss"]
@@ -201,7 +201,7 @@ def cached(study, **changes):
 
 def test_cuts_are_kept_one_by_one(study):
     some = {"cut": (None, "si_to_yi", "yi_to_sq"), "part": (EVERYWHERE, (0.0, 0.25))}
-    conditions = [one for one in cuts.conditions() if one.cut in some["cut"] and one.part in some["part"]]
+    conditions = [one for one in numbers.conditions() if one.cut in some["cut"] and one.part in some["part"]]
     assert len(conditions) == 1 + 4 + 2
     found = measure.answers(study, FIVE, conditions)
     again = measure.answers(cached(study), FIVE, conditions)
@@ -223,10 +223,10 @@ def test_changes_are_paired_by_prompt():
 
     step, quarter = "si_to_yi", (0.0, 0.25)
     records = {
-        cuts.WHOLE: given([1, 2, 3, 4], text_loss=np.full(4, 0.5)),
-        cuts.Condition(step): given([0, 1, 2, 3], text_loss=np.full(4, 1.5)),
-        cuts.Condition(step, quarter): given([1, 2, 3, 0]),
-        cuts.Condition(step, draw=0): given([1, 2, 3, 3]),
+        numbers.WHOLE: given([1, 2, 3, 4], text_loss=np.full(4, 0.5)),
+        numbers.Condition(step): given([0, 1, 2, 3], text_loss=np.full(4, 1.5)),
+        numbers.Condition(step, quarter): given([1, 2, 3, 0]),
+        numbers.Condition(step, draw=0): given([1, 2, 3, 3]),
     }
     cut, controls = numbers.changes(records, "label mass")
     assert cut["(0.0, 1.0)"][step] == pytest.approx((-1, -1, -1), abs=1e-3)
@@ -246,7 +246,7 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
     assert next(show.task_say(values)).startswith("sst5,")
     assert [*show.task_table(values).index] == [("sst5", 2), ("trec", 2)]
     assert cached(study).arrays("task")["checks"] == checks
-    monkeypatch.setattr(label_task, "task_check", lambda *_: DONE)
+    monkeypatch.setattr(label_roles, "task_check", lambda *_: DONE)
     first = cached(study)
     assert first.arrays("task")["checks"] == [DONE]  # the others are not tried
     assert first.numbers("task")["chosen"]["ablation"]["done"]
@@ -261,7 +261,7 @@ def test_all_causal_parts_are_of_the_chosen_task(study):
     table = show.ablation_table(values)
     assert len(table) == 5 and table.index[2] == "s_i -> y_i" and max(map(len, table.to_string().splitlines())) <= 160
     assert not (table == "").any(axis=None)
-    whole, alone = study.arrays("ablation")["cut"][cuts.WHOLE], study.arrays("ablation")["alone"]
+    whole, alone = study.arrays("ablation")["cut"][numbers.WHOLE], study.arrays("ablation")["alone"]
     gained = numbers.scores(whole)["which label"] - numbers.scores(alone)["which label"]
     _, worth_of_all = show.ablation_say(values)
     assert f"| labels) by {gained.mean():+.3f} [" in worth_of_all and "of 5 prompts" in worth_of_all
@@ -297,9 +297,9 @@ def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
     scores = numbers.scores(whole)
     np.testing.assert_allclose(scores["which label"] + scores["label mass"], whole["log_prob"][:, 0])
     np.testing.assert_allclose(scores["label mass"], mass)
-    step, control = cuts.Condition("si_to_yi"), cuts.Condition("si_to_yi", draw=0)
+    step, control = numbers.Condition("si_to_yi"), numbers.Condition("si_to_yi", draw=0)
     for cut, costs in ((answers(mass - 2, which), "label mass"), (answers(mass, which / 2), "which label")):
-        records = {cuts.WHOLE: whole, step: cut, control: whole}
+        records = {numbers.WHOLE: whole, step: cut, control: whole}
         found = numbers_of()
         for score in ("which label", "label mass"):
             lost = found[score]["(0.0, 1.0)"]["si_to_yi"]

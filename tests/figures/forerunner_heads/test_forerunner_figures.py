@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
-from util.figures.forerunner_heads import cuts, measure, numbers, show
+from util.figures.forerunner_heads import measure, numbers, show
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
 from util.stats.answers import TaskCheck
@@ -54,14 +54,14 @@ def answers():
     """Answers to 32 prompts; without the labels' reads of their forerunners the right label loses 3 nats."""
     random = np.random.default_rng(0)
     gold, found = random.integers(0, 3, PROMPTS), dict[Any, Any]()
-    for condition in cuts.conditions():
+    for condition in numbers.conditions():
         log_prob = random.normal(-2, 0.1, (PROMPTS, 3))
         if condition.cut == "si_to_yi" and condition.draw is None:
             log_prob[np.arange(PROMPTS), gold] -= 3
         found[condition] = {"log_prob": log_prob.astype(np.float32), "gold": gold}
-        if condition.part == cuts.EVERYWHERE and condition.draw is None:
+        if condition.part == numbers.EVERYWHERE and condition.draw is None:
             found[condition]["text_loss"] = random.random(PROMPTS)
-    bare = found[cuts.WHOLE]["log_prob"] - 1 - 0.1 * np.random.default_rng(1).random((PROMPTS, 1))
+    bare = found[numbers.WHOLE]["log_prob"] - 1 - 0.1 * np.random.default_rng(1).random((PROMPTS, 1))
     return {"cut": found, "alone": {"log_prob": bare, "gold": gold}, "done": True}
 
 

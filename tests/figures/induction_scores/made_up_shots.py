@@ -3,8 +3,7 @@
 import numpy as np
 
 from util.figures.induction_scores import numbers
-from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.plan import KNOCKED_OUT, WHOLE, Plan, TaskShots
+from util.figures.induction_scores.plan import KNOCKED_OUT, WHOLE, Edit, Plan, TaskShots
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
 

@@ -6,10 +6,9 @@ import torch
 
 from tests import eager_runs
 from util.edges.splicing import groups_of
-from util.figures.induction_scores import show, vectors, vectors_measure
-from util.figures.induction_scores.edits import WHOLE, Edit
-from util.figures.induction_scores.plan import WHOLE as NOTHING
-from util.figures.induction_scores.vectors import (
+from util.figures.induction_scores import measure, pictures, show
+from util.figures.induction_scores.measure import WordPairs
+from util.figures.induction_scores.pictures import (
     FUNCTION_VECTOR,
     FUNCTION_VECTOR_ALONE,
     INDUCTION,
@@ -18,7 +17,7 @@ from util.figures.induction_scores.vectors import (
     ablations,
     head_sets,
 )
-from util.figures.induction_scores.vectors_measure import WordPairs
+from util.figures.induction_scores.plan import INTACT, WHOLE, Edit
 from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy, IndirectEffects
 from util.roles.head_scores import HeadScores
 from util.show.part import drawn
@@ -27,7 +26,7 @@ from util.study.study import Study
 
 KINDS = (INDUCTION, FUNCTION_VECTOR, INDUCTION_ALONE, FUNCTION_VECTOR_ALONE)
 HEADS = ((0, 1), (2, 4))
-EDITS = {"whole": WHOLE, "ablated": Edit.ablate(HEADS)}
+EDITS = {"whole": INTACT, "ablated": Edit.ablate(HEADS)}
 RNG = np.random.default_rng(0)
 MATCHING, EFFECT, NORMS = RNG.uniform(0, 1, (6, 5)), RNG.normal(0, 1, (6, 5)), RNG.uniform(1, 2, (6, 5))
 
@@ -70,7 +69,7 @@ def by_hooks(model, ids, mean):
 @pytest.mark.oracle
 def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path, monkeypatch):
     """Without heads whose mean is over the tokens of all tasks."""
-    monkeypatch.setattr(vectors_measure, "REFERENCE_PROMPTS", 3)
+    monkeypatch.setattr(measure, "REFERENCE_PROMPTS", 3)
     pairs = WordPairs(tasks=("copying", "person_sport"), prompts=5, folder=tmp_path)
     model, tokenizer = pairs.pair
     found, mean, twin, outputs = pairs.answers(EDITS)["ablated"], pairs.means()["mean"], eager_runs.reference(model), []
@@ -103,7 +102,7 @@ def made(room=0.7, **changes):
     heads = FunctionVectorHeads((task,), "made model")
     scores = HeadScores({"prefix_matching": matching}, np.zeros((5, 9), int), range(4), "", 4, 2, True, "", "")
     sets = head_sets(scores.mean(), heads.mean(), np.ones((4, 4)), 4, 3)
-    rate = {NOTHING: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}
+    rate = {WHOLE: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}
     right = {ablated: np.arange(20) < 20 * rate.get(ablated, 0.85) for ablated in ablations(sets)}
     pairs = {ablated: {"made": rows[:10], "other": rows[10:]} for ablated, rows in right.items()}
     arrays = {"effects": heads, "sets": sets, "pairs": pairs, "task": "wordseq1", "chance": 0.5, "classified": right}
@@ -112,7 +111,7 @@ def made(room=0.7, **changes):
 
 def values(arrays):
     scores = {"scores": {"mean": arrays["heads"].mean()}}
-    return {"model": "made model", **scores, **vectors.numbers(arrays, None)}
+    return {"model": "made model", **scores, **pictures.numbers(arrays, None)}
 
 
 def found(**changes):
@@ -121,7 +120,7 @@ def found(**changes):
 
 def test_costs_are_those_of_the_arrays():
     result, rows = found(), ablations(made()["sets"])
-    assert len(rows) == 1 + 4 * 4 and rows[NOTHING] == [] and result["both"] == [(1, 0), (1, 1)]
+    assert len(rows) == 1 + 4 * 4 and rows[WHOLE] == [] and result["both"] == [(1, 0), (1, 1)]
     assert result["accuracy"][PAIRS][INDUCTION].value == pytest.approx(0.3) and len(result["accuracy"][PAIRS]) == 17
     assert result["accuracy"]["wordseq1"][f"{FUNCTION_VECTOR}, control 3"].value == 0.85
     contrast = result["contrast"][PAIRS]
@@ -131,12 +130,12 @@ def test_costs_are_those_of_the_arrays():
 
 
 def test_what_is_said_of_both_kinds_follows_from_the_numbers():
-    finding, best, *contrasts = vectors.says(values(made()))
+    finding, best, *contrasts = pictures.says(values(made()))
     assert finding == "2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance)"
     assert best.startswith("The function-vector (FV) head with the largest average indirect effect is L1H0: 0.3")
     assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): without FV heads that are no ")
     assert "induction heads 0.30 [" in contrasts[0]
-    finding, _, no_room, *_ = vectors.says(values(made(room=0.04)))
+    finding, _, no_room, *_ = pictures.says(values(made(room=0.04)))
     assert finding == "" and no_room.startswith("Intact demonstrations hardly raise the answer")
     assert no_room not in contrasts
 
@@ -147,7 +146,7 @@ def test_the_picture_of_both_kinds_shows_every_measure():
     scatter, *rows = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in rows] == [f"B) {PAIRS}\n20 queries", "wordseq1\n20 queries"]
     assert "L1H0" in [text.get_text() for text in scatter.texts]
-    assert [label.get_text() for label in rows[0].get_yticklabels()] == [NOTHING, *KINDS]
+    assert [label.get_text() for label in rows[0].get_yticklabels()] == [WHOLE, *KINDS]
 
 
 # ------------------------------------------------------------------------------------------------ the whole
@@ -166,13 +165,13 @@ def test_a_study_compares_both_kinds_of_heads(tmp_path, monkeypatch):
         asked.append(more["corruption"])
         return FunctionVectorStudy(model, task, k, 4, seed, **more | {"intact": 6})
 
-    monkeypatch.setattr(vectors_measure, "TASKS", vectors_measure.TASKS[:2])
-    monkeypatch.setattr(vectors_measure, "FunctionVectorStudy", few)
+    monkeypatch.setattr(measure, "TASKS", measure.TASKS[:2])
+    monkeypatch.setattr(measure, "FunctionVectorStudy", few)
     monkeypatch.setattr(
-        vectors_measure, "head_sets", lambda matching, effect, norms, *_: head_sets(matching, effect, norms, 3, 2)
+        measure, "head_sets", lambda matching, effect, norms, *_: head_sets(matching, effect, norms, 3, 2)
     )
     result = small(tmp_path).numbers("function_vectors")["function vectors"]
     assert asked == ["shuffled"] * 2 + ["other_outputs"] * 2  # shuffled ones leave this model nothing to give back
-    assert result["corruption"] == "other_outputs" and result["room"] >= vectors.ROOM
+    assert result["corruption"] == "other_outputs" and result["room"] >= pictures.ROOM
     assert {len(sets) for sets in result["controls"].values()} == {2} and len(result["sets"][INDUCTION]) == 3
     assert result["asked"] == {PAIRS: "40 queries", "wordseq1": "40 queries"}

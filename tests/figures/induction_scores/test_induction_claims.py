@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.figures.induction_scores.made_up_shots import ABLATED, PATTERN, arrays, task
-from util.figures.induction_scores import claims
+from util.figures.induction_scores import numbers
 from util.figures.induction_scores.show import Settings
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE
 
@@ -17,11 +17,11 @@ UNRELATED = task("subj", {10: (0.9, 0.52, 0.6, 0.88)}, unrelated=True)
 
 
 def verdict(number, *tasks):
-    return claims.judge(tasks).claims[number - 1]
+    return numbers.judge(tasks).claims[number - 1]
 
 
 def test_all_claims_hold_of_a_model_like_the_papers():
-    found = claims.judge([PATTERN, TEXT, OWN, UNRELATED])
+    found = numbers.judge([PATTERN, TEXT, OWN, UNRELATED])
     assert [claim.verdict for claim in found.claims] == [HOLDS] * 7
     assert not found.table()["value"].str.contains("nan").any()
 
@@ -30,7 +30,7 @@ def test_of_a_model_without_induction_heads_no_claim_holds():
     same = task("wordseq1", {0: (0.5,) * 4, 10: (0.95,) * 4})
     text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95,) * 4}, bare=True, n=400)
     own, unrelated = (task("sst2", {10: (0.9,) * 4}, unrelated=to) for to in (False, True))
-    verdicts = [claim.verdict for claim in claims.judge([same, text]).claims]
+    verdicts = [claim.verdict for claim in numbers.judge([same, text]).claims]
     assert verdicts == [*[DOES_NOT_HOLD] * 2, NO_PREMISE, *[DOES_NOT_HOLD] * 2, NOT_ASKED, DOES_NOT_HOLD]
     assert verdict(3, same).note == "claim 1 does not hold in this model"
     assert verdict(6, own, unrelated).verdict == DOES_NOT_HOLD
@@ -42,7 +42,7 @@ def test_the_papers_own_numbers_pass_what_they_were_said_of():
         [(91.3, 59.7, 85.9, 65.3), (91.5, 67.9, 86.5, 68.7), (80.4, 53.0, 74.6, 56.5), (99.4, 96.2, 99.3, 97.3),
          (99.4, 94.9, 98.8, 96.4)]
     ).T  # fmt: skip
-    found = claims.verdicts_on_paper()
+    found = numbers.verdicts_on_paper()
     assert found["1"]["value"] == pytest.approx((random - top).sum() / (random - 50).sum())
     assert found["3"]["value"] == pytest.approx((out - top).sum() / (full - top).sum())
     assert found["2"]["value"] == pytest.approx((59.7 - 50) / (91.3 - 50))
@@ -99,18 +99,18 @@ def test_tasks_that_are_not_done_have_no_verdict():
     assert verdict(1, undone).verdict == NOT_DONE and verdict(1, undone, PATTERN).verdict == HOLDS
     text = task("sst2", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
     unrelated = task("sst2", {10: (0.5,) * 4}, does=False, unrelated=True)
-    assert [claim.verdict for claim in claims.judge([undone, text, unrelated]).claims] == [NOT_DONE] * 7
+    assert [claim.verdict for claim in numbers.judge([undone, text, unrelated]).claims] == [NOT_DONE] * 7
     measured = replace(PATTERN, check=replace(PATTERN.check, p=0.5))  # with `all_tasks`
     assert verdict(1, measured).verdict == NOT_DONE
 
 
 def test_claims_about_texts_that_were_not_asked_are_not_called_not_done():
-    verdicts = [claim.verdict for claim in claims.judge([PATTERN]).claims]
+    verdicts = [claim.verdict for claim in numbers.judge([PATTERN]).claims]
     assert verdicts == [HOLDS, HOLDS, HOLDS, NOT_ASKED, NOT_ASKED, NOT_ASKED, NOT_DONE]
 
 
 def test_what_is_stored_says_what_it_is_about():
-    found = claims.stored("a model", arrays(PATTERN, TEXT, OWN, UNRELATED), Settings())
+    found = numbers.stored("a model", arrays(PATTERN, TEXT, OWN, UNRELATED), Settings())
     assert found["model"] == "a model" and [claim.verdict for claim in found["claims"]] == [HOLDS] * 7
     assert found["setting"] == "mean ablation of 3 heads, 2 control sets" and found["settings"]["prompts"] == 200
-    assert found["margins"]["1"] == claims.MARGINS[1] and found["published"]["1"]["verdict"] == HOLDS
+    assert found["margins"]["1"] == numbers.MARGINS[1] and found["published"]["1"]["verdict"] == HOLDS

@@ -7,15 +7,14 @@ from tests.figures.induction_scores.made_up_shots import ABLATED, GAIN, SETUP, W
 from tests.figures.induction_scores.made_up_shots import CHOSEN as THREE
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.induction_scores import numbers, show
-from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.plan import Plan
-from util.figures.induction_scores.vectors import (
+from util.figures.induction_scores.pictures import (
     FUNCTION_VECTOR,
     FUNCTION_VECTOR_ALONE,
     INDUCTION,
     INDUCTION_ALONE,
     PAIRS,
 )
+from util.figures.induction_scores.plan import Edit, Plan
 from util.roles.head_scores import HeadScores
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH

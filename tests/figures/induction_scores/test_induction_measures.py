@@ -12,7 +12,7 @@ from util.figures.induction_scores import plan
 from util.stats import heads as controls
 from util.stats import intervals
 from util.stats.heads import heads_where, top
-from util.stats.tests import mcnemar
+from util.stats.intervals import mcnemar
 
 # ------------------------------------------------------------------------------------------------ sets of heads
 

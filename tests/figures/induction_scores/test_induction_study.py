@@ -31,8 +31,8 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.engine.replay import BaseRuns
 from util.figures.induction_scores import measure
 from util.figures.induction_scores import plan as planning
-from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.measure import answered_right, check_task
+from util.figures.induction_scores.plan import INTACT, MODES, Edit
 from util.figures.induction_scores.task_study import Answers, TaskStudy, task_studies
 from util.figures.planted_controls import planted_control
 from util.load_model_and_data import load_ICL_model, staicc_prompts
@@ -320,7 +320,7 @@ def label_ids(tokenizer, prompt):
 
 def test_the_answers_of_the_whole_model_are_its_logits(pair, folder):
     study = study_of(pair, folder)
-    found = study.answers({"whole": WHOLE})["whole"]
+    found = study.answers({"whole": INTACT})["whole"]
     for number, prompt in enumerate(prompts_of(study)):
         with torch.no_grad():
             logits = pair[0](torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
@@ -332,7 +332,7 @@ def test_the_answers_of_the_whole_model_are_its_logits(pair, folder):
 
 def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
     edits = {mode: Edit.ablate([], mode) for mode in MODES} | {"knockout": Edit.knock_out([])}
-    found = study_of(pair, folder).answers(edits | {"real": Edit.ablate(HEADS, "zero"), "whole": WHOLE})
+    found = study_of(pair, folder).answers(edits | {"real": Edit.ablate(HEADS, "zero"), "whole": INTACT})
     real, whole = found.pop("real"), found.pop("whole")
     assert (real.log_prob != whole.log_prob).all()
     for same in found.values():
@@ -362,7 +362,7 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     model, tokenizer = pair
     study = study_of(pair, tmp_path, prompts=2, labels=None, reference_prompts=20)
     edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in MODES}
-    edits |= {"knockout": Edit.knock_out(HEADS), "whole": WHOLE}
+    edits |= {"knockout": Edit.knock_out(HEADS), "whole": INTACT}
     found = {name: answers.log_prob for name, answers in study.answers(edits).items()}
     named = study.replace(labels=("Foo", "Bar"))
     references = reference_rows(pair, named)
@@ -573,9 +573,9 @@ def test_the_pattern_of_one_head_for_a_figure(pair, folder):
 
 def test_the_loss_of_plain_texts(pair, tmp_path):
     study, (model, tokenizer) = study_of(pair, tmp_path, reference_prompts=6), pair
-    edits = {"whole": WHOLE, "zero": Edit.ablate(HEADS, "zero"), "none": Edit.ablate([], "zero")}
+    edits = {"whole": INTACT, "zero": Edit.ablate(HEADS, "zero"), "none": Edit.ablate([], "zero")}
     found = {name: data["loss"] for name, data in study.losses(edits).items()}
-    assert study.losses({"whole": WHOLE})["whole"]["vocabulary"] == model.config.vocab_size
+    assert study.losses({"whole": INTACT})["whole"]["vocabulary"] == model.config.vocab_size
     texts = [p.text[slice(*p.spans["x"][-1])] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
     for number, text in enumerate(texts):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
@@ -626,7 +626,7 @@ def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
     )
     (head,), decoy = truth.heads["induction"], truth.decoys[-1]
     edits = {
-        "whole": WHOLE,
+        "whole": INTACT,
         "zero": Edit.ablate([head], "zero"),
         "knockout": Edit.knock_out([head]),
         "decoy": Edit.ablate([decoy], "zero"),
@@ -658,14 +658,14 @@ def unloaded(study):
 
 def test_records_are_cached_edit_by_edit(pair, tmp_path):
     study = study_of(pair, tmp_path, prompts=3)
-    edits = {"mean": Edit.ablate(HEADS, "mean"), "whole": WHOLE, "knockout": Edit.knock_out(HEADS)}
+    edits = {"mean": Edit.ablate(HEADS, "mean"), "whole": INTACT, "knockout": Edit.knock_out(HEADS)}
     first, cached = study.answers(edits), unloaded(study)
     same = {"mean": Edit.ablate([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     for name, answers in cached.answers(dict(reversed(edits.items())) | same).items():
         np.testing.assert_array_equal(answers.log_prob, first[name].log_prob)
     assert cached.means()["prompts"] == 64
     others = [cached.replace(**changed) for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"})]
-    asked = [(other, WHOLE) for other in others]
+    asked = [(other, INTACT) for other in others]
     asked += [(cached, edit) for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys"))]
     for other, edit in asked:
         with pytest.raises(AssertionError, match="must not load"):
@@ -741,7 +741,7 @@ def test_wrong_edits_are_refused_when_they_are_built(message):
 
 
 def test_edits_have_the_json_of_requests():
-    assert WHOLE.plain() == {} and Edit() == WHOLE
+    assert INTACT.plain() == {} and Edit() == INTACT
     assert Edit.ablate(np.array([[2, 1], [0, 3], [2, 1]]).tolist()).plain() == {
         "ablate": [[0, 3], [2, 1]],
         "mode": "mean",
@@ -755,14 +755,14 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
     BaseRuns(pair[0])  # how the class can be run is found out by running it
     sequences = SequenceStudy(given(pair, "given:toy"), folder=tmp_path)
     heads, longer = r"3 layers of 4 heads, not \[\(3, 0\)\]", "places 1024"
-    bad = {"whole": WHOLE, "bad": Edit.ablate([(3, 0)], "zero")}
+    bad = {"whole": INTACT, "bad": Edit.ablate([(3, 0)], "zero")}
     wrong = [
         (heads, lambda: study.answers(bad)),
         (heads, lambda: study.losses(bad)),
-        (r"not \[\(0, 4\)\]", lambda: study.answers({"whole": WHOLE, "bad": Edit.knock_out([(0, 4)])})),
-        ("label 'A' begin those of 'AA'", lambda: study.replace(labels=("A", "AA")).answers({"whole": WHOLE})),
+        (r"not \[\(0, 4\)\]", lambda: study.answers({"whole": INTACT, "bad": Edit.knock_out([(0, 4)])})),
+        ("label 'A' begin those of 'AA'", lambda: study.replace(labels=("A", "AA")).answers({"whole": INTACT})),
         ("plain texts have no induction pattern", lambda: study.losses({"cut": Edit.knock_out(HEADS)})),
-        (longer, lambda: study.replace(k=200).answers({"whole": WHOLE})),
+        (longer, lambda: study.replace(k=200).answers({"whole": INTACT})),
         (longer, lambda: sequences.replace(copies=21).scores()),
         (heads, lambda: sequences.scores([(3, 0)])),
         (r"^ablated = ", lambda: sequences.scores([(1.9, 0)])),  # type: ignore[list-item]
@@ -823,7 +823,7 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
     score = SequenceStudy(model, folder=tmp_path).scores().mean()
     assert top(score, 1) == [(15, 30)] and abs(score.max() - 0.98) <= 0.02
     assert 25 <= (score >= attention_scores.INDUCTION_HEAD).sum() <= 40
-    edits = {"full": WHOLE, "mean": Edit.ablate(top(score, 11), "input_mean")}
+    edits = {"full": INTACT, "mean": Edit.ablate(top(score, 11), "input_mean")}
     studies = [TaskStudy(model, "repetition", 10, 500, seed, folder=tmp_path) for seed in (42, 43, 44)]
     right = answered_right(studies, edits)
     published = {row["id"]: row["value"] for row in rows if row["model"] == "meta-llama/Meta-Llama-3-8B"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.text_rows import written
-from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.plan import INTACT, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import load_text_task, staicc_version
 from util.prompts import classification, induction_pattern
@@ -43,13 +43,13 @@ def by_hand(pair, prompt):
 
 def test_the_answers_are_those_of_plain_forward_passes(rte, tmp_path):
     study = study_of(rte, tmp_path)
-    found = study.answers({"whole": WHOLE})["whole"]
+    found = study.answers({"whole": INTACT})["whole"]
     prompts = classification.prompts(load_text_task("rte", rte)[0], 2, 42, 4)
     for number, prompt in enumerate(prompts):
         np.testing.assert_allclose(found.log_prob[number], by_hand(study.pair, prompt), atol=1e-4)
         assert found.gold[number] == prompt.gold
     assert study.texts[:4] == [prompt.text for prompt in prompts]
-    again = study.replace(model=replace(study.model, loader=NEVER.loader)).answers({"whole": WHOLE})["whole"]
+    again = study.replace(model=replace(study.model, loader=NEVER.loader)).answers({"whole": INTACT})["whole"]
     np.testing.assert_array_equal(again.log_prob, found.log_prob)  # read from its record
 
 
@@ -58,7 +58,7 @@ def test_every_edit_acts_on_text_tasks(rte, tmp_path):
     heads = [(layer, head) for layer in range(4) for head in range(8)]
     edits = {mode: Edit.ablate(heads[:9], mode) for mode in ("zero", "mean", "mean_pos", "input_mean")}
     edits |= {name: Edit.knock_out(heads, name) for name in induction_pattern.PATTERNS}
-    found = study.answers({"whole": WHOLE} | edits)
+    found = study.answers({"whole": INTACT} | edits)
     for name in edits:
         assert (found[name].log_prob != found["whole"].log_prob).all(), name
     pattern = study.pattern((2, 1))

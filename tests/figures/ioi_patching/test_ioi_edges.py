@@ -10,9 +10,8 @@ from util.engine.call import UnsupportedModel
 from util.figures.ioi_patching import measure, numbers, show
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, EXACT, drawn_edges
 from util.load_model_and_data import load_ICL_model
-from util.scores.evaluation import circuits_of
 from util.scores.exact import exact_scores
-from util.scores.graph import ComponentGraph
+from util.scores.graph import ComponentGraph, circuits_of
 from util.show.part import drawn
 from util.study.model import Model
 from util.study.study import Study

@@ -12,7 +12,7 @@ from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.ioi_patching import numbers, show
 from util.figures.ioi_patching.show import FIGURE, kept_alone, telling_sizes
 from util.roles.rules import Role
-from util.scores.evaluation import SHARES
+from util.scores.graph import SHARES
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
 from util.stats.intervals import Interval

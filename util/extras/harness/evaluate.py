@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.plan import INTACT, Edit
 from util.study.model import Model, as_model
 
 SEEDS = (42, 43, 44)  # of demonstrations, those of Crosbie & Shutova's Table 2
@@ -36,7 +36,7 @@ def refuse_caches(settings: Mapping[str, Any]) -> None:
 def evaluate(
     model: str | Model,
     tasks: Sequence[str | Mapping[str, Any]],
-    edit: Edit = WHOLE,
+    edit: Edit = INTACT,
     *,
     k: int | None = None,
     limit: int | None = None,

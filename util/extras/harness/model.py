@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention, takes_means
-from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.plan import INTACT, Edit
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
 from util.study.model import Model, provenance
@@ -40,7 +40,7 @@ class InterventionLM(HFLM):
 
     pretrained: a model of the suite ("smollm2", "embedded", a GGUF file), which `load_ICL_model` loads; any other name,
     which the harness loads in its own way, with its own options; a `Model`; or a model that is built already, with its
-    tokenizer. edit: an ablation, a knockout, or WHOLE; or what `Edit.plain` makes of one. reference: what the means of
+    tokenizer. edit: an ablation, a knockout, or INTACT; or what `Edit.plain` makes of one. reference: what the means of
     an ablation are taken over, the arguments of `interventions.means_study`.
 
     An ablation acts on every token that the model reads, in all requests. A knockout acts in log-likelihoods, of whole
@@ -54,7 +54,7 @@ class InterventionLM(HFLM):
         pretrained: str | Model | PreTrainedModel,
         *,
         tokenizer: Any = None,
-        edit: Edit | Mapping[str, Any] = WHOLE,
+        edit: Edit | Mapping[str, Any] = INTACT,
         reference: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -168,7 +168,7 @@ class InterventionLM(HFLM):
 
         Raises ValueError while an edit is attached.
         """
-        if self.edit != WHOLE:
+        if self.edit != INTACT:
             raise ValueError(
                 "use_cache: the harness's cache does not know of interventions, so that it gives the answers of "
                 "another run; leave it out"

@@ -9,10 +9,9 @@ from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, halves, probes, single_edges, windows
 from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, Edge, type_pairs
 from util.edges.states import Store
-from util.figures.edge_ablation import claims as rules
+from util.figures.edge_ablation import numbers as rules
 from util.figures.edge_ablation.numbers import PROBED, Rows, aligned
-from util.figures.edge_ablation.pruning import units_left
-from util.figures.edge_ablation.runs import LookUp, Run, answers, draws
+from util.figures.edge_ablation.runs import LookUp, Run, answers, draws, units_left
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
 from util.models import planted

@@ -19,7 +19,7 @@ from util.engine.call import UnsupportedModel
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
-from util.figures.forerunner_heads.cuts import (
+from util.figures.forerunner_heads.numbers import (
     CUTS,
     EVERYWHERE,
     WHOLE,
@@ -40,7 +40,7 @@ from util.prompts.prompt import (
     labelled_tokens,
     with_bos,
 )
-from util.roles import label_task
+from util.roles import label_roles
 from util.stats.answers import chosen
 from util.study.study import Study
 
@@ -300,10 +300,10 @@ def task(study: Study) -> Arrays:
     """The checks of data sets, tried in order until the model does one, and as "left out" why others do not fit."""
     s, places = study.settings, {"folder": study.folder, "redo": study.redo}
     measured = max(s.ablated, s.grid_prompts)
-    tried = label_task.candidates(
+    tried = label_roles.candidates(
         study.model, s.causal_datasets, s.causal_k, s.choice_prompts, s.seed, measured, **places
     )
-    checks, left_out = label_task.first_done(tried)
+    checks, left_out = label_roles.first_done(tried)
     return {"checks": checks, "left out": left_out}
 
 

@@ -16,8 +16,7 @@ from matplotlib.lines import Line2D
 from pydantic import Field
 
 from util.figures.forerunner_heads import numbers
-from util.figures.forerunner_heads.cuts import TITLES
-from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE
+from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE, TITLES
 from util.show import panels
 from util.show.draw import Grid, name_beside
 from util.show.part import Figure, Part, Values, say, title, written
@@ -279,7 +278,8 @@ def ablation_table(values: Values) -> pd.DataFrame:
     """What cuts in all layers change, with 95 % intervals of one number each."""
     columns = {
         score: {
-            TITLES[cut]: signed(Interval(*change), 2) for cut, change in values["ablation"][score][EVERYWHERE].items()
+            TITLES[cut]: signed(Interval(*change), 2)
+            for cut, change in values["ablation"][score][str(EVERYWHERE)].items()
         }
         for score in ("accuracy", *TERMS, "text loss")
     }
@@ -311,7 +311,7 @@ def _cuts(ax: Axes, part: str, together: Values) -> None:
     names = [TITLES[name].replace("->", r"\to").replace(", ", r",\; ") for name in TITLES]
     panels.name_rows(ax, [f"${name}$" for name in names])
     low, high = (float(end) for end in part.strip("()").split(", "))
-    ax.set_title("all layers" if part == EVERYWHERE else f"{low:.0%} to {high:.0%}", fontsize=7)
+    ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
     ax.set_xlabel("nats")
     ax.margins(x=0.2)  # room for the values
 

@@ -1,16 +1,35 @@
-"""Numbers of induction heads, and of what is lost without them, from arrays alone."""
+"""Numbers of induction heads, what is lost without them, and verdicts on the claims of Crosbie & Shutova (2024).
+
+They are made from arrays alone. data/published/VERDICTS.md has the rules of verdicts: "others" are control sets, other
+heads of the same layers; few-shot answers have the most demonstrations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from util.figures.induction_scores.plan import WHOLE, TaskShots, is_control_set
+from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, TASKS, WHOLE, TaskShots, is_control_set
+from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.stats.intervals import accuracy, mean_interval, paired_interval
-from util.stats.tests import rank_p
+from util.show import files
+from util.stats.answers import TaskCheck
+from util.stats.intervals import Interval, accuracy, halves, mean_interval, paired_interval, rank_p
+from util.stats.verdicts import (
+    HOLDS,
+    NO_PREMISE,
+    NOT_ASKED,
+    NOT_DONE,
+    Claim,
+    Effect,
+    Verdicts,
+    judged,
+    shown,
+)
 
 Arrays = Mapping[str, Any]
 Numbers = dict[str, Any]
@@ -98,3 +117,177 @@ def shots(arrays: Arrays, settings: Any) -> Numbers:
 def planted(arrays: Arrays, settings: Any) -> Numbers:
     """Whether a score of 0.3 finds just the planted heads."""
     return {"planted": {"exact": arrays["truth"].found_exactly("induction", arrays["score"], INDUCTION_HEAD)}}
+
+
+Floats = NDArray[np.floating]
+# What queries [N] of a task add to the two sums of an effect; without a row: others are all control sets, else this one
+Shares = Callable[[TaskShots, str | None], tuple[Floats, Floats | float]]
+
+TEXTS = {
+    1: "ablating induction heads costs pattern tasks more than ablating others",
+    2: "it brings accuracy close to chance",
+    3: "forbidding the pattern alone costs nearly as much",
+    4: "text tasks benefit less from demonstrations",
+    5: "few-shot answers come close to zero-shot ones",
+    6: "with unrelated labels more is lost than with a task's own",
+    7: "zero-shot answers change little",
+}
+MARGINS = {1: 0.1, 2: 0.55, 3: 0.4, 4: 0.35, 5: 0.75, 6: 0.05, 7: 0.2}  # by `make bench NAME=verdicts`
+COUNTLESS = 10**5  # queries: the paper's numbers are taken as they stand
+ABOVE = (1, 4, 6)  # the effect of these claims is above its margin; that of the others, claims of likeness, below
+
+
+def shares(number: int, task: TaskShots, control: str | None = None) -> tuple[Floats, Floats]:
+    """What queries add to numerator and denominator of the effect of a claim but the sixth, [N] each."""
+
+    def of(shots: int, *rows: str) -> Any:
+        right = task.right.get(shots, {})
+        return np.mean([task.by_query(shots, row) for row in rows], axis=0) if right.keys() >= {*rows} else np.nan
+
+    chance, rows = task.chance, [(WHOLE,), (task.ablated,), task.controls if control is None else (control,)]
+    whole, ablated, others = (of(task.most, *row) for row in rows)
+    bare_whole, bare_ablated, bare_others = (of(0, *row) for row in rows)
+    if number == 1:  # what is lost of what is above chance without others
+        return others - ablated, others - chance
+    if number == 2:  # what is left of what the whole model has above chance
+        return ablated - chance, whole - chance
+    if number == 3:  # what forbidding the pattern spares of what ablation costs
+        return of(task.most, KNOCKED_OUT) - ablated, whole - ablated
+    if number == 4:  # what is lost of what demonstrations are worth without others
+        return others - ablated - (bare_others - bare_ablated), others - bare_others
+    if number == 5:  # what is left of what demonstrations are worth to the whole model
+        return ablated - bare_whole, whole - bare_whole
+    return bare_whole - bare_ablated, bare_whole - chance  # what is lost of what is above chance without any
+
+
+def lost_more_than(own: Mapping[str, TaskShots]) -> Shares:
+    """Claim 6: what is lost with unrelated labels, minus that with a task's own; the mean over these tasks."""
+
+    def more(task: TaskShots, control: str | None = None) -> tuple[Floats, float]:
+        unrelated, related = (shares(1, one, control)[0] for one in (task, own[task.task]))
+        return (unrelated - related) / len(own), 1 / len(own)
+
+    return more
+
+
+def effect(of: int | Shares, tasks: Sequence[TaskShots]) -> Effect:
+    """The effect of a claim over some tasks. Control sets of one number are the same heads in each task."""
+    share: Shares = of if callable(of) else lambda task, control: shares(of, task, control)
+    sums = [
+        np.sum([[np.mean(part) for part in share(task, row)] for task in tasks], axis=0) for row in tasks[0].controls
+    ]
+    return Effect.of(*(share(task, None) for task in tasks), sets=sums)
+
+
+def judge(tasks: Sequence[TaskShots]) -> Verdicts:
+    """The verdicts on the seven claims."""
+    own, unrelated = ([task for task in tasks if task.unrelated == to] for to in (False, True))
+    done = [task for task in own if task.check.done]
+    pattern = [task for task in done if task.task not in TEXT_TASKS]
+    texts = [task for task in done if task.task in TEXT_TASKS and 0 in task.right]
+    of_own = {task.task: task for task in own if task.ablated in task.right[task.most]}
+    both = [task for task in unrelated if task.check.done and task.task in of_own]
+    first, third, none = _claim(1, pattern), _claim(3, pattern), NOT_DONE if unrelated else NOT_ASKED
+    if third.verdict != NOT_DONE and first.verdict != HOLDS:
+        third = Claim(3, TEXTS[3], NO_PREMISE, note=f"claim 1 {first.verdict}")
+    more = lost_more_than({task.task: of_own[task.task] for task in both})
+    last = _claim(6, both, none, more), _claim(7, [task for task in own if task.does_bare])
+    return Verdicts((first, _near_chance(pattern), third, _claim(4, texts, none), _claim(5, texts, none), *last))
+
+
+def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, of: Shares | None = None) -> Claim:
+    """The verdict on a claim about the mean over tasks, with each of them beside; `none` where there are none."""
+    if not tasks:
+        return Claim(number, TEXTS[number], none)
+    available = min(task.available for task in tasks)
+    name = ", ".join(task.name for task in tasks)
+    over = effect(of or number, tasks)
+    part = judged(name, over, MARGINS[number], above=number in ABOVE, available=available)
+    single = [shown(task.name, effect(of or number, [task])) for task in tasks] if len(tasks) > 1 else []
+    return Claim(number, TEXTS[number], part.verdict, (part,), beside=tuple(single))
+
+
+def worst_hit(tasks: Sequence[TaskShots]) -> tuple[TaskShots, Effect]:
+    """Claim 2: the task that loses most by a random half of the queries, and what it has left by the other half."""
+    worst = max(tasks, key=lambda one: float(shares(1, one)[0][halves(one.queries)[0]].mean()))
+    left, whole = (values[halves(worst.queries)[1]] for values in shares(2, worst))
+    return worst, Effect.of((left, whole))
+
+
+def _near_chance(tasks: Sequence[TaskShots]) -> Claim:
+    if not tasks:
+        return Claim(2, TEXTS[2], NOT_DONE)
+    worst, left = worst_hit(tasks)
+    part = judged(worst.name, left, MARGINS[2], above=False, available=worst.available // 2)
+    note = "accuracy falls below chance" if part.high < 0 else ""
+    return Claim(2, TEXTS[2], part.verdict, (part,), note)
+
+
+# ------------------------------------------------------------------------------------------------ the paper's numbers
+
+
+def published(task: str, shots: int, ablated: str = "ablated", *, unrelated: bool = False) -> dict[str, float]:
+    """The accuracies of Llama-3-8B in a row of Tables 1 and 3, from 0 to 1, by the rows of this figure.
+
+    ablated: how the row of the ablation is called; it is of the best 1 % of heads, control sets of as many random ones.
+    unrelated: whether the labels are Foo and Bar. What the table does not have is left out.
+    """
+    rows = files.published("induction_scores")["values"]
+    shares = {row["id"]: row["value"] / 100 for row in rows if row["model"] == "meta-llama/Meta-Llama-3-8B"}
+    place = f"{task}, {shots} shots{', unrelated labels' * unrelated}: "
+    columns = {
+        "full": WHOLE,
+        "mean ablation, top 1 %": ablated,
+        "mean ablation, random 1 %": LAYER_MATCHED,
+        "knockout, top 1 %": KNOCKED_OUT,
+    }
+    return {row: shares[place + column] for column, row in columns.items() if place + column in shares}
+
+
+def of_paper() -> list[TaskShots]:
+    """The paper's own accuracies as tasks of countless queries: Tables 1 and 3, 10 shots, 1 % of the heads.
+
+    A task is done where the table has its ablation, and accuracy is above chance and above that without demonstrations.
+    """
+    chance, undefined, tasks = 0.5, Interval(np.nan, np.nan, np.nan), []
+    for task, unrelated in (*((task, False) for task in TASKS), *product(TEXT_TASKS, (False, True))):
+        tables = {shots: published(task, shots, unrelated=unrelated) for shots in (0, 10)}
+        if not tables[10]:
+            continue
+        whole, bare = (tables[shots].get(WHOLE, chance) for shots in (10, 0))
+        done = "ablated" in tables[10] and whole > max(chance, bare)
+        check = TaskCheck(task, 10, whole, whole, chance, undefined, undefined, float(not done), COUNTLESS)
+        right = {
+            shots: {row: np.full((1, COUNTLESS), share) for row, share in table.items()}
+            for shots, table in tables.items()
+            if table
+        }
+        of_task = right, "ablated", (LAYER_MATCHED,), chance, check, COUNTLESS, bare > chance
+        tasks.append(TaskShots(task, unrelated, *of_task))
+    return tasks
+
+
+def verdicts_on_paper() -> dict[str, dict[str, Any]]:
+    """The effects of the paper's own numbers, and on which side of the margin they lie, by the number of a claim."""
+    return {
+        str(claim.number): {"value": part.value, "verdict": claim.verdict}
+        for claim in judge(of_paper()).claims
+        for part in claim.parts
+    }
+
+
+def stored(title: str, arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """The verdicts on the claims and what they are about, for `files.save_claims`.
+
+    title: of the model; arrays: what `measure.shots` gives.
+    """
+    setup = arrays["plan"].setup
+    return {
+        "model": title,
+        "setting": f"{setup['mode']} ablation of {setup['primary']} heads, {setup['other_sets']} control sets",
+        "settings": {**setup, **{name: getattr(settings, name) for name in ("tasks", "text_tasks", "shots")}},
+        "margins": {str(number): margin for number, margin in MARGINS.items()},
+        "published": verdicts_on_paper(),
+        **benefits(arrays["tasks"]),
+        "claims": judge(arrays["tasks"]).claims,
+    }

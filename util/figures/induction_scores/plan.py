@@ -1,6 +1,7 @@
-"""Which heads are ablated, how, and what they are compared with: all that is decided before tasks are measured.
+"""What is done to a model, an ablation of heads or a knockout of attention cells, and which heads it is done to.
 
-Edits have names, the rows of figures, tables and values files; control sets are numbered from 1.
+All is decided before tasks are measured. Edits have names, the rows of figures, tables and values files; control sets
+are numbered from 1.
 """
 
 from __future__ import annotations
@@ -9,19 +10,72 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from util.figures.induction_scores.edits import WHOLE as NOTHING
-from util.figures.induction_scores.edits import Edit
-from util.prompts import classification
+from util.prompts import classification, induction_pattern
 from util.prompts.text_tasks import TEXT_TASKS
+from util.roles import heads as head_arguments
 from util.roles.attention_scores import INDUCTION_HEAD
+from util.roles.heads import Heads
 from util.stats.answers import TaskCheck
 from util.stats.heads import Head, layer_matched, norm_matched, shortage, top
+from util.study.checked import Natural, checked
+
+Mode = Literal["mean", "zero", "mean_pos", "input_mean"]
+Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]
+MODES: tuple[str, ...] = get_args(Mode)
+assert get_args(Pattern) == induction_pattern.PATTERNS
+
+
+@checked
+class Edit:
+    """An ablation of heads, a knockout in heads, or nothing: see `ablate`, `knock_out` and `INTACT`.
+
+    heads: (layer, head), the layer counted among those that have attention; sorted, each once.
+    """
+
+    heads: Heads = ()
+    mode: Mode | None = None
+    pattern: Pattern | None = None
+    seed: Natural = 0
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.pattern is not None:
+            raise ValueError(f"mode = {self.mode!r}, pattern = {self.pattern!r}: an edit has one of the two")
+        if self.heads and self.mode is None and self.pattern is None:
+            raise ValueError(f"heads = {self.heads}: give a mode to ablate them, or a pattern to knock out")
+
+    @classmethod
+    def ablate(cls, heads: Any, mode: str = "mean") -> Edit:
+        """Replaces what these heads write at all positions.
+
+        mode: "zero"; "mean": their mean output over the tokens of a reference; "mean_pos": the same position by
+        position; "input_mean": what they make of the mean input of their layer, position by position, as Crosbie &
+        Shutova's code does (queries, keys and values of the ablated heads alone come from it).
+        """
+        return cls(heads, mode=mode)  # type: ignore[arg-type]  # checked when it is built
+
+    @classmethod
+    def knock_out(cls, heads: Any, pattern: str = "induction", seed: int = 0) -> Edit:
+        """Forbids these heads the cells of a pattern, see `prompts.induction_pattern`."""
+        return cls(heads, pattern=pattern, seed=seed)  # type: ignore[arg-type]  # checked when it is built
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the edit in the JSON of a request."""
+        heads = head_arguments.plain(self.heads)
+        if self.mode is not None:
+            return {"ablate": heads, "mode": self.mode}
+        if self.pattern is not None:
+            return {"knock_out": heads, "pattern": self.pattern, "seed": self.seed}
+        return {}
+
+
+INTACT = Edit()  # the whole model
+
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -127,7 +181,7 @@ def plan(score: Floats, norms: Floats, setup: Mapping[str, Any], seed: int = 0) 
         return {f"{kind} {draw}": edit(heads) for draw, heads in enumerate(drawn, 1)}
 
     ablate = partial(Edit.ablate, mode=setup["mode"])
-    edits = {WHOLE: NOTHING, ablated_row(len(chosen)): ablate(chosen)}
+    edits = {WHOLE: INTACT, ablated_row(len(chosen)): ablate(chosen)}
     for kind, drawn in controls.items():
         edits |= numbered(kind, drawn, ablate)
     edits |= {KNOCKED_OUT: Edit.knock_out(chosen), **numbered(KNOCKED_OUT_IN_OTHERS, others, Edit.knock_out)}

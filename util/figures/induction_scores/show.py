@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from util.figures.induction_scores import numbers, pictures, vectors
-from util.figures.induction_scores.edits import Mode
-from util.figures.induction_scores.plan import KNOCKED_OUT, PRESETS, WHOLE, TaskName, ablated_row, is_control_set
+from util.figures.induction_scores import numbers, pictures
+from util.figures.induction_scores.plan import KNOCKED_OUT, PRESETS, WHOLE, Mode, TaskName, ablated_row, is_control_set
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
@@ -207,7 +206,7 @@ FIGURE = Figure(
         "plain_text": Part(numbers.plain_text, "plain_text", plain_text_says, needs=("scores",)),
         "shots": Part(numbers.shots, "shots", shots_say, tasks_about, pictures.shots, needs=("scores",)),
         "function_vectors": Part(
-            vectors.numbers, "function_vectors", vectors.says, vectors.about, vectors.panels, needs=("scores",)
+            pictures.numbers, "function_vectors", pictures.says, pictures.about, pictures.panels, needs=("scores",)
         ),
         "planted": Part(numbers.planted, "planted", planted_say),
         "claims": CLAIMS,

@@ -29,8 +29,7 @@ from util.engine.label_scores import (
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
-from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.plan import REFERENCE_PROMPTS, TaskName
+from util.figures.induction_scores.plan import REFERENCE_PROMPTS, Edit, TaskName
 from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos

@@ -29,13 +29,11 @@ from util.engine.replay import Edit, Place, replay
 from util.figures.ioi_patching import numbers
 from util.figures.ioi_patching.numbers import Bools, Ints
 from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
-from util.roles.name_pairs import NamePairs
+from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
-from util.scores.evaluation import circuits_of
-from util.scores.exact import exact_scores
-from util.scores.graph import ComponentGraph
-from util.scores.paths import path_effects
+from util.scores.exact import exact_scores, path_effects
+from util.scores.graph import ComponentGraph, circuits_of
 from util.stats.heads import Head, top
 from util.study.model import digest, lists_digest
 from util.study.records import joined

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from util.scores.evaluation import SHARES, area, faithfulness
-from util.scores.graph import ComponentGraph
+from util.scores.graph import SHARES, ComponentGraph, area, faithfulness
 from util.stats.heads import layer_alike, top
 from util.stats.intervals import (
     Intervals,

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
-from util.scores.evaluation import SHARES
+from util.scores.graph import SHARES
 from util.show.draw import Grid, Panel, name_beside
 from util.show.panels import (
     SMALL,

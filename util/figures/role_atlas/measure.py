@@ -17,7 +17,7 @@ from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.label_roles import LabelRoles
 from util.roles.name_roles import NameRoles
 from util.roles.rules import Evidence, Role
-from util.roles.sequence_roles import SequenceRoles
+from util.roles.sequences_study import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 from util.study.model import Model
 from util.study.records import Fields

@@ -1,1 +1,0 @@
-"""What a head does on a text: a page to look at."""
