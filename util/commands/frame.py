@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 from rich.console import Console
 
-PROGRAM = "python -m util"
+PROGRAM = "icl-circuits" if Path(sys.argv[0]).stem == "icl-circuits" else "python -m util"
 HELP = f"""{PROGRAM} COMMAND --help has all flags; util/commands/README.md has examples.
 
 A command ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong."""
