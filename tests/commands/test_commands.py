@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from util import paths
@@ -222,3 +223,17 @@ def test_premises_are_a_reference_of_both_commands(tmp_path, capsys, monkeypatch
     main(["ablate", "--heads", "L2H6", *FEW[:4], *reference, "--out", str(tmp_path / "one")])
     _, rows = written(tmp_path / "one")
     assert rows[0] != rows[3] and file.stat().st_mtime_ns == kept
+
+
+@pytest.mark.slow
+def test_roles_are_told_of_the_heads_that_are_asked_for(tmp_path, capsys):
+    main(["roles", "--heads", "L2H6,L0H0", "--out", str(tmp_path)])
+    rows = pd.read_csv(tmp_path / "rows.csv").set_index(["head", "role"])
+    assert len(rows) == 18 and rows.loc[("L2H6", "induction"), "verdict"] == "has the role"
+    assert rows.loc[("L2H6", "induction"), "score low"] > 0.5 and (rows.loc["L0H0", "verdict"] != "has the role").all()
+    main(["roles", "--out", str(tmp_path / "all")])
+    every = pd.read_csv(tmp_path / "all" / "rows.csv")
+    assert (every["verdict"] == "has the role").all() and {"L2H6", "L0H2"} < {*every["head"]}
+    with pytest.raises(SystemExit, match="1"):
+        main(["roles", "--heads", "L9H0"])
+    assert capsys.readouterr().err.endswith("the model has 4 layers of 8 heads, not [(9, 0)]\n")

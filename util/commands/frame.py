@@ -33,6 +33,7 @@ COMMANDS = {  # by module, what each command does
         "scores": "prefix-matching scores of all heads, and their companions, on repeated random tokens",
         "forerunner": "on how many prompts each head reads the token before a label (forerunner token heads)",
         "ioi": "what each head carries in indirect object identification, by patching it",
+        "roles": "which of nine roles heads have, each by score and effect",
         "edges": "edge ablation between token types, from JSON",
         "look": "a page that shows what heads do on a text: whom they read, what they write, what is known of them",
     },
