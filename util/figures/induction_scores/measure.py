@@ -48,6 +48,7 @@ from util.models import planted as circuits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import LABELS
 from util.prompts.prompt import UnsupportedTokenizer
+from util.prompts.staicc import DATASETS
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.function_vectors import (
     TASKS,
@@ -172,12 +173,13 @@ def ablation(study: Study) -> dict[str, Any]:
     """Right answers to the primary task with demonstrations, [R, N] by row, under all edits of the plan.
 
     check: whether the whole model does the task, on as many other queries, so that what it is chosen by is not measured
-    again; None with `all_tasks`, where there may be no others.
+    again; None with `all_tasks`, where there may be no others. chance: of guessing.
     """
     edits, s = plan_of(study), study.settings
     studies = task_studies(study, s.primary_task, prompts=edits.setup["prompts"])
     check = None if s.all_tasks else check_task(studies[0].other_queries, len(s.tasks))
-    return {"plan": edits, "task": s.primary_task, "check": check, "right": answered_right(studies, edits.edits)}
+    chance, right = 1 / len(studies[0].classes.labels), answered_right(studies, edits.edits)
+    return {"plan": edits, "task": s.primary_task, "chance": chance, "check": check, "right": right}
 
 
 def plain_text(study: Study) -> dict[str, Any]:
@@ -220,7 +222,7 @@ def _by_shots(study: Study, task: str, unrelated: bool, edits: Plan, candidates:
     where it is above chance without any.
     """
     changes: dict[str, Any] = {"prompts": edits.setup["prompts"], "labels": LABELS[:2] if unrelated else None}
-    if task in TEXT_TASKS and study.settings.reference != "mnli":
+    if task in (*TEXT_TASKS, *DATASETS) and study.settings.reference != "mnli":
         changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
     shots = _shots_of(study, task)
     first = task_studies(study, task, k=max(shots), **changes)[0]
@@ -278,7 +280,7 @@ class WordPairs(Measurement):
             "schema": 1,
             "method_version": 1,
             "dataset": "word_pairs",
-            "tasks": list(map(word_pairs.shown_task, self.tasks)),
+            "tasks": list(self.tasks),
             "words": list(map(words_digest, self.found)),
             "prompts": self.prompts,
             "k": self.k,
@@ -325,7 +327,7 @@ class WordPairs(Measurement):
             groups = [groups_of(prompts.items, self.pair[1]) for prompts in self.drawn["test"]]
             right = logits.argmax(axis=1) == [group.target[0] for of_task in groups for group in of_task]
             parts = np.split(right, np.cumsum(list(map(len, groups)))[:-1])
-            return dict(zip(map(word_pairs.shown_task, self.tasks), parts, strict=True))
+            return dict(zip(self.tasks, parts, strict=True))
 
         return under_edits(self, self.measured, "answers", "answers", edits, compute)
 
