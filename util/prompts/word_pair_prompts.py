@@ -83,14 +83,15 @@ def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
 def check_rows(task: WordPairTask, tokenizer: Any) -> None:
     """Raises UnsupportedTokenizer for the first row of a task from a file that cannot stand in prompts."""
     for number, (x, y, _) in enumerate(task.pairs if task.source else (), 1):
-        counted = _count(tokenizer, task.layout, x, y)
-        text = task.layout.prompt((), x, y).with_label()
-        if not isinstance(counted, str) and tokenizer.unk_token_id in tokenizer(text)["input_ids"]:
-            counted = "its vocabulary lacks a part of them"
-        if isinstance(counted, str):
+        try:
+            ids = typed_tokens(task.layout.prompt([(x, y), (x, y)], x, y), tokenizer).ids
+            why = "its vocabulary lacks a part of them" if tokenizer.unk_token_id in ids else ""
+        except Misaligned as error:
+            why = str(error)
+        if why:
             raise UnsupportedTokenizer(
-                f"{task.source}, row {number}: the tokenizer cannot carry {x!r} and {y!r} ({counted}); take the row "
-                f"out or choose another layout ({', '.join(LAYOUTS)})"
+                f"{task.source}, row {number}: the tokenizer cannot carry {x!r} and {y!r} ({why}); take the row out "
+                f"or choose another layout ({', '.join(LAYOUTS)})"
             )
 
 

@@ -84,9 +84,7 @@ def test_requests_say_which_texts_were_read(rte, tmp_path):
 
 
 WRONG: dict[str, dict] = {
-    "task = 'cola': unknown classification task 'cola'; there are repetition, .*wordseq2_4way, boolq, ethos": {
-        "task": "cola"
-    },
+    "unknown classification task 'cola'; there are repetition, .*wordseq2_4way, boolq, ethos": {"task": "cola"},
     "there is no folder 'nowhere'; give a folder with train.jsonl": {"data": "nowhere"},
     "train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
     "data = '': ": {"data": ""},
