@@ -1,6 +1,7 @@
 """From a file of word pairs to the heads that matter, and what of the file stands in requests."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def unloaded(monkeypatch):
 
 def test_five_lines_lead_from_a_file_to_the_heads_that_matter(capsys):
     write((word, word.capitalize()) for word in KNOWN)
-    place = {"study": None}
+    place: dict[str, Any] = {}
     exec(FIVE_LINES.replace("k=4", FEW), place)
     study, shown = place["study"], capsys.readouterr().out
     values = study.values_of("circuits", "map", "pruning")
@@ -77,6 +78,7 @@ def test_rows_that_the_tokenizer_cannot_carry_are_refused_before_weights_are_rea
     message = r"animals.csv, row 1: the tokenizer cannot carry 'red' and 'Red' \(split: the separator ' ->' is 2 tokens"
     with pytest.raises(UnsupportedTokenizer, match=message):
         Study("edge_ablation", tasks="animals.csv", k=1, layout="arrow", corruptions=[1])
+    assert Model("embedded").twin().tokenizer.get_vocab() == Model("embedded").tokenizer.get_vocab()
     config = {"action": "accuracy", "request": {"task": "animals.csv", "k": 1, "layout": "arrow"}}
     (checked,) = edge_configs.CONFIGS.validate_python([config])
     with pytest.raises(UnsupportedTokenizer, match="animals.csv, row 1"):
@@ -133,3 +135,5 @@ def test_notebook_02_takes_a_file(tmp_path, unloaded):
     write(texts, "kinds.csv", "text,label")
     study = Study("induction_scores", tasks=["kinds.csv", "trec"], primary_task="kinds.csv", text_tasks=[], prompts=4)
     assert study.settings.tasks == ("kinds", "trec") and study.settings.primary_task == "kinds"
+    few = Study("induction_scores", tasks="kinds.csv", primary_task="kinds.csv", text_tasks=[])
+    assert few.settings.prompts == len(texts) // 2  # half of them say whether the task is done

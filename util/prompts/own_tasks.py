@@ -94,7 +94,7 @@ def find(name: str, kind: type[T], built_in: Sequence[str]) -> T | None:
 def _read(name: str, kind: type[T], built_in: Sequence[str]) -> Any:
     file, _, member = name.rpartition(":")
     if file.endswith(".py"):
-        return _of_python(Path(file), member, built_in)
+        return _of_python(Path(file).expanduser(), member, built_in)
     place = Path(name).expanduser()
     rows = rows_of(place, (*PAIRS, *CLASSES))
     if not any({*columns} <= {*rows[0]} for columns in kind.columns):
@@ -120,7 +120,7 @@ def _of_python(file: Path, member: str, built_in: Sequence[str]) -> Any:
     finally:
         _RUNNING.reset(running)
     known, origin = _REGISTERED.get(member, (None, ""))
-    task = getattr(module, member, known if origin == place else None)
+    task: Any = getattr(module, member, known if origin == place else None)
     if not hasattr(task, "of_rows"):
         raise ValueError(f"{file} has no task {member!r}: assign a WordPairTask or a classification.Task to this name")
     return register(task, built_in, place)

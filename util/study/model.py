@@ -263,7 +263,8 @@ class Model:
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer, read without the weights where these are not loaded yet and the model has a name."""
-        if self.loaded or self.planted or self.name.startswith("given:") or (self.loader and not self.untrained_seed):
+        given = self.planted or self.name.startswith("given:") or (self.loader and self.untrained_seed is None)
+        if self.loaded or given:
             return self.pair[1]
         return load_tokenizer(self.name, self.revision)
 

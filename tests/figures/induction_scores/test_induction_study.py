@@ -686,7 +686,7 @@ WRONG_TASKS: dict[str, dict] = {
     r"prompts = 0: .*greater than or equal to 1": {"prompts": 0},
     r"prompts = 20, start = 500: wordseq2 has 512 rows": {"prompts": 20, "start": 500},
     r"k = -1: .*greater than or equal to 0": {"k": -1},
-    r"labels of wordseq2: \['A:'\]": {"labels": ("A:", "B")},
+    r"labels of wordseq2: number 1: 'A:'": {"labels": ("A:", "B")},
     r"wordseq2: 1000 demonstrations take 500 of class .*; take a smaller k": {"k": 1000},
     r"reference_prompts = 0: ": {"reference_prompts": 0},
     r"TaskStudy has no argument 'shots'": {"shots": 3},

@@ -69,6 +69,7 @@ from util.study.checked import Count, Natural, capped, checked
 from util.study.records import Measurement
 from util.study.study import Study
 
+QUERIES = 60  # of each task, of a model of fewer than 100 heads
 FOUR_WAY_SHOTS = (20,)  # of tasks of four classes
 CONTROLS_OF_TEXT = 5  # control sets that plain text is read without
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
@@ -88,7 +89,7 @@ def setup_for(study: Study, heads: int) -> dict[str, Any]:
     s, small = study.settings, heads < 100
     control_sets = s.control_sets or (20 if small else 10)
     return {
-        "prompts": s.prompts or (60 if small else 40),
+        "prompts": s.prompts or (QUERIES if small else 40),
         "mode": s.mode,
         "primary": s.primary or (4 if small else how_many(PAPER_SHARES[0], heads)),
         "control_sets": control_sets,
@@ -99,17 +100,19 @@ def setup_for(study: Study, heads: int) -> dict[str, Any]:
 def check(study: Study) -> None:
     """Raises ValueError for settings that a task, its texts or the reference refuse; texts are read now.
 
-    With `prompts`, no more queries are asked than any task has: half of them where as many others say whether the model
-    does the task.
+    With `prompts`, or a small task of one's own, no more queries are asked than any task has: half where as many
+    others say whether the model does the task.
     """
     s = study.settings
-    rows = []
+    rows = {}
     for task in (*s.tasks, *s.text_tasks):
         most = max(s.k, *_shots_of(study, task))
-        rows += [len(of_task.classes.rows) for of_task in task_studies(study, task, prompts=1, k=most)]
-    most, source = (min(rows), "the smallest task") if s.all_tasks else (min(rows) // 2, "half of the smallest task")
-    if s.prompts is not None:
-        object.__setattr__(s, "prompts", capped(s.prompts, most, source))
+        rows[task] = min(len(one.classes.rows) for one in task_studies(study, task, prompts=1, k=most))
+    parts, source = (1, "the smallest task") if s.all_tasks else (2, "half of the smallest task")
+    few = min(rows[task] for task in s.tasks) // parts < QUERIES  # a task of one's own
+    if s.prompts is not None or few:
+        most = min(rows.values()) // parts
+        object.__setattr__(s, "prompts", capped(s.prompts or QUERIES, most, source))
 
 
 # ------------------------------------------------------------------------------------------------ heads
