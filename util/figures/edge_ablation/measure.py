@@ -36,9 +36,10 @@ ROOM = 2**31
 
 
 def check(study: Study) -> None:
-    """Raises UnsupportedTokenizer for a row of a file that the tokenizer cannot carry; no weights are read."""
+    """Raises UnsupportedTokenizer for a task from a file that the tokenizer cannot carry; no weights are read."""
     for task in dict.fromkeys((*study.settings.tasks, *study.settings.pruned_tasks)):
-        check_tokens(draws(study, task=task)[0], study.model)
+        for split in ("test", "search"):
+            check_tokens(draws(study, task=task, split=split)[0], study.model)
 
 
 def circuits(study: Study) -> dict[str, Any]:

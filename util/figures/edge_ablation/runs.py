@@ -67,9 +67,7 @@ class Run:
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
-        fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
-        options = {field: getattr(self.draw, field) for field in fields}
-        return word_pair_prompts.prompts(self.task, self.study.pair[1], self.draw.prompts, **options)
+        return drawn(self.draw, self.task, self.study.pair[1])
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -167,10 +165,17 @@ def draws(study: Study, **changes: Any) -> list[Draw]:
     return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
 
 
+def drawn(draw: Draw, task: word_pairs.WordPairTask, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
+    """The prompts of a draw and their donors. Raises what `word_pair_prompts.prompts` raises."""
+    fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
+    options = {field: getattr(draw, field) for field in fields}
+    return word_pair_prompts.prompts(task, tokenizer, draw.prompts, **options)
+
+
 def check_tokens(draw: Draw, model: Model) -> None:
-    """Raises what `word_pair_prompts.check_rows` raises; the tokenizer is read where the task is from a file."""
+    """Raises what `drawn` raises; the tokenizer is read where the task is from a file."""
     if draw.pairs.source:
-        word_pair_prompts.check_rows(draw.pairs, model.tokenizer)
+        drawn(draw, draw.pairs, model.tokenizer)
 
 
 def answers(study: Study, ablations: Mapping[str, Ablation], room: int = STORED, **changes: Any) -> Rows:
