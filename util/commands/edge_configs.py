@@ -35,6 +35,7 @@ from util.study.study import Study
 
 Draws = Mapping[int, Mapping[str, Data]]  # answers by seed of donors and by ablation
 
+
 def _edge(given: Any) -> Any:
     return "->".join(map(str, given)) if isinstance(given, list | tuple) and len(given) == 2 else given
 

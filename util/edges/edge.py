@@ -34,9 +34,9 @@ class Edge:
     """All tokens of type `target` reading all of type `source` that stand before them, in a relation of examples.
 
     "*": any type, except that the answer's reading (target) is to be named; "x" includes the x of marked examples, "x*"
-    is these alone and "x-" the others; "x_2" is that of the second demonstration. relation: "any"; "same" example; "prev", the example before; "earlier" examples;
-    "lag=2" and so on, so many before; these leave out what lies within one slot (a name of several tokens), and "slot"
-    is that alone.
+    is these alone and "x-" the others; "x_2" is the x of the second example (so of t, y and n). relation: "any"; "same"
+    example; "prev", the example before; "earlier" examples; "lag=2" and so on, so many before; these leave out what
+    lies within one slot (a name of several tokens), and "slot" is that alone.
     Raises ValueError for an unknown type or relation, with the nearest that there is.
     """
 
