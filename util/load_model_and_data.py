@@ -38,7 +38,7 @@ from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, internlm2, packaged
 from util.paths import sha256
-from util.prompts import row_files, text_tasks
+from util.prompts import authors_rows, row_files, text_tasks
 from util.prompts.classification import Task
 from util.prompts.prompt import Prompt, written
 from util.prompts.staicc import DATASETS, dataset_index
@@ -122,16 +122,10 @@ def load_ICL_model(
                 "force_download": forcedownload,
             }
             source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
-            place = source["pretrained_model_name_or_path"]
-            raw = PreTrainedConfig.get_config_dict(place, **hub)[0]
-            intern = raw.get("model_type") == internlm2.TYPE
-            config = internlm2.to_llama({}, raw)[1] if intern else AutoConfig.from_pretrained(**source)
+            intern = _internlm2(source)
+            config = internlm2.to_llama({}, intern)[1] if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
-            tokenizer = (
-                internlm2.tokenizer(_files(place, hub, internlm2.TOKENIZER), raw)
-                if intern
-                else _tokenizer(name, source)
-            )
+            tokenizer = _tokenizer(name, source)
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
@@ -144,7 +138,7 @@ def load_ICL_model(
             if device_map is None and quantized:
                 loading_map = {"": device}
             if intern:
-                weights = internlm2.weights(_files(place, hub, *internlm2.WEIGHTS), raw)
+                weights = internlm2.weights(_files(source, *internlm2.WEIGHTS), intern)
                 source = {"pretrained_model_name_or_path": None, "state_dict": weights}
             model, report = (LlamaForCausalLM if intern else AutoModelForCausalLM).from_pretrained(
                 **source,
@@ -186,6 +180,8 @@ def _smaller(
 
 def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
+    if intern := _internlm2(source):
+        return internlm2.tokenizer(_files(source, internlm2.TOKENIZER), intern)
     # Where a GGUF file was converted, tokenizer.json is right: some classes (Qwen2's) split in a way of their own.
     converted = packaged.is_converted(source["pretrained_model_name_or_path"])
     try:
@@ -197,8 +193,16 @@ def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
         ) from error
 
 
-def _files(place: str, hub: dict[str, Any], *patterns: str) -> Path:
-    """A folder with the files of these names in a model's folder, or in its repository on the hub."""
+def _internlm2(source: dict[str, Any]) -> dict[str, Any] | None:
+    """The config.json of an InternLM2 checkpoint; None for another one."""
+    config = PreTrainedConfig.get_config_dict(**source)[0]
+    return config if config.get("model_type") == internlm2.TYPE else None
+
+
+def _files(source: dict[str, Any], *patterns: str) -> Path:
+    """The folder of a model, or a local one with the files of these names of a model on the hub."""
+    hub = {name: source[name] for name in ("token", "revision", "cache_dir", "force_download")}
+    place = source["pretrained_model_name_or_path"]
     return Path(place) if Path(place).is_dir() else Path(snapshot_download(place, allow_patterns=[*patterns], **hub))
 
 
@@ -671,11 +675,14 @@ def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, s
 
     source: None for StaICC's texts (sst2, subj: no network), else the hub; "hub" for the hub; or a folder with a file
     for each split, or as written by the `save_to_disk` of `datasets`. The hub needs the package `datasets`, and the
-    network or an earlier download. A folder is read again when its content has changed.
+    network or an earlier download. A folder is read again when its content has changed. For a task of `authors_rows`
+    it is a clone of its authors' repository.
 
     Raises ValueError for an unknown name, for a missing folder or file, for rows that lack something (it says what a
     folder must hold), where the hub cannot be read, and where `datasets` is needed and missing.
     """
+    if name in authors_rows.THEIRS:
+        return authors_rows.load(name, _path(source or ""))
     definition = text_tasks.find(name)
     return _text_task(name, *_place_of_texts(source, STAICC if definition.staicc else HUB, definition.needs))
 

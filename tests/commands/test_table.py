@@ -54,10 +54,11 @@ def flag(words, name, default=None):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with the config that a line reads."""
+    """A folder with the config that a line reads, and the clone."""
     folder = tmp_path_factory.mktemp("table")
     config = {**configs.EXAMPLES[0], "out_dir": str(folder / "edges")}
     (folder / "CONFIG.json").write_text(json.dumps(config))
+    authors_clone.write(folder / "Induction_Heads_ICL")
     return folder
 
 
@@ -126,7 +127,7 @@ def check_answers(words, result, rows, edit, **means):
     ):
         right = []
         for seed in seeds:
-            study = TaskStudy("embedded", task, int(flag(words, "k", 10)), 4, seed, **means)
+            study = TaskStudy("embedded", task, int(flag(words, "k", 10)), 4, seed, data=flag(words, "data"), **means)
             answers, labels = study.answers({"one": made})["one"], study.classes.labels
             lines = rows[(rows["task"] == task) & (rows["edit"] == title) & (rows["seed"] == seed)]
             columns = [f"log_prob {label}" for label in labels]

@@ -57,7 +57,7 @@ def to_llama(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> tup
     }
     copied = (
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads hidden_act "
-        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id tie_word_embeddings"
+        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id tie_word_embeddings _commit_hash"
     ).split()
     return converted, LlamaConfig(
         **{key: config[key] for key in copied if key in config},
