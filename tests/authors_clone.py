@@ -1,4 +1,4 @@
-"""A small clone of the repository of Crosbie & Shutova (2024): files of the same form, with rows and words of our own."""
+"""A small clone of the repository of Crosbie & Shutova (2024): files of the same form, with rows of our own."""
 
 import json
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from util import paths
+from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
 from util.engine.finite import NotFinite
+from util.roles.heads import named_heads
 from util.roles.sequences_study import SequenceStudy
 from util.study import model as model_room
 
@@ -47,6 +49,7 @@ def written(folder):
 def test_neither_help_nor_a_wrong_flag_nor_completion_imports_torch():
     code = """
 import sys
+from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
 names = [name for commands in COMMANDS.values() for name in commands]
 for argv in ([], *([name, "--help"] for name in names), *([name, "--no-flag"] for name in names), ["--completion", "bash"]):
@@ -181,6 +184,22 @@ def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path, monkeypatch):
     assert by_file == by_flags
     _, model, queries, chosen, *_ = mixed
     assert (model.model, queries.k, chosen.heads, queries.seed) == ("embedded", 4, ((2, 4),), (7,))
+
+
+def test_the_hubs_cache_can_be_moved(monkeypatch):
+    taken = []
+    monkeypatch.setattr(model_room, "load_ICL_model", lambda *_, **options: taken.append(options["cache_dir"]))
+    for flags in (ModelFlags("gpt2", cache_dir="cache"), ModelFlags("gpt2")):
+        with pytest.raises(TypeError):
+            flags.source.pair  # noqa: B018  # there is no model
+    assert taken == ["cache", None] and ModelFlags("gpt2").source == ModelFlags("gpt2", cache_dir="cache").source
+
+
+def test_heads_have_one_spelling_everywhere():
+    assert named_heads("L2H4,1.6") == named_heads("2.4, L1H6") == named_heads("[[2, 4], [1, 6]]")
+    for wrong in ("L2.4", "2H4", "2.4.1"):
+        with pytest.raises(ValueError, match="is no head; write L5H1,L11H3"):
+            named_heads(wrong)
 
 
 @pytest.mark.parametrize("given", [{"promts": 3}, {"out=x --seed": 3}, {"model": None}, {"length": "x"}])

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from util import paths
 from util.commands import edge_configs
 from util.study.model import Model
 
@@ -53,6 +54,15 @@ def test_the_fields_of_their_readme(tmp_path):
     assert [*map(str, differently.ablation.removed)] == ["x->query"]
     assert heads.sort == "head" and heads.ablation == ablation.ablation and heads.keep is None
     assert edges.sort == "edge" and not edges.after_heads and edges.keep == ()
+
+
+def test_the_page_shows_configs_that_are_understood(tmp_path):
+    page = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")
+    shown = json.loads(page[page.index('[{"model_name"') :].partition("\n\n")[0])
+    accuracy, ablation = loaded(tmp_path, *shown[:2])
+    assert accuracy.action == "accuracy" and len(ablation.ablation.removed) == 2
+    with pytest.raises(ValueError, match="out/first/head_scores_0.json holds no scores"):
+        loaded(tmp_path, shown[2])
 
 
 def test_no_more_prompts_than_there_are_queries(tmp_path, capsys):

@@ -44,9 +44,9 @@ def named_heads(text: str) -> tuple[Head, ...]:
     heads: list[Any] = json.loads(text) if text.startswith("[") else text.split(",")
     for place, entry in enumerate(heads):
         if isinstance(entry, str):
-            if not (match := re.fullmatch(r"\s*(?:L(?=\d+H))?(\d+)[H.](\d+)\s*", entry)):
+            if not re.fullmatch(r"L\d+H\d+|\d+\.\d+", entry.strip()):
                 raise ValueError(f"{entry!r} is no head; write L5H1,L11H3")
-            heads[place] = tuple(map(int, match.groups()))
+            heads[place] = tuple(map(int, re.findall(r"\d+", entry)))
     return checked_heads(heads)
 
 
