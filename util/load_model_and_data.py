@@ -121,7 +121,8 @@ def load_ICL_model(
                 "cache_dir": cache_dir,
                 "force_download": forcedownload,
             }
-            source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
+            place = _place(name, hub)
+            source: dict[str, Any] = {"pretrained_model_name_or_path": place, "trust_remote_code": False, **hub}
             intern = _internlm2(source)
             config = internlm2.to_llama({}, intern)[1] if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))

@@ -103,15 +103,15 @@ def test_heads_are_pruned_by_score_files_and_then_edges_in_one_list(model, tmp_p
     """Their way: a run leaves scores, which the next run prunes by before it leaves those of what is left."""
     heads = {**FEW, **FASTER, "model_name": "embedded_prune_heads_in_circuits", "affect_whom": [["x", "query"]]}
     first, second = tmp_path / "1" / "head_scores_0.json", tmp_path / "2" / "head_scores_1.json"
-    run(*loaded(tmp_path, {**heads, "output_path": f"{tmp_path}/1", "prune_k": []}), model, tmp_path)
+    run(loaded(tmp_path, {**heads, "output_path": f"{tmp_path}/1", "prune_k": []})[0], model, tmp_path)
     by_first = {"prune_using_imp_scores": [str(first)], "prune_k": [120]}
-    result, _ = run(*loaded(tmp_path, {**heads, **by_first, "output_path": f"{tmp_path}/2"}), model, tmp_path)
+    result, _ = run(loaded(tmp_path, {**heads, **by_first, "output_path": f"{tmp_path}/2"})[0], model, tmp_path)
     assert result["results"]["pruning"]["left"] == [192, 120] and second.exists()
 
     edges = {**heads, "model_name": "embedded_prune_edges_in_circuits", "output_path": f"{tmp_path}/3"}
     files, left = [str(first), str(second)], [120, 60]
     config = {**edges, "prune_using_imp_scores": files, "prune_k": left}
-    result, _ = run(*loaded(tmp_path, config), model, tmp_path)
+    result, _ = run(loaded(tmp_path, config)[0], model, tmp_path)
     pruned = result["results"]["pruning"]
     assert len(pruned["kept"]["head"]) == 60 and pruned["left"][0] < 992
     kept = {name.split(" ")[0] + " " + name.split("->")[1].split(":")[0] for name in pruned["kept"]["edge"]}
@@ -119,7 +119,7 @@ def test_heads_are_pruned_by_score_files_and_then_edges_in_one_list(model, tmp_p
 
     files += [str(tmp_path / "3" / "edge_scores_0.json")]
     config = {**edges, "prune_using_imp_scores": files, "prune_k": [*left, 100], "output_path": f"{tmp_path}/4"}
-    result, _ = run(*loaded(tmp_path, config), model, tmp_path)
+    result, _ = run(loaded(tmp_path, config)[0], model, tmp_path)
     assert result["results"]["pruning"]["left"] == [pruned["left"][0], 100]
     assert len(result["results"]["pruning"]["kept"]["head"]) == 60 and (tmp_path / "4" / "edge_scores_1.json").exists()
     for wrong, message in (

@@ -84,7 +84,7 @@ def random_weights(config, bias):
         "output.weight": (vocab, wide),
     }
     for layer in range(config["num_hidden_layers"]):
-        own = {"attention.wqkv.weight": (packed, wide), "attention.wo.weight": (wide, wide)}
+        own: dict[str, tuple[int, ...]] = {"attention.wqkv.weight": (packed, wide), "attention.wo.weight": (wide, wide)}
         own |= {"feed_forward.w1.weight": (inner, wide), "feed_forward.w3.weight": (inner, wide)}
         own |= {"feed_forward.w2.weight": (wide, inner), "attention_norm.weight": (wide,), "ffn_norm.weight": (wide,)}
         own |= {"attention.wqkv.bias": (packed,), "attention.wo.bias": (wide,)} if bias else {}

@@ -253,7 +253,7 @@ def of_reference(given: Any) -> Any:
         "prompts": given.get("limit"),
         **given.get("request", {}),
     }
-    config = {"action": ACTIONS[ends[0]], "request": request}
+    config: dict[str, Any] = {"action": ACTIONS[ends[0]], "request": request}
     if config["action"] == "prune_edges":
         config["after_heads"] = False  # they are pruned by files of scores, or not at all
     affected = given.get("affect_whom") or []
