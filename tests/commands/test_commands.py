@@ -13,6 +13,7 @@ from util import paths
 from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
 from util.engine.finite import NotFinite
+from util.load_model_and_data import staicc_version
 from util.roles.heads import named_heads
 from util.roles.sequences_study import SequenceStudy
 from util.study import model as model_room
@@ -89,7 +90,10 @@ WRONG_INPUT = [
     ("scores --length 1", "length = 1"),
     ("scores embedded --revision main", "revision = 'main'"),
     (f"scores --out {__file__}", "name a folder that can be written to"),
-    ("ablate --task wordseq3", "task = 'wordseq3': there are "),
+    ("ablate --task wordseq3", "task = 'wordseq3': unknown classification task 'wordseq3'; there are "),
+    ("ablate --task none.csv", "none.csv"),
+    ("ablate --task labels.csv", "labels.csv, row 2: label 'Up' is 'up' before"),
+    ("edges config.json", "words.csv, row 2: 'red' is an input twice, also of row 1"),
     ("ablate --k -1", "k = -1"),
     ("ablate --reference mnli --reference-data /nowhere", "reference_data = '/nowhere': there is no"),
     ("means --reference-data /nowhere", "leave it out with reference 'task'"),
@@ -123,6 +127,9 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
         monkeypatch.chdir(tmp_path)
     for name, text in {"deep": "[" * 100_000, "list": "[1]"}.items():
         (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "labels.csv").write_text("text,label\na,up\nb,Up\n")
+    (tmp_path / "words.csv").write_text("red,der\nred,dre\n")
+    (tmp_path / "config.json").write_text('{"action": "accuracy", "request": {"task": "words.csv"}}')
     found, message = ends(line.split(), capsys)
     assert found == status and said in message and message.count("\n") == 1 and len(message) < 600
 
@@ -226,6 +233,30 @@ def test_a_result_says_what_it_is_made_of_and_every_request_has_a_folder_of_its_
     _, *others = result["results"]["heads"].values()
     assert all(len(heads) == 1 and heads[0][0] == 2 and heads != [[2, 6]] for heads in others)
     assert result["results"]["tasks"]["wordseq1"]["chosen heads"]["least_rank_p"] == 1 / 3
+
+
+def test_data_sets_of_staicc_and_tasks_of_files_are_ablated_and_knocked_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["red", "blue", "green", "black", "one", "two", "three", "four"]
+    rows = [f"{word},{'colour' if number < 4 else 'number'}" for number, word in enumerate(words)]
+    (tmp_path / "kinds.csv").write_text("\n".join(["text,label", *rows]))
+    (tmp_path / "mine.py").write_text(
+        "from util.prompts.classification import Task\n"
+        "rows = [(x + 'b', 'Foo') for x in 'acde'] + [('b' + x, 'Bar') for x in 'acde']\n"
+        "ends = Task('ends', tuple(rows), ('Foo', 'Bar'))\n"
+    )
+    few = [*FEW, "--heads", "L2H6", "--out"]
+    main(["ablate", "--task", "trec,kinds.csv,mine.py:ends", *few, str(tmp_path / "out")])
+    result, rows = written(tmp_path / "out")
+    assert [*result["results"]["tasks"]] == ["trec", "kinds", "ends"] and len(rows) == 3 * 2 * 3
+    trec, kinds, _ = result["request"]["studies"]
+    assert (trec["data_version"], trec["task"]) == (f"StaICC {staicc_version()}", "trec")
+    assert kinds["task"] == kinds["dataset"] == "kinds" and str(tmp_path) not in json.dumps(result["request"])
+    (tmp_path / "kinds.csv").write_text((tmp_path / "kinds.csv").read_text().replace("red", "rose"))
+    few = ["--prompts", "3", "--k", "2", "--heads", "L2H6", "--out", str(tmp_path / "other")]
+    main(["knockout", "--task", "kinds.csv", "--labels", "Foo,Bar", *few])
+    (other,) = written(tmp_path / "other")[0]["request"]["studies"]
+    assert other["data_version"] != kinds["data_version"] and other["labels"] == ["Foo", "Bar"]
 
 
 # ------------------------------------------------------------------------------------------------ means

@@ -222,7 +222,7 @@ def look(
         heads: such as L18H6,L23H3; default: all, of up to 64 tokens
         text: what the model reads
         file: a file that has it
-        task: its first prompt: ioi, word pairs such as capitalization, or a data set of StaICC such as trec
+        task: its first prompt: ioi, word pairs such as capitalization or a file of them, or a data set of StaICC
         tokens: positions that the text is seen from, negative ones from the end, as in --tokens=-1,5; default: all of
             up to 64, else the last
         out: a folder that receives look.html
