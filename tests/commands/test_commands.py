@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 
 from util import paths
+from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
 from util.engine.finite import NotFinite
 from util.load_model_and_data import staicc_version
+from util.roles.heads import named_heads
 from util.roles.sequences_study import SequenceStudy
 from util.study import model as model_room
 
@@ -49,6 +51,7 @@ def written(folder):
 def test_neither_help_nor_a_wrong_flag_nor_completion_imports_torch():
     code = """
 import sys
+from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
 names = [name for commands in COMMANDS.values() for name in commands]
 for argv in ([], *([name, "--help"] for name in names), *([name, "--no-flag"] for name in names), ["--completion", "bash"]):
@@ -72,7 +75,7 @@ WRONG_FLAGS = [
     ("scores --device-map {", 'Choose from: "auto"'),
     ("ablate --mode median", 'Choose from: "mean", "zero"'),
     ("ablate --top 1.5", "--top. Must be <= 1"),
-    ("ablate --heads 5.1", "'5.1' is no head; write L5H1,L11H3"),
+    ("ablate --heads 5.1,L2H", "'L2H' is no head; write L5H1,L11H3"),
     ("ablate --heads [[1,-2]]", "a head is (layer, head)"),
     ("ablate --heads []", "names no head; write L5H1,L11H3"),
     ("ablate --seed 42,x", "'42,x': give one or more with commas between"),
@@ -96,6 +99,8 @@ WRONG_INPUT = [
     ("ablate --reference mnli --reference-data /nowhere", "reference_data = '/nowhere': there is no"),
     ("means --reference-data /nowhere", "leave it out with reference 'task'"),
     ("ablate --task sst2 --data /nowhere", "there is no folder"),
+    ("ablate --task wordseq1 --data /nowhere", "no configuration there has the task 'f_a_f_p'; give a clone"),
+    ("scores --frequent-exclude 0.5", "frequent_exclude = 0.5"),
     ("ablate --labels Foo", "give each a word of its own"),
     ("forerunner --dataset trek", "trek"),
     ("forerunner --prompts 3", "prompts = 3"),
@@ -187,6 +192,22 @@ def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path, monkeypatch):
     assert by_file == by_flags
     _, model, queries, chosen, *_ = mixed
     assert (model.model, queries.k, chosen.heads, queries.seed) == ("embedded", 4, ((2, 4),), (7,))
+
+
+def test_the_hubs_cache_can_be_moved(monkeypatch):
+    taken = []
+    monkeypatch.setattr(model_room, "load_ICL_model", lambda *_, **options: taken.append(options["cache_dir"]))
+    for flags in (ModelFlags("gpt2", cache_dir="cache"), ModelFlags("gpt2")):
+        with pytest.raises(TypeError):
+            flags.source.pair  # noqa: B018  # there is no model
+    assert taken == ["cache", None] and ModelFlags("gpt2").source == ModelFlags("gpt2", cache_dir="cache").source
+
+
+def test_heads_have_one_spelling_everywhere():
+    assert named_heads("L2H4,1.6") == named_heads("2.4, L1H6") == named_heads("[[2, 4], [1, 6]]")
+    for wrong in ("L2.4", "2H4", "2.4.1"):
+        with pytest.raises(ValueError, match="is no head; write L5H1,L11H3"):
+            named_heads(wrong)
 
 
 @pytest.mark.parametrize("given", [{"promts": 3}, {"out=x --seed": 3}, {"model": None}, {"length": "x"}])

@@ -106,6 +106,9 @@ ACCURACY = {"action": "accuracy"}
         (PRUNE | {"share": True}, "share: give a number"),
         (PRUNE | {"keep": [3, 4]}, "keep = [3, 4]: no round keeps more units than"),
         (PRUNE | {"keep": [3], "score_files": ["a", "b"]}, "2 files for 1 entries"),
+        (PRUNE | {"keep": [3], "score_files": ["none.json"]}, "none.json holds no scores of units"),
+        ({"model_name": "gemma2_prune"}, "model_name = 'gemma2_prune': write MODEL_ACTION with an action of calc_acc"),
+        ({"model_name": "embedded_calc_accuracy", "task": "Copyin"}, "unknown word-pair task 'Copyin'"),
         (PRUNE | {"request": {"split": "all"}}, 'leave split at "test"'),
         ({"action": "prune_edges", "request": {"corruptions": [1]}}, "read from corruption 0"),
         (ACCURACY | {"donor_seeds": [1, 1]}, "donor_seeds: give one or more, none of them twice"),
@@ -162,5 +165,5 @@ def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path, mo
     monkeypatch.setattr(runs.token_types, "scores", None)  # nothing is scored
     again = run(given, model, tmp_path)["results"]["pruning"]
     assert again["left"] == left and again["accuracy"] == first["pruning"]["accuracy"]
-    with pytest.raises(FileNotFoundError, match="none.json"):
-        edge_configs.prepared(config_of("prune_heads", keep=[3], score_files=["none.json"]), MISSING)
+    with pytest.raises(ValueError, match="none.json holds no scores of units"):
+        config_of("prune_heads", keep=[3], score_files=["none.json"])

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests import authors_clone
 from util import paths
 from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
@@ -54,10 +55,11 @@ def flag(words, name, default=None):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with the config that a line reads."""
+    """A folder with the config that a line reads, and the clone."""
     folder = tmp_path_factory.mktemp("table")
     config = {**configs.EXAMPLES[0], "out_dir": str(folder / "edges")}
     (folder / "CONFIG.json").write_text(json.dumps(config))
+    authors_clone.write(folder / "Induction_Heads_ICL")
     return folder
 
 
@@ -85,6 +87,7 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     assert result["results"] and result["provenance"]["revision"] and capsys.readouterr().out
     CHECKS[name](words, result, pd.read_csv(out / "rows.csv", float_precision="round_trip"))
     first = {file.name: file.read_bytes() for file in out.iterdir()}
+    assert ("scores.png" in first) == ("--figure" in words)
     monkeypatch.setattr(model_room, "load_ICL_model", None)  # the second time, no model is loaded
     main(argv)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == first
@@ -139,6 +142,7 @@ def check_answers(words, result, rows, edit, **means):
 
 def check_ablate(words, result, rows):
     means: dict[str, Any] = {"reference_prompts": 8, "reference": flag(words, "reference", "task")}
+    means["data"] = flag(words, "data")
     check_answers(words, result, rows, lambda heads: Edit.ablate(heads, flag(words, "mode")), **means)
 
 

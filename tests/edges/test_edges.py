@@ -48,14 +48,20 @@ def by_loops(edge, tokens):
                 "lag=2": lag == 2,
                 "slot": inside,
             }[edge.relation]
-            source = edge.source in ("*", tokens.types[k])
-            reads = tokens.types[q] != "target" if edge.target == "*" else edge.target == tokens.types[q]
+            source = edge.source in ("*", tokens.types[k], f"{tokens.types[k]}_{tokens.examples[k]}")
+            reads = edge.target in (tokens.types[q], f"{tokens.types[q]}_{tokens.examples[q]}")
+            if edge.target == "*":
+                reads = tokens.types[q] != "target"
             cells[q, k] = related and source and reads  # what the answer reads is to be named
     return cells
 
 
 @pytest.mark.parametrize("relation", ["any", "same", "prev", "earlier", "lag=2", "slot"])
-@pytest.mark.parametrize("pair", [("x", "y"), ("y", "last_separator"), ("*", "*"), ("bos", "*"), ("query", "target")])
+@pytest.mark.parametrize(
+    "pair",
+    [("x", "y"), ("y", "last_separator"), ("*", "*"), ("bos", "*"), ("query", "target")]
+    + [("x_1", "y_2"), ("y_2", "last_separator"), ("t", "x_3")],
+)
 def test_an_edge_is_its_definition(pair, relation, tokens):
     source, target = pair
     edge = Edge(source, target, relation)

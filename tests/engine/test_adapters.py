@@ -7,7 +7,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from accelerate.hooks import ModelHook, add_hook_to_module
-from transformers import BloomForCausalLM, DynamicCache, LlamaForCausalLM, PreTrainedModel
+from transformers import BloomForCausalLM, DynamicCache, PreTrainedModel
 
 from tests import eager_runs
 from tests.architectures import ADAPTED, ALIBI, LAYERS, build
@@ -178,37 +178,5 @@ def test_refusals_before_any_weight():
     for name in ADAPTED:
         refuse_bypassing(type(prepared(name)))
     refuse_bypassing(OwnBloom)
-    with pytest.raises(UnsupportedModel, match="InternLM2ForCausalLM.*internlm2_to_llama"):
+    with pytest.raises(UnsupportedModel, match="InternLM2ForCausalLM.*give the name of a folder"):
         refuse_bypassing(InternLM2ForCausalLM)
-
-
-INTERN = dict(
-    vocab_size=50, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
-    num_key_value_heads=2, hidden_act="silu", max_position_embeddings=16, rms_norm_eps=1e-5, rope_theta=1e4,
-    bos_token_id=1, eos_token_id=2, pad_token_id=2, tie_word_embeddings=False, model_type="internlm2",
-)  # fmt: skip
-NAMES = {
-    "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3",
-    "mlp.down_proj": "feed_forward.w2", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
-    "embed_tokens": "tok_embeddings", "lm_head": "output",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_internlm2_as_llama(bias):
-    """A Llama of six heads of four, packed as InternLM2 is: by group its three queries, its key, its value."""
-    config = INTERN | dict(bias=bias, rope_scaling={"type": "dynamic", "factor": 2.0})
-    llama = adapters.internlm2_to_llama({}, config)[1]
-    assert llama.rope_parameters == {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    weights, packed = LlamaForCausalLM(llama).state_dict(), {}
-    for name, tensor in weights.items():
-        if "q_proj" in name:
-            key, value = (weights[name.replace("q_proj", other)] for other in ("k_proj", "v_proj"))
-            rows = tensor[:12], key[:4], value[:4], tensor[12:], key[4:], value[4:]
-            packed[name.replace("self_attn.q_proj", "attention.wqkv")] = torch.cat(rows)
-        elif "k_proj" not in name and "v_proj" not in name:
-            packed[next((name.replace(ours, theirs) for ours, theirs in NAMES.items() if ours in name), name)] = tensor
-    converted, _ = adapters.internlm2_to_llama(packed, config)
-    assert converted.keys() == weights.keys() and ("model.layers.0.attention.wqkv.bias" in packed) == bias
-    assert all(torch.equal(converted[name], tensor) for name, tensor in weights.items())
-    assert adapters.internlm2_to_llama({}, INTERN)[1].rope_parameters == {"rope_type": "default", "rope_theta": 1e4}

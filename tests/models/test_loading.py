@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError
-from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, OpenAIGPTLMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, OpenAIGPTLMHeadModel, PreTrainedConfig
 
 from tests import toys
 from util import load_model_and_data as loading
@@ -157,7 +157,7 @@ def test_a_gated_model_without_access_says_how_to_get_it(monkeypatch):
         except GatedRepoError as error:
             raise OSError("You are trying to access a gated repo.") from error
 
-    monkeypatch.setattr(AutoConfig, "from_pretrained", gated)
+    monkeypatch.setattr(PreTrainedConfig, "get_config_dict", gated)
     with pytest.raises(PermissionError, match="set HF_TOKEN"):
         loading.load_ICL_model("meta-llama/Meta-Llama-3-70B")
 

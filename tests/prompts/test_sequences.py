@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests import toys
 from util.prompts.sequences import ranked_tokens, repeated_sequences
+from util.roles.sequences_study import SequenceStudy
 
 
 def small(model, special=("<s>",)):
@@ -133,3 +134,13 @@ def test_tokenizers_that_cannot_serve_are_refused():
     with pytest.raises(ValueError, match="set tokenizer.bos_token"):
         repeated_sequences(nameless, 4)
     assert repeated_sequences(nameless, 4, bos=False).ids.shape == (5, 16)
+
+
+def test_a_study_excludes_the_share_that_it_is_given():
+    usual, wider = (SequenceStudy("embedded", sequences=2, frequent_exclude=share) for share in (0.04, 0.45))
+    assert usual.own_request == SequenceStudy("embedded", sequences=2).own_request
+    assert wider.own_request == {**usual.own_request, "frequent_exclude": 0.45}
+    ranked = ranked_tokens(wider.pair[1])[0]
+    drop = int(0.45 * len(ranked))
+    assert {*wider.drawn.ids[:, 1:].ravel()} <= {*ranked[drop : len(ranked) - drop]}
+    assert not {*usual.drawn.ids[:, 1:].ravel()} <= {*ranked[drop : len(ranked) - drop]}

@@ -1,6 +1,6 @@
 """Flags that several commands have, as dataclasses whose fields are the flags. PyTorch is not imported before it runs.
 
-Lists are written with commas in every command, 0,1,2; heads by their names, L5H1,L11H3, or as a JSON file.
+Lists are written with commas in every command, 0,1,2; heads as L5H1,L11H3 or 5.1,11.3, or as a JSON file.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class ModelFlags:
         quantized: 4-bit weights (NF4; CUDA)
         device: cpu, cuda, cuda:1, ...; default: what there is
         device_map: auto: over all GPUs and the CPU
+        cache_dir: the hub's cache; default: HF_HOME's
     """
 
     model: str = "embedded"
@@ -69,6 +70,7 @@ class ModelFlags:
     quantized: bool = False
     device: str = "auto"
     device_map: Literal["auto"] | None = None
+    cache_dir: str | None = None
 
     @property
     def source(self) -> Model:
@@ -109,7 +111,8 @@ class Queries:
 
     Args:
         task: one or more, such as repetition,sst2,trec, or a file of your own, kinds.csv; a wrong name lists all
-        data: where the texts of a text task are: hub, or a folder; default: StaICC's where it has them, else the hub
+        data: where the texts of a text task are: hub, or a folder; default: StaICC's where it has them, else the hub;
+            of the letter and word tasks, a clone of Induction_Heads_ICL with its authors' rows
         k: demonstrations of each query
         prompts: queries of each task, at least 2
         seed: of demonstrations; several are averaged
@@ -137,7 +140,7 @@ class Chosen:
     """The heads that are edited.
 
     Args:
-        heads: such as L5H1,L11H3, counted from 0, or a JSON file [[layer, head], ...]
+        heads: such as L5H1,L11H3 or 5.1,11.3, counted from 0, or a JSON file [[layer, head], ...]
         top: this share of all heads, the best by prefix matching, rounded up (default: 0.01)
         random: other heads instead, with as many in each layer, none of them an induction head, drawn by this seed
     """

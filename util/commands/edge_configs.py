@@ -1,11 +1,12 @@
 """Edge ablation from JSON: what a config may say, and what is measured for it.
 
-A config is a run of the reference code. Pydantic checks every field, and each action has its own; nothing is loaded
-before all configs of a file are right.
+A config is a run of the reference code, whose own names of fields are understood too (`of_reference`). Pydantic checks
+every field, and each action has its own; nothing is loaded before all configs of a file are right.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from util.commands.frame import from_json
 from util.commands.results import Out, Result
@@ -25,23 +26,33 @@ from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run, check_toke
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.paths import sha256
 from util.prompts import word_pairs
-from util.scores.pruning import SORTS, Sort, write_scores
+from util.scores.pruning import SORTS, Sort, scores_in, write_scores
+from util.show import files
 from util.stats.intervals import mean_interval
-from util.study.checked import Natural, Share, Text
+from util.study.checked import Natural, Share, Text, capped
 from util.study.model import Model
 from util.study.study import Study
 
 Draws = Mapping[int, Mapping[str, Data]]  # answers by seed of donors and by ablation
-Edges = tuple[Text, ...]  # by their names and those of families, see `Ablation`
+
+
+def _edge(given: Any) -> Any:
+    return "->".join(map(str, given)) if isinstance(given, list | tuple) and len(given) == 2 else given
+
+
+Named = Annotated[Text, BeforeValidator(_edge)]  # an edge: "x->y", ["x", "y"], or the name of a family, see `Ablation`
+Edges = tuple[Named, ...]
 OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")
 COLUMNS = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "written")
+LOGGED = 5  # prompts in model_logs.json
 
 
 class Measured(BaseModel, extra="forbid"):
     """What all actions have.
 
-    request: a model, see `Model`, and prompts, see `Draw`. donor_seeds: draws of donors. removed: edges, see
-    `Ablation`. out_dir: a folder that receives result.json and rows.csv, by default one of its own.
+    request: a model, see `Model`, and prompts, see `Draw`; prompts: null, or more than the split has queries, for one
+    prompt of each query. donor_seeds: draws of donors. removed: edges, see `Ablation`. out_dir: a folder that receives
+    result.json, rows.csv and model_logs.json, by default one of its own.
     """
 
     request: Mapping[str, Any] = Field(default_factory=dict)
@@ -65,9 +76,13 @@ class Measured(BaseModel, extra="forbid"):
     @cached_property
     def draws(self) -> list[Draw]:
         """The prompts of the request, with each draw of donors."""
-        given = {name: value for name, value in self.request.items() if name not in ("model", *OF_MODEL)}
-        trained = word_pairs.is_trained(self.model.name)
-        return [Draw(**{"donor_seed": seed, "trained": trained, **given}) for seed in self.donor_seeds]
+        named = {name: value for name, value in self.request.items() if name not in ("model", *OF_MODEL)}
+        given = {name: value for name, value in named.items() if value is not None}
+        draw = Draw(**{"trained": word_pairs.is_trained(self.model.name), **given})
+        queries = len(word_pairs.find(draw.task, trained=draw.trained).queries(draw.split))
+        if given != named and "prompts" not in given or capped(draw.prompts, queries, draw.task) < draw.prompts:
+            draw = replace(draw, prompts=queries, in_turn=True)
+        return [replace(draw, donor_seed=seed) for seed in self.donor_seeds]
 
     @cached_property
     def ablation(self) -> Ablation:
@@ -89,7 +104,7 @@ class Answered(Measured):
 
     action: Literal["accuracy", "ablation"]
     kept: Edges | None = None
-    probed: tuple[tuple[Text, Natural], ...] = ()
+    probed: tuple[tuple[Named, Natural], ...] = ()
 
     @model_validator(mode="after")
     def _edges_checked(self) -> Answered:
@@ -114,7 +129,8 @@ class Pruned(Measured):
     What is left, and `random` prunings of that size, are measured on split "test". prune_heads: head units;
     prune_edges: edge units, after the heads unless after_heads is false. All of this without the edges removed.
     per_round: the share of the units that goes in a round; keep: instead, how many each round leaves, and score_files:
-    scores of earlier rounds, with which none are measured. out_dir receives such a file for each round but the last.
+    scores of earlier rounds, by which units go; of prune_edges, first those of heads, and then those of edges. out_dir
+    receives such a file for every other round.
     """
 
     action: Literal["prune_heads", "prune_edges"]
@@ -127,26 +143,51 @@ class Pruned(Measured):
 
     @model_validator(mode="after")
     def _pruning_checked(self) -> Pruned:
-        first, keep, files = self.draws[0], self.keep or (), self.score_files
+        first, rounds, keep = self.draws[0], len(self.score_files), self.keep or ()
         if first.split != "test" or 0 not in first.corruptions:
             raise ValueError('request: units are read from corruption 0; leave split at "test", and 0 in corruptions')
-        if files and len(keep) != len(files):
-            raise ValueError(f"score_files: {len(files)} files for {len(keep)} entries of keep; give as many")
-        if list(keep) != sorted(keep, reverse=True):
-            raise ValueError(f"keep = {[*keep]}: no round keeps more units than the one before")
+        if rounds and len(keep) != rounds:
+            raise ValueError(f"score_files: {rounds} files for {len(keep)} entries of keep; give as many")
+        for left, _ in self.given.values():
+            if left and list(left) != sorted(left, reverse=True):
+                raise ValueError(f"keep = {[*left]}: no round keeps more units than the one before")
         return self
+
+    @cached_property
+    def sort(self) -> Sort:
+        """Which units are pruned."""
+        return "head" if self.action == "prune_heads" else "edge"
+
+    @cached_property
+    def given(self) -> dict[Sort, tuple[tuple[int, ...] | None, tuple[str, ...]]]:
+        """By sort of units: how many each round leaves (None: see per_round), and the files of scores they go by.
+
+        Raises ValueError for a file without scores, and for scores that this action does not take in this order.
+        """
+        sorts = [scores_in(Path(file))[0] for file in self.score_files]
+        if not sorts:
+            return {self.sort: (self.keep, ())}
+        heads, keep = sorts.count("head"), self.keep or ()
+        if sorts != ["head"] * heads + [self.sort] * (len(sorts) - heads):
+            raise ValueError(
+                f"score_files have scores of {', '.join(sorts)} units: give those of heads, and of prune_edges those "
+                "of edges behind them"
+            )
+        of_sort: dict[Sort, slice] = {"head": slice(heads), "edge": slice(heads, None)}
+        return {sort: (keep[part] or None, self.score_files[part]) for sort, part in of_sort.items()}
 
     def plain(self, study: Study) -> dict[str, Any]:
         digests = [*map(sha256, self.score_files)]  # of what the files contain now
         return {**super().plain(study), "score_files": digests}
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        sort: Sort = "head" if self.action == "prune_heads" else "edge"
-        pruner = Pruner(study, self.draws, start=self.ablation)
-        after_heads = sort == "edge" and self.after_heads
-        start = pruner.before_edges(self.per_round) if after_heads else pruner.first
-        pruned = pruner.pruned(sort, start, self.share, self.per_round, self.keep, self.score_files)
-        for number, step in enumerate([] if self.score_files else pruned.rounds[:-1]):
+        sort, pruner = self.sort, Pruner(study, self.draws, start=self.ablation)
+        keep, score_files = self.given[sort]
+        heads = self.given.get("head", (None, ()))
+        after_heads = sort == "edge" and (self.after_heads or heads[1])
+        start = pruner.before_edges(self.per_round, *heads) if after_heads else pruner.first
+        pruned = pruner.pruned(sort, start, self.share, self.per_round, keep, score_files)
+        for number, step in enumerate(pruned.rounds[len(score_files) :], len(score_files)):
             file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
             write_scores(file, step.circuit, sort, scores, **SCORE)
         drawn = pruner.at_random(sort, start, pruned.result, self.random)
@@ -168,7 +209,10 @@ class Pruned(Measured):
 
 Config = Answered | Pruned
 CONFIGS: TypeAdapter[list[Config]] = TypeAdapter(
-    Annotated[list[Annotated[Config, Field(discriminator="action")]], Field(min_length=1)]
+    Annotated[
+        list[Annotated[Config, Field(discriminator="action"), BeforeValidator(lambda given: of_reference(given))]],
+        Field(min_length=1),
+    ]
 )
 FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
 EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
@@ -179,8 +223,57 @@ EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
 )
 
 
+BASES = {"gemma2": "google/gemma-2-2b", "phi2": "microsoft/phi-2", "smollm": "smollm2"}  # another is a model's name
+ACTIONS = {
+    "calc_accuracy": "accuracy",
+    "ablate_edges": "ablation",
+    "ablate_edges_differently_for_different_tokens": "ablation",
+    "prune_heads_in_circuits": "prune_heads",
+    "prune_edges_in_circuits": "prune_edges",
+}
+FIELDS = {"output_path": "out_dir", "prune_using_imp_scores": "score_files", "prune_k": "keep"}
+
+
+def of_reference(given: Any) -> Any:
+    """A config in the reference code's names as one of ours; what has no model_name is returned unchanged.
+
+    batch_size decides nothing: batches are made by their tokens. Raises ValueError for an unknown model_name, and for
+    edges in a circuit that are not removed by corruption 0.
+    """
+    if not isinstance(given, dict) or "model_name" not in given:
+        return given
+    name, task = str(given["model_name"]), str(given.get("task"))
+    ends = [end for end in ACTIONS if name.endswith(f"_{end}")]
+    if not ends:
+        raise ValueError(f"model_name = {name!r}: write MODEL_ACTION with an action of {', '.join(ACTIONS)}")
+    base, plain = name.removesuffix(f"_{ends[0]}"), task.lower().replace("-", "_").replace(" ", "_")
+    request = {
+        "model": BASES.get(base, base),
+        "task": plain if plain in word_pairs.names() else task,
+        "prompts": given.get("limit"),
+        **given.get("request", {}),
+    }
+    config: dict[str, Any] = {"action": ACTIONS[ends[0]], "request": request}
+    if config["action"] == "prune_edges":
+        config["after_heads"] = False  # they are pruned by files of scores, or not at all
+    affected = given.get("affect_whom") or []
+    if isinstance(affected, dict):
+        removed, probed = (
+            [*pairs.items()] if isinstance(pairs, dict) else pairs
+            for pairs in (affected.get("curcuit", {}), affected.get("ablate", {}))
+        )
+        if wrong := [edge for edge, number in removed if number != 0]:
+            raise ValueError(f"affect_whom: {wrong} of the circuit: edges are removed by corruption 0")
+        request["corruptions"] = sorted({0, *(number for _, number in probed)})
+        config["probed"], affected = probed, [edge for edge, _ in removed]
+    config["removed"] = affected
+    known = {"model_name", "task", "limit", "request", "batch_size", "affect_whom"}
+    rest = {FIELDS.get(name, name): value for name, value in given.items() if name not in known and value is not None}
+    return {**config, **rest}
+
+
 def load(file: Path) -> list[Config]:
-    """The configs of a JSON file: one object, or a list of them.
+    """The configs of a JSON file: one object, or a list of them; see `of_reference` for the reference code's names.
 
     Raises ValueError where there is no file, and with a sentence for each wrong field: the file, the field, what to
     give.
@@ -225,4 +318,12 @@ def write(config: Config, study: Study, result: Result) -> None:
         for name, data in by_name.items()
     ]
     results = {**ablations, "left_out": first["left_out"], **more}
+    lines = rows[: len(draws[0])]  # of the first draw
+    examples = [
+        {**text, "answers": [table.iloc[number].to_dict() for table in lines]}
+        for number, text in enumerate(Run(study, config.draws[0]).examples(LOGGED))
+    ]
+    accuracy = {name: float(data["right"].mean()) for name, data in next(iter(draws.values())).items()}
+    log = files.plain({"accuracy": accuracy, "examples": examples})
     result.write(results, pd.concat(rows), pd.DataFrame(ablations).T, [study])
+    files.write_whole(result.folder / "model_logs.json", json.dumps(log, indent=1) + "\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,8 +18,15 @@ from util.figures.forerunner_heads.numbers import THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
 from util.prompts.ioi import Corruption
+from util.prompts.sequences import EXCLUDE
+from util.show import files
 from util.stats.heads import check_heads, head_name, top
 from util.stats.intervals import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from util.roles.head_scores import HeadScores
 
 BEST = 10  # heads in the printed table
 
@@ -30,6 +39,8 @@ def scores(
     sequences: AtLeastTwo = 5,
     seed: int = 0,
     no_bos: bool = False,
+    frequent_exclude: float = EXCLUDE,
+    figure: bool = False,
     out: Out = Out(),
 ) -> None:
     """Score all heads. Raises ValueError, before anything is loaded, for numbers out of range.
@@ -40,11 +51,16 @@ def scores(
         sequences: how many are drawn, at least 2
         seed: of the first sequence; the others have the next ones
         no_bos: no BOS in front
+        frequent_exclude: the share of the most frequent tokens, and of the least frequent ones, that are never drawn
+        figure: also scores.png and .pdf, the mean and the standard deviation of the sequences by head
     """
     from util.figures.induction_scores.plan import PAPER_SHARES, how_many
     from util.roles.sequences_study import SequenceStudy
 
-    study = SequenceStudy(model.source, length, copies, sequences, seed, bos=not no_bos, redo=out.redo)
+    study = SequenceStudy(
+        model.source, length, copies, sequences, seed,
+        bos=not no_bos, frequent_exclude=frequent_exclude, redo=out.redo,
+    )  # fmt: skip
     result = out.checked("scores", study, studies=[study.request])
     heads = study.scores()
     score = heads.mean()
@@ -54,6 +70,25 @@ def scores(
     shares = {str(part): top(score, how_many(part, score.size)) for part in PAPER_SHARES}
     results = {"scores": maps, "uniform": heads.uniform, "best": shares}
     result.write(results, by_head(maps), pd.DataFrame(table, index=[head_name(head) for head in best]), [study])
+    if figure:
+        print(*files.write_figure(_scores_picture(heads), result.folder / "scores"), sep="\n")
+
+
+def _scores_picture(heads: HeadScores) -> Figure:
+    """Maps [L, H] of the mean and of the standard deviation of prefix-matching scores over sequences."""
+    from util.show import panels
+    from util.show.draw import Grid, draw
+
+    score = heads.mean()
+    spread = heads.scores["prefix_matching"].std(0, ddof=1)
+    best = top(score, 1)[0]
+    maps = [
+        partial(panels.heads, values=values, limits=(0, limit), title=title, bar="")
+        for values, limit, title in ((score, 1, "mean"), (spread, spread.max() or 1, "standard deviation"))
+    ]
+    sequences = f"{len(heads.ids)} sequences: {heads.length} random tokens, {heads.copies} times"
+    title = f"{head_name(best)} has the highest prefix-matching score, {score[best]:.2f}"
+    return draw(Grid(maps, least=2.2, height=1.8), title, f"{heads.model_title}, {sequences}")
 
 
 def forerunner(
@@ -170,6 +205,7 @@ def edges(
     *,
     examples: bool = False,
     device: str = "auto",
+    cache_dir: str | None = None,
     redo: bool = False,
 ) -> None:
     """Run the configs of a file. Raises ValueError without one, and what `edge_configs.load` raises.
@@ -178,6 +214,7 @@ def edges(
         file: CONFIG.json: one config, or a list of them
         examples: print a small config of each action
         device: cpu, cuda, cuda:1, ...; default: what there is
+        cache_dir: the hub's cache; default: HF_HOME's
         redo: measure again what is cached
     """
     from util.commands import edge_configs
@@ -191,7 +228,7 @@ def edges(
     models: dict[Model, Model] = {}  # configs of one model share it
     runs = []
     for config in edge_configs.load(file):
-        model = replace(config.model, device=device)
+        model = replace(config.model, device=device, cache_dir=cache_dir)
         model = models.setdefault(model, model)
         runs.append((config, *edge_configs.prepared(config, model, redo=redo)))
     if len({result.folder for _, _, result in runs}) < len(runs):

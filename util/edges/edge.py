@@ -26,6 +26,7 @@ from util.prompts.token_types import TypedTokens
 Cells = NDArray[np.bool_]  # [T, T], query and key
 TYPES = ("bos", "header", "x", "t", "y", "n", "query", "last_separator", "target")
 RELATIONS = ("any", "same", "prev", "earlier", "slot")
+NUMBERED = re.compile(r"([xtyn])_([1-9]\d*)")  # a type in one demonstration
 
 
 @dataclass(frozen=True, order=True)
@@ -33,9 +34,9 @@ class Edge:
     """All tokens of type `target` reading all of type `source` that stand before them, in a relation of examples.
 
     "*": any type, except that the answer's reading (target) is to be named; "x" includes the x of marked examples, "x*"
-    is these alone and "x-" the others. relation: "any"; "same" example; "prev", the example before; "earlier" examples;
-    "lag=2" and so on, so many before; these leave out what lies within one slot (a name of several tokens), and "slot"
-    is that alone.
+    is these alone and "x-" the others; "x_2" is the x of the second example (so of t, y and n). relation: "any"; "same"
+    example; "prev", the example before; "earlier" examples; "lag=2" and so on, so many before; these leave out what
+    lies within one slot (a name of several tokens), and "slot" is that alone.
     Raises ValueError for an unknown type or relation, with the nearest that there is.
     """
 
@@ -45,9 +46,8 @@ class Edge:
 
     def __post_init__(self) -> None:
         for name in (self.source, self.target):
-            check_known(
-                name[:-1] if name[:-1] in "xy" and name[1:] in ("*", "-") else name, (*TYPES, "*"), "token type"
-            )
+            bare = name[:1] if NUMBERED.fullmatch(name) or (name[:-1] in "xy" and name[1:] in ("*", "-")) else name
+            check_known(bare, (*TYPES, "*"), "token type")
         if not re.fullmatch(r"lag=[1-9]\d*", self.relation):
             check_known(self.relation, RELATIONS, "relation")
 
@@ -71,8 +71,9 @@ class Edge:
             earlier = {"any": lag >= 0, "same": lag == 0, "prev": lag == 1, "earlier": lag > 0}
             found = earlier.get(self.relation)
             related = ~inside & (lag == int(self.relation[4:]) if found is None else found)
-        reads = _are(types, self.target) & ((types != "target") | (self.target == "target"))
-        return before & related & reads[:, None] & _are(types, self.source)[None]
+        examples = np.array(tokens.examples)
+        reads = _are(types, examples, self.target) & ((types != "target") | (self.target == "target"))
+        return before & related & reads[:, None] & _are(types, examples, self.source)[None]
 
 
 @lru_cache(maxsize=256)
@@ -91,9 +92,11 @@ def check_known(name: str, known: Sequence[str], what: str) -> None:
         raise ValueError(f"unknown {what} {name!r}{meant}; there are {', '.join(known)}")
 
 
-def _are(types: NDArray[np.str_], name: str) -> Cells:
+def _are(types: NDArray[np.str_], examples: NDArray[np.int64], name: str) -> Cells:
     if name == "*":
         return np.ones(len(types), bool)
+    if numbered := NUMBERED.fullmatch(name):
+        return _are(types, examples, numbered[1]) & (examples == int(numbered[2]))
     bare = name.rstrip("*-")
     plain, marked = types == bare, types == f"{bare}*"
     return {"*": marked, "-": plain}.get(name[-1], plain | marked)

@@ -1,4 +1,4 @@
-"""Adapters for model classes that compute attention in their own code, and a converter for a class without adapter.
+"""Adapters for model classes that compute attention in their own code.
 
 GPT-Neo, GPT-J, CodeGen, Falcon, Bloom, MPT and XGLM never call transformers' attention interface. This module has a
 subclass of the attention module of each. Where the original computes attention, the subclass hands query, key, value
@@ -14,12 +14,11 @@ instruments work on adapted models, also with a bare `DynamicCache`.
 - XGLM's own code fails in float64, unless float64 is torch's default type.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.models.bloom.modeling_bloom import BloomAttention
 from transformers.models.codegen.modeling_codegen import CodeGenAttention
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
@@ -210,51 +209,3 @@ def switch(model: PreTrainedModel, implementation: str) -> None:
                 module._old_forward = type(module).forward.__get__(module)
     if implementation != IMPLEMENTATION:
         model.config._attn_implementation = implementation
-
-
-# ----------------------------------------------------------------------------------------------------------- converting
-
-
-def internlm2_to_llama(
-    state_dict: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], LlamaConfig]:
-    """Convert an InternLM2 checkpoint and its config.json to a Llama. They differ only in names and packing.
-
-    InternLM2's `wqkv` [(H + 2 G) d, D] holds for each of its G key-value heads: the queries that share it, its key, and
-    its value.
-    """
-    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
-    names = {
-        "output": "lm_head",
-        "tok_embeddings": "embed_tokens",
-        "attention.wo": "self_attn.o_proj",
-        "feed_forward.w1": "mlp.gate_proj",
-        "feed_forward.w3": "mlp.up_proj",
-        "feed_forward.w2": "mlp.down_proj",
-        "attention_norm": "input_layernorm",
-        "ffn_norm": "post_attention_layernorm",
-    }
-    converted = {}
-    for name, tensor in state_dict.items():
-        if ".attention.wqkv." in name:
-            packed = tensor.unflatten(0, (groups, heads // groups + 2, -1))
-            for letter, rows in (("q", packed[:, :-2]), ("k", packed[:, -2]), ("v", packed[:, -1])):
-                target = name.replace("attention.wqkv", f"self_attn.{letter}_proj")
-                converted[target] = rows.reshape(-1, *tensor.shape[1:])
-        else:
-            name = f".{name}"
-            for old, new in names.items():
-                name = name.replace(f".{old}.", f".{new}.")
-            converted[name[1:]] = tensor
-    scaling = {
-        "rope_type" if key == "type" else key: value for key, value in (config.get("rope_scaling") or {}).items()
-    }
-    copied = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads hidden_act "
-        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id tie_word_embeddings"
-    ).split()
-    return converted, LlamaConfig(
-        **{key: config[key] for key in copied if key in config},
-        attention_bias=config.get("bias", False),
-        rope_parameters={"rope_type": "default", "rope_theta": config["rope_theta"]} | scaling,
-    )

@@ -161,7 +161,7 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
     if "InternLM2" in model_class.__name__:
         raise UnsupportedModel(
             f"{model_class.__name__} is code from the hub that does not run under transformers 5. Its checkpoints "
-            "differ from Llama's only in names and packing: convert them with util.engine.adapters.internlm2_to_llama."
+            "differ from Llama's only in names and packing: give the name of a folder with one, which is read so."
         )
     takes_others = getattr(model_class, "_can_set_attn_implementation", lambda: True)
     if not adapters.adapts(model_class) and not takes_others():

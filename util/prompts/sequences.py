@@ -17,6 +17,7 @@ import numpy as np
 from util import paths
 from util.prompts.prompt import UnsupportedTokenizer, bos_token, with_bos
 
+EXCLUDE = 0.04  # of the most frequent tokens, and of the least frequent ones, as in the code of the paper
 SALT = 2024  # joined to every seed, so that other code with seeds 0, 1, ... does not draw the same numbers
 
 
@@ -54,7 +55,7 @@ def repeated_sequences(
     copies: int = 4,
     seeds: Sequence[int] = range(5),
     bos: bool = True,
-    exclude: float = 0.04,
+    exclude: float = EXCLUDE,
 ) -> Sequences:
     """One sequence per seed; it does not depend on the other seeds. With copies=1 nothing is repeated.
 

@@ -34,7 +34,7 @@ def checked_heads(values: Any, name: str = "heads") -> tuple[Head, ...]:
 
 
 def named_heads(text: str) -> tuple[Head, ...]:
-    """Returns heads by their names, such as "L5H1,L11H3", or of a JSON list [[layer, head], ...].
+    """Returns heads by their names, such as "L5H1,L11H3" or "5.1,11.3", or of a JSON list [[layer, head], ...].
 
     text: the names, the list, or a file whose name ends in .json and that holds either. Raises ValueError for what
     names no heads, and OSError for a file that cannot be read.
@@ -44,9 +44,9 @@ def named_heads(text: str) -> tuple[Head, ...]:
     heads: list[Any] = json.loads(text) if text.startswith("[") else text.split(",")
     for place, entry in enumerate(heads):
         if isinstance(entry, str):
-            if not (match := re.fullmatch(r"\s*L(\d+)H(\d+)\s*", entry)):
+            if not re.fullmatch(r"L\d+H\d+|\d+\.\d+", entry.strip()):
                 raise ValueError(f"{entry!r} is no head; write L5H1,L11H3")
-            heads[place] = tuple(map(int, match.groups()))
+            heads[place] = tuple(map(int, re.findall(r"\d+", entry)))
     return checked_heads(heads)
 
 

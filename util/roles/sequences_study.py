@@ -24,14 +24,14 @@ from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.engine.replay import BaseRuns
-from util.prompts.sequences import Sequences, repeated_sequences
+from util.prompts.sequences import EXCLUDE, Sequences, repeated_sequences
 from util.roles import attention_scores
 from util.roles.effects import Cells, Heads, Numbers, chunks, evidence, other_cells
 from util.roles.head_scores import HeadScores, head_scores, heads_by_layer
 from util.roles.heads import checked_heads, plain
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.heads import Head
-from util.study.checked import AtLeastFour, Count, Int, Natural, checked
+from util.study.checked import AtLeastFour, Count, Int, Natural, Number, checked
 from util.study.records import Fields, Measurement, Records, joined
 
 AtLeastTwo = Annotated[Int, Field(ge=2)]
@@ -99,7 +99,7 @@ class SequenceStudy(Measurement):
     """Heads of a model on random tokens that repeat, see `prompts.sequences`.
 
     length: tokens of a copy; copies: how often they come; sequences: how many are drawn, by seed, seed + 1, ...; bos:
-    whether BOS stands first.
+    whether BOS stands first. frequent_exclude: see `repeated_sequences`.
     """
 
     length: AtLeastTwo = 50
@@ -108,6 +108,7 @@ class SequenceStudy(Measurement):
     seed: Natural = 0
     _: KW_ONLY
     bos: bool = True
+    frequent_exclude: Annotated[Number, Field(ge=0, lt=0.5)] = EXCLUDE
 
     stem = "induction_scores"
 
@@ -120,6 +121,7 @@ class SequenceStudy(Measurement):
             "copies": self.copies,
             "seeds": list(self.seeds),
             "bos": self.bos,
+            **({} if self.frequent_exclude == EXCLUDE else {"frequent_exclude": self.frequent_exclude}),
         }
 
     @property
@@ -130,7 +132,8 @@ class SequenceStudy(Measurement):
     @cached_property
     def drawn(self) -> Sequences:
         """The sequences. Raises what `repeated_sequences` raises."""
-        return repeated_sequences(self.pair[1], self.length, self.copies, self.seeds, self.bos)
+        layout = self.length, self.copies, self.seeds, self.bos
+        return repeated_sequences(self.pair[1], *layout, exclude=self.frequent_exclude)
 
     @property
     def texts(self) -> list[str]:

@@ -230,16 +230,24 @@ def write_scores(path: Path, circuit: Circuit, sort: Sort, scores: Floats, **abo
     write_whole(path, json.dumps(lines, indent=0) + "\n")
 
 
+def scores_in(path: Path) -> tuple[Sort, str, dict[str, float]]:
+    """The sort of a file's units, the digest of their circuit, and their scores by name.
+
+    Raises ValueError, naming the file, where it holds no scores.
+    """
+    try:
+        lines = json.loads(path.read_text(encoding="utf-8"))
+        return lines["sort"], lines["parent"], lines["scores"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no scores of units: {error!r}") from error
+
+
 def read_scores(path: Path, circuit: Circuit, sort: Sort) -> Floats:
     """The scores [L, H, K] of a file, for the circuit in which they were measured.
 
     Raises ValueError, naming the file, for scores of other units or of another circuit.
     """
-    try:
-        lines = json.loads(path.read_text(encoding="utf-8"))
-        given, parent, scores = lines["sort"], lines["parent"], lines["scores"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no scores of units: {error!r}") from error
+    given, parent, scores = scores_in(path)
     names = circuit.all_names(sort)
     if given != sort or [*scores] != names:
         raise ValueError(f"{path}: scores of {len(scores)} {given} units; the circuit has {len(names)} {sort} units")

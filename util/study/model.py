@@ -181,9 +181,9 @@ class Model:
     of a dtype. untrained_seed: if not None, the same architecture with fresh weights from this seed, see `twin`.
     planted: for a model with a planted circuit, a digest of everything that decides its weights.
 
-    The other fields change no result and are not part of a request. device, device_map, verbose (whether loading is
-    announced): see `load_ICL_model`. loader: a function that returns the pair, used instead of `load_ICL_model`.
-    with_twin: whether loading asks for the memory of the untrained twin as well, see `expect_twin`.
+    The other fields change no result and are not part of a request. device, device_map, cache_dir, verbose (whether
+    loading is announced): see `load_ICL_model`. loader: a function that returns the pair, used instead of
+    `load_ICL_model`. with_twin: whether loading asks for the memory of the untrained twin as well, see `expect_twin`.
     """
 
     name: Text = "embedded"
@@ -194,6 +194,7 @@ class Model:
     _: KW_ONLY
     device: str = field(default="auto", compare=False)
     device_map: Any = field(default=None, compare=False)
+    cache_dir: Text | None = field(default=None, compare=False)
     verbose: bool = field(default=True, compare=False)
     planted: str | None = None
     loader: Callable[[], Pair] | None = field(default=None, compare=False, repr=False)
@@ -266,7 +267,7 @@ class Model:
         given = self.planted or self.name.startswith("given:") or (self.loader and self.untrained_seed is None)
         if self.loaded or given:
             return self.pair[1]
-        return load_tokenizer(self.name, self.revision)
+        return load_tokenizer(self.name, self.revision, self.cache_dir)
 
     def _load(self) -> Pair:
         if self.untrained_seed is not None:
@@ -275,7 +276,7 @@ class Model:
             return trained.twin(self.untrained_seed).pair
         return load_ICL_model(
             self.name, self.device, quantized=self.quantized, revision=self.revision, device_map=self.device_map,
-            dtype=self.dtype, verbose=self.verbose, with_twin=self.with_twin,
+            dtype=self.dtype, cache_dir=self.cache_dir, verbose=self.verbose, with_twin=self.with_twin,
         )  # fmt: skip
 
     def expect_twin(self) -> None:

@@ -210,14 +210,15 @@ def _model(name: str, options: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
 
     Raises ValueError for options of the harness's own loading.
     """
-    loading = {key: str(options[key]) for key in ("device", "dtype") if options.get(key) is not None}
-    others = {key: value for key, value in options.items() if key not in ("device", "dtype")}
+    taken = ("device", "dtype", "cache_dir")
+    loading = {key: str(options[key]) for key in taken if options.get(key) is not None}
+    others = {key: value for key, value in options.items() if key not in taken}
     foreign = sorted(set(others) - OPTIONS)
     if foreign:
-        raise ValueError(f"{', '.join(foreign)}: {name} is loaded by the suite, which takes device and dtype alone")
+        raise ValueError(f"{', '.join(foreign)}: {name} is loaded by the suite, which takes {', '.join(taken)} alone")
     return _suites_model(name, **loading), others
 
 
 @lru_cache(maxsize=1)  # runs with other seeds follow each other
-def _suites_model(name: str, device: str = "auto", dtype: str = "auto") -> Model:
-    return Model(name, dtype=dtype, device=device, verbose=False)
+def _suites_model(name: str, **loading: str) -> Model:
+    return Model(name, **loading, verbose=False)  # type: ignore[arg-type]  # text, as the fields take it

@@ -130,6 +130,24 @@ class Run:
         steps = self.study.progress(ablations.items(), f"{self.draw.task}, {self.draw.k} shots")
         return {name: self.answer(ablation, generate=generate) for name, ablation in steps}
 
+    def examples(self, count: int) -> list[Data]:
+        """The first prompts and donors as text, with the types of the prompts' tokens, in plain JSON."""
+
+        def compute() -> Data:
+            first = zip(self.drawn.items[:count], self.groups, strict=False)
+            return {
+                "examples": [
+                    {
+                        "prompt": item.clean.text,
+                        "corrupted": {str(number): donor.text for number, donor in item.donors.items()},
+                        "token_types": list(group.base.types),
+                    }
+                    for item, group in first
+                ]
+            }
+
+        return list(self.keep("edge examples", compute, count=count)["examples"])
+
     def alone(self) -> Data:
         """What the whole model says after the queries alone."""
 
@@ -307,24 +325,29 @@ class Pruner:
         """The rounds of pruning units of a sort, from a circuit on, while `share` of the accuracy is kept.
 
         per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
-        round; score_files: scores of earlier rounds, one for each entry of keep, with which none are measured.
+        round; score_files: scores of earlier rounds, one for each entry of keep, in place of measured ones.
         """
         whole = self.search.answers({names.FULL: WHOLE})[names.FULL]
         with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
 
             def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats | None]:
                 steps.update()
-                if not score_files:
-                    return self.scored(circuit, sort)
-                last = number == len(score_files)  # after it nothing is pruned
-                scores = None if last else read_scores(Path(score_files[number]), circuit, sort)
-                return self.answer(self.search, circuit)["right"], scores
+                if number < len(score_files):
+                    scores = read_scores(Path(score_files[number]), circuit, sort)
+                    return self.answer(self.search, circuit)["right"], scores
+                return self.scored(circuit, sort)
 
             return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
 
-    def before_edges(self, per_round: float) -> Circuit:
-        """What pruning of edges begins with: the edges of the heads that are left where heads are pruned first."""
-        return self.pruned("head", self.first, HEADS_SHARE, per_round).result.without_idle_edges()
+    def before_edges(
+        self, per_round: float, keep: Sequence[int] | None = None, score_files: Sequence[str] = ()
+    ) -> Circuit:
+        """What pruning of edges begins with: the edges of the heads that are left where heads are pruned first.
+
+        keep, score_files: of the heads, see `pruned`.
+        """
+        pruned = self.pruned("head", self.first, HEADS_SHARE, per_round, keep, score_files)
+        return pruned.result.without_idle_edges()
 
     def at_random(self, sort: Sort, start: Circuit, result: Circuit, sets: int) -> list[Circuit]:
         """So many random prunings of a circuit, as large as the result, by the seed of the prompts."""

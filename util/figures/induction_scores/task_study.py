@@ -31,7 +31,7 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.engine.replay import BaseRuns
 from util.figures.induction_scores.plan import REFERENCE_PROMPTS, Edit, TaskName
 from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts, staicc_task, staicc_version
-from util.prompts import classification, induction_pattern
+from util.prompts import authors_rows, classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.staicc import DATASETS
 from util.prompts.text_tasks import TEXT_TASKS
@@ -70,10 +70,10 @@ class TaskStudy(Measurement):
     task: one of `classification.NAMES`, of `text_tasks.TEXT_TASKS`, of StaICC's data sets, or of one's own, see
     `prompts.own_tasks`. k, seed: demonstrations of each query, and what they are drawn by. labels: other words than the
     task's own, in their order; those of a text task become unrelated to its classes with Foo, Bar. data: where the
-    texts of a text task are, see `load_text_task`. reference: what means are taken over, other prompts of the task,
-    StaICC's, or samples of MNLI's premises (Crosbie & Shutova 2024, section 4.3); reference_prompts: how many, and how
-    many plain texts; reference_data: a folder with the premises, None for the hub. permuted: whether the labels of the
-    demonstrations are permuted among them.
+    texts of a text task are, and those of another one's authors, see `load_text_task`. reference: what means are taken
+    over, other prompts of the task, StaICC's, or samples of MNLI's premises (Crosbie & Shutova 2024, section 4.3);
+    reference_prompts: how many, and how many plain texts; reference_data: a folder with the premises, None for the hub.
+    permuted: whether the labels of the demonstrations are permuted among them.
     """
 
     task: TaskName = "wordseq1"
@@ -93,7 +93,8 @@ class TaskStudy(Measurement):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
-        for name, wanted in (("data", self.task in TEXT_TASKS), ("reference_data", self.reference == "mnli")):
+        read = self.task in (*TEXT_TASKS, *authors_rows.THEIRS)
+        for name, wanted in (("data", read), ("reference_data", self.reference == "mnli")):
             if (value := getattr(self, name)) is not None and not wanted:
                 unused = f"leave it out with reference {self.reference!r} of {self.task}"
                 raise ValueError(f"{name} = {value!r}: {unused}")
@@ -114,9 +115,9 @@ class TaskStudy(Measurement):
     @cached_property
     def _texts(self) -> tuple[classification.Task, dict[str, str]]:
         """The task with its own labels, and which texts it has; they are read once."""
-        if self.task in classification.NAMES:
+        if self.task in classification.NAMES and self.data is None:
             return classification.task(self.task), {}
-        if self.task in TEXT_TASKS:
+        if self.task in TEXT_TASKS or self.data is not None:
             task, version = load_text_task(self.task, self.data)
         elif self.task in DATASETS:
             task, version = staicc_task(self.task), f"StaICC {staicc_version()}"
