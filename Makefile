@@ -78,7 +78,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report replicate sweep test test-all test-real test-gpu test-oracles test-harness test-workflow test-pages torture claims classes check format notebooks lock bench clean clean-cache environment
+.PHONY: help figures report gallery replicate sweep test test-all test-real test-gpu test-oracles test-harness test-workflow test-pages torture claims classes check format notebooks lock bench clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -106,6 +106,9 @@ executed/%.ipynb: FORCE
 
 report: $(STAMP) ## what `make figures` left as HTML, in experiment_material/report/: the executed notebooks, and an index of what they found
 	@$(find_model); $(PY) -m workflow.report "$$model" $(EXECUTED) experiment_material/report
+
+gallery: $(STAMP) ## figures/README.md: each paper's claim, and each model's picture and finding, from the stored values
+	@$(PY) -m workflow.gallery
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
 	@set -o pipefail; set -- $(NOTEBOOKS); $(find_model); name="$${folder%/}"; \
