@@ -1,4 +1,4 @@
-"""Figures of edges: titles say what was measured, or nothing; what is drawn where. Whether it can be read: test_drawn.py."""
+"""Figures of edges: titles say what was measured, or nothing; what is drawn where. See test_drawn.py, too."""
 
 from typing import Any
 

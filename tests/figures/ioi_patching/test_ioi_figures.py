@@ -1,4 +1,4 @@
-"""Pictures of IOI patching: where values are drawn, and what is said of them. Whether they can be read: test_drawn.py."""
+"""Pictures of IOI patching: where values are drawn, and what is said of them. See test_drawn.py, too."""
 
 from typing import Any
 

@@ -9,6 +9,7 @@ from matplotlib.colors import to_hex
 
 from tests import toys
 from tests.figures.legible import faults
+from tests.unloaded import unloaded
 from util.figures import planted_controls
 from util.figures.planted_controls import name_tokens, planted_control
 from util.figures.role_atlas import numbers, show
@@ -120,18 +121,6 @@ def test_what_controls_say():
 # ------------------------------------------------------------------------------------------------ the study
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"ks": 0}, "ks"), ({"prompts": 3}, "prompts"), ({"sequences": 3}, "sequences"), ({"pairs": 3}, "pairs"),
-        ({"word_prompts": 2}, "word_prompts"), ({"datasets": "none"}, "datasets"), ({"word_prompts": 10**6}, "prompts"),
-    ],
-)  # fmt: skip
-def test_wrong_arguments_are_refused_before_anything_is_loaded(wrong, named):
-    with pytest.raises(ValueError, match=named):
-        Study("role_atlas", "no such model", **wrong)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "seed"), [("gpt2", 0), ("llama", 3)])
 def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
@@ -168,8 +157,7 @@ def test_a_model_of_another_shape_is_measured_and_kept(tmp_path):
     _, study = small(tmp_path, datasets="glue_sst2", ks=2, untrained_control=False)
     first = study.numbers("atlas")
     assert first["shape"] == [3, 4] and len(first["roles"]) == len(Role)
-    again = study.replace(model=Model("given:tiny", loader=lambda: pytest.fail("loaded again")))
-    assert again.numbers("atlas") == first
+    assert unloaded(study).numbers("atlas") == first
     assert "labels: no data set passed, what is lost is label mass (glue_sst2, k = 2)" in first["left out"]
     assert "8 of glue_sst2 (k=2)" in show.atlas_about(study.values_of("atlas"))
 

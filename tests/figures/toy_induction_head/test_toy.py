@@ -169,25 +169,6 @@ def test_the_likeliest_letters_after_a_text():
 # ------------------------------------------------------------------------------------------------ models
 
 
-WRONG = {
-    r"length = 0: .*greater than or equal to 2": {"length": 0},
-    r"length = 'long': ": {"length": "long"},
-    r"copies = 1: .*greater than or equal to 2": {"copies": 1},
-    r"sequences = 3: .*greater than or equal to 4": {"sequences": 3},
-    r"sequences = 4.5: ": {"sequences": 4.5},
-    r"untrained_control = 'perhaps': ": {"untrained_control": "perhaps"},
-    r"vocabulary = 30: 50 distinct tokens": {"vocabulary": 30},
-    r"name = '': ": {"model": ""},
-    r"Settings has no argument 'shots'": {"shots": 60.0},
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_arguments_are_refused_when_the_study_is_built(message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        Study("toy_induction_head", **WRONG[message])
-
-
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     model = Model("embedded", device="cpu", verbose=False)
