@@ -140,7 +140,8 @@ def test_other_code_of_a_circuit_makes_another_request(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_untrained_twins_have_no_role(seed, tmp_path):
-    study = Study("role_atlas", datasets="trec", ks=4, folder=tmp_path, word_prompts=8, intact=8, seed=seed)
+    sizes = {"sequences": 16, "pairs": 48, "word_prompts": 4, "intact": 4}
+    study = Study("role_atlas", datasets="trec", ks=4, folder=tmp_path, seed=seed, **sizes)
     assert study.twin(seed).numbers("atlas")["heads"] == 0
 
 
