@@ -26,7 +26,7 @@ from util.engine import call
 from util.engine.attention import instrument as instrumented
 from util.engine.batches import Batch, Row
 from util.engine.handshake import prepare
-from util.engine.instruments import Knockout, PatchHeads
+from util.engine.instruments import CaptureRows, Knockout, PatchHeads, ScoreRows
 from util.engine.label_scores import knockouts
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
@@ -54,7 +54,7 @@ from util.study.study import Study
 F64 = torch.float64
 BOUNDS = {"gpt2": 1e-10, "llama": 2e-5}  # some classes' own eager softmax and norms are in float32
 NO_F64 = {"gpt_oss", "qwen3_next"}  # experts have no kernel for it
-CLASSES = ("gpt2", "llama", "gemma2", "gpt_oss", "mistral", "qwen3_next", "bloom")
+CLASSES = ("gpt2", "llama", "gemma2", "gpt_oss", "qwen3_next")
 
 
 @cache
@@ -96,6 +96,18 @@ def slow(model, ids, **edits):
 # ------------------------------------------------------------------------------------------------ scores
 
 
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom"])
+def test_row_scores_are_sums_over_captured_rows(name):
+    """Where a window leaves no score, and where eager code shows no attention, too."""
+    model, sequences, places = toy(name), drawn(), torch.from_numpy(attention_scores.queries(8, 3))
+    cells = torch.rand(16, 25, dtype=F64, generator=torch.Generator().manual_seed(0))
+    captured, scored = CaptureRows(places), ScoreRows(places, {"weighted": cells})
+    run(model, sequences.ids, Knockout(torch.tensor([[20, 18]]), heads=[1]), captured, scored)
+    for layer, found in scored.scores["weighted"].items():
+        expected = torch.einsum("bhrs,rs->bh", captured.weights[layer].double(), cells)
+        torch.testing.assert_close(found.double(), expected, atol=1e-12, rtol=0)
+
+
 def by_definition(weights, length, copies, bos):
     """The scores of attention [B, H, T, T] by loops over copies and places."""
     found = dict.fromkeys(("prefix_matching", "duplicate_token", "previous_token", "sink"), 0.0)
@@ -111,12 +123,14 @@ def by_definition(weights, length, copies, bos):
 
 @pytest.mark.parametrize(("name", "bos"), [("gpt2", False), *((name, True) for name in CLASSES)])
 def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypatch):
-    """Under softcaps, windows, sinks and ALiBi; of all sequences, or one by one and row by row."""
+    """Under softcaps, windows, sinks and a knockout; of all sequences, or one by one and row by row."""
     model, sequences = toy(name), drawn(sequences=3, bos=bos)
-    found = head_scores(model, sequences)
+    knockout = Knockout(torch.tensor([[20, 18]]), heads=[1])
+    found = head_scores(model, sequences, knockout)
     monkeypatch.setattr(call, "EAGER_CHUNK", 300)
-    one_by_one = head_scores(model, sequences, token_budget=1)
-    weights = slow(model, sequences.ids).weights
+    one_by_one = head_scores(model, sequences, knockout, token_budget=1)
+    cuts = {(layer, 1, row, 20, 18) for layer in architectures.attention_layers(name) for row in range(3)}
+    weights = slow(model, sequences.ids, cuts=cuts).weights
     expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
     for score, values in found.items():
         assert values.shape == (3, len(expected), 4)
@@ -210,6 +224,8 @@ def test_the_mean_output_is_that_of_all_tokens_together(name):
         assert found["mean"].dtype == (np.float32 if name in NO_F64 else np.float64)
         for part in ("mean", "norms"):
             np.testing.assert_allclose(found[part], other[part], atol=loose)
+    with pytest.raises(ValueError, match="no prompt of the reference"):
+        mean_outputs(model, rows(8, 5), 8)
     for place, (layer, module) in enumerate(eager_runs.attention_modules(model).items()):
         writes = torch.stack([own[layer][-1] for own in z])  # [N, H, dv]
         if name != "qwen3_next":  # between these heads and their projection there is a gate
@@ -477,6 +493,8 @@ def test_controls_of_the_pattern_cut_the_same_queries():
         assert len({*map(tuple, drawn_.tolist())}) == len(own)
         assert not np.array_equal(induction_pattern.cells(prompt, words(), "random keys", 1), drawn_)
         assert np.array_equal(exact, matched_cells(np.array(with_bos(prompt.text, words()).ids)))
+    with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
+        induction_pattern.cells(prompt, words(), "diagonal")
 
 
 # ------------------------------------------------------------------------------------------------ pattern and model
