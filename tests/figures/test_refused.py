@@ -1,5 +1,7 @@
 """Wrong settings of every figure are refused when its study is built, before a model is loaded. Types: tests/study."""
 
+from typing import Any
+
 import pytest
 
 from tests.unloaded import NEVER
@@ -8,7 +10,7 @@ from util.study.study import Study
 
 BASE, SOURCE = EXAMPLE
 TEXTS = "texts and names: .*give two texts that differ"
-REFUSED = {  # by figure: settings, the start of the message
+REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # by figure: settings, the start of the message
     "toy_induction_head": [
         ({"copies": 1}, "copies = 1: .*greater than or equal to 2"),
         ({"sequences": 3}, "sequences = 3: .*greater than or equal to 4"),  # two to choose heads on, two to measure
