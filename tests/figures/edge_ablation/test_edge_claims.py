@@ -63,6 +63,7 @@ def test_no_more_prompts_than_queries_are_asked():
         (["claims", "./no/model"], "", "could not load './no/model'"),
         (["claims", "embedded/none"], "", "no embedded model 'none'"),
         (["claims", "embedded"], "file", "cannot make .*choose another folder with ICL_OUTPUT"),
+        (["edges", "none.json"], "", "cannot run none.json"),
     ],
 )
 def test_what_a_user_can_mend_is_said_without_a_traceback(arguments, output, words, monkeypatch, tmp_path, capsys):
