@@ -4,6 +4,7 @@ import json
 import re
 
 from util import paths
+from util.show import files
 
 FOLDERS = {"embedded": "", "smollm2": "smollm2"}  # where a model's values lie
 
@@ -11,6 +12,11 @@ FOLDERS = {"embedded": "", "smollm2": "smollm2"}  # where a model's values lie
 def values(stem, model):
     """The stored values of a figure."""
     return json.loads((paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json").read_text())
+
+
+def read(stem, model):
+    """The same with the arrays that stand beside the file, as figures are drawn of it."""
+    return files.read_values(paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json")
 
 
 def triples(value):

@@ -1,73 +1,25 @@
-"""Figures of edges can be read at both widths, for models of any size; titles say what was measured, or nothing."""
+"""Figures of edges: titles say what was measured, or nothing; what is drawn where. See test_drawn.py, too."""
 
-import copy
-import warnings
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.patches import Rectangle
 
-from tests.figures.legible import LONG_NAME, SHAPES, faults
-from util import paths
+from tests.stored import read
 from util.edges import names
-from util.edges.ablation import cuts
 from util.edges.edge import CIRCUITS, TYPE_PAIRS
 from util.figures.edge_ablation import numbers, show
 from util.figures.edge_ablation.settings import Settings
 from util.figures.edge_ablation.show import FIGURE, arrow
-from util.show import files
 from util.show.draw import draw
 from util.show.part import drawn
-from util.show.style import COLUMN, WIDTH
 from util.stats.intervals import Interval
 
 PAIRS = [*map(str, TYPE_PAIRS)]
-PICTURES = [name for name, part in FIGURE.parts.items() if part.panels and name != "claims"]  # see tests/show
-random = np.random.default_rng(0)
-
-
-def values(model: str = "") -> Any:
-    """The stored values of the embedded model, or of another one."""
-    return files.read_values(paths.root() / "data" / "values" / model / "edge_ablation.json")
 
 
 def title(part: str, made: Any) -> str:
     return next(iter(FIGURE.parts[part].says(made)))
-
-
-def interval(low: float = 0.0, high: float = 1.0) -> Interval:
-    value = float(random.uniform(low, high))
-    return Interval(value, max(low, value - 0.1 * (high - low)), value + 0.05 * (high - low))
-
-
-def of_size(layers: int, kept: int) -> Any:
-    """Values of a made-up model with a long name: with so many layers, whose circuit has so many type pairs."""
-    made = copy.deepcopy(values())
-    made["model"] = f"{LONG_NAME}: of a class"
-    made["accuracy"] = {task: {name: interval() for name in row} for task, row in made["accuracy"].items()}
-    for pair, cost in made["costs"].items():
-        value, low, high = interval(-1, 11)
-        cost |= {"log_prob": value, "low": low, "high": high, "accuracy": 0.25, "p": 0.01 if pair in PAIRS[:3] else 1}
-    made["search"] |= {"kept": PAIRS[:kept], "random": [0.0, 0.1, 0.67]}
-    at = cuts(layers)
-    right = [interval() for _ in at]
-    made |= {"windows": {"at": at, "CONTEXT from": right, "AGG below": right, "lost": {}}}
-    lower = random.random((6, 5)) < 0.4
-    made["probes"] |= {"intervals": [[interval() for _ in range(5)] for _ in range(6)], "lower": lower}
-    return made
-
-
-@pytest.mark.parametrize("width", [WIDTH, COLUMN])
-@pytest.mark.parametrize("name", PICTURES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_all_of_a_figure_can_be_read_for_models_of_any_size(name, shape, width):
-    made = of_size(shape[0], {"circuit": (0, 1, 9, 31)[shape[0] % 4]}.get(name, 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        picture = drawn(FIGURE.parts[name], made, width)
-        assert picture is not None and picture.get_size_inches()[0] == width and picture.get_size_inches()[1] <= 8.5
-        assert faults(picture) == []
 
 
 def drawn_axes(grid: Any) -> Any:
@@ -116,12 +68,10 @@ def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations(
     read = f"without those read by each other or the query (AGG-ONLY) in 1 of 2 tasks, by up to {loss} in a"
     assert title("circuits", both) == f"Accuracy surely falls {bare}; {read}"
     assert both["sure losses"]["AGG-ONLY"] == {"a": loss} and [*both["sure losses"]["QUERY-ONLY"]] == ["a"]
-    silent = circuits(b=not_)
     twin = [*FIGURE.parts["circuits"].says(circuits(needs["rows"], b=not_))][-1]
     assert twin == "Untrained twin, capitalization: accuracy 1.00 [0.91, 1.00] at most (in FULL)."
-    picture = drawn(FIGURE.parts["circuits"], silent)
-    assert title("circuits", silent) == "" and picture is not None and picture.get_suptitle() == ""
-    assert "toy, each task, 10 demonstrations, 40 prompts, donors 0, 1" in [t.get_text() for t in picture.texts]
+    silent = drawn(FIGURE.parts["circuits"], circuits(b=not_))
+    assert silent is not None and silent.get_suptitle() == ""
 
 
 def test_a_loss_is_sure_only_after_all_are_counted():
@@ -147,7 +97,7 @@ def frames(ax: Any) -> list[Rectangle]:
 
 
 def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
-    made = copy.deepcopy(values("smollm2"))
+    made = read("edge_ablation", "smollm2")
     made["search"] |= {"kept": ["y->last_separator", "query->last_separator"], "random": [0.1, 0.4]}
     made["search"]["scores"]["found"] = [0.9, 0.8, 1.0]
     assert title("circuit", made) == (
@@ -199,7 +149,9 @@ def test_the_map_puts_every_type_pair_in_its_cell():
 
 
 def test_an_arrow_for_every_place_where_a_pair_is_read():
-    ax = drawn_axes(show.circuit_panels(of_size(4, len(PAIRS))))[0]
+    made = read("edge_ablation", "embedded")
+    made["search"] |= {"kept": PAIRS}
+    ax = drawn_axes(show.circuit_panels(made))[0]
     assert len(ax.patches) == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the end
     (low, high), boxes = ax.get_xlim(), [text.get_position()[0] for text in ax.texts]
     assert low + 0.4 < min(boxes) and max(boxes) < high - 0.4  # no arrow is cut off at the end of the prompt

@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from tests import toys
 from tests.architectures import build
+from tests.unloaded import NEVER, never
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, single_edges
 from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
@@ -96,24 +97,17 @@ def test_a_search_takes_the_cheapest_pair_first_and_puts_back_what_it_needs(monk
 # ------------------------------------------------------------------------------------------------ records
 
 
-def never(*_, **__):
-    raise AssertionError("a cached record must not load a model")
-
-
-UNKNOWN = Model("given:toy", loader=never)
-
-
 def toy():
     model, tokenizer = pair()
     return Model.given(model, tokenizer, "given:toy")
 
 
-def study_in(folder=None, model=UNKNOWN, **settings):
+def study_in(folder=None, model=NEVER, **settings):
     given = {"k": 3, "prompts": 6, "untrained_control": False, **settings}
     return Study("edge_ablation", model, folder=folder, **given)
 
 
-def asking(model=UNKNOWN, folder=None, redo=False, **fields):
+def asking(model=NEVER, folder=None, redo=False, **fields):
     return Run(study_in(folder, model, redo=redo), Draw(**{"prompts": 6, "k": 3, **fields}))
 
 
@@ -176,25 +170,6 @@ WRONG: dict[str, dict[str, Any]] = {  # of types, see tests/study
 def test_bad_requests_are_refused_when_a_draw_is_built(message):
     with pytest.raises(ValueError, match=f"^{message}"):
         Draw(**{"prompts": 6, "k": 3, **WRONG[message]})
-
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    "tasks.0 = 'coping': .*there are copying": {"tasks": ["coping"]},
-    "tasks = .*the primary task, 'capitalization', is to be one": {
-        "tasks": ["copying"],
-        "primary_task": "capitalization",
-    },
-    "corruptions.0 = 0: .*greater than or equal to 1": {"corruptions": [0, 1]},
-    "missing corruption index .9.": {"corruptions": [9]},
-    "prompts = 1: .*greater than or equal to 2": {"prompts": 1},
-    "per_round = 0: .*greater than 0": {"per_round": 0},
-}
-
-
-@pytest.mark.parametrize("message", SETTINGS)
-def test_bad_settings_of_the_notebook_are_named_before_any_work(message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        study_in(**SETTINGS[message])
 
 
 @pytest.mark.parametrize(

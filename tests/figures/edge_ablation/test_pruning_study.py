@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
+from tests.unloaded import unloaded
 from util.edges.ablation import Ablation
 from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
@@ -28,21 +29,15 @@ def model():
     return Model("embedded", device="cpu", verbose=False)
 
 
-def never():
-    raise AssertionError("nothing is to be loaded")
-
-
-MISSING = Model("embedded", loader=never)
-
-
 def study_in(folder, model, redo=False, **settings):
     options = {"donor_seeds": (0, 1), "untrained_control": False, **FEW, **settings}
     return Study("edge_ablation", model, folder=folder, redo=redo, **options)
 
 
-def pruner_in(folder, model, redo=False, **options):
+def pruner_in(folder, model, redo=False, load=True, **options):
     draws = [Draw("capitalization", **FEW, donor_seed=seed, trained=True) for seed in (0, 1)]
-    return Pruner(study_in(folder, model, redo), draws, **options)
+    study = study_in(folder, model, redo)
+    return Pruner(study if load else unloaded(study), draws, **options)
 
 
 def units_left(pruner):
@@ -60,7 +55,7 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
     alive = {*pruner.pruned("head", pruner.first, runs.HEADS_SHARE, ROUND).result.names("head")}
     left = pruner.before_edges(ROUND).names("edge")
     assert {f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in left} <= alive
-    again = units_left(pruner_in(tmp_path, MISSING))
+    again = units_left(pruner_in(tmp_path, model, load=False))
     assert [*map(numbers.pruned, again)] == [*map(numbers.pruned, (heads, edges))]
     whole = pruner.pruned("edge", pruner.first, 0.9, ROUND)
     assert whole.units_left[0] == 4 * 8 * 31

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests import toys
+from tests.unloaded import unloaded
 from util.engine import label_scores
 from util.engine.attention import instrument, support
 from util.engine.instruments import Knockout
@@ -152,23 +153,6 @@ def test_induction_by_hand():
     np.testing.assert_allclose(share[:, 0], [[0.6 / 0.7, 0], [1, 1]], atol=1e-4)
 
 
-def test_induction_of_random_reads_keeps_its_bounds():
-    rng = np.random.default_rng(0)
-    reads, gold, shown = (
-        rng.dirichlet(np.ones(9), (50, 2, 3))[..., :4],
-        rng.integers(3, size=50),
-        rng.integers(3, size=(50, 4)),
-    )
-    same, similarity = shown == gold[:, None], np.where(rng.random((50, 2, 4)) < 0.3, -1.0, 1.0)
-    total, more, share = numbers.reads(read(reads, gold, shown))
-    none, every = ~same.any(1), same.all(1)
-    assert none.any() and (total + 1e-12 >= np.abs(more)).all()
-    np.testing.assert_allclose(more[none], -total[none])
-    np.testing.assert_allclose(more[every], total[every])
-    for found in (share, numbers.similarity_share(read(reads, gold, shown, similarity=similarity))):
-        assert ((found >= 0) & (found <= 1)).all() and (found[none] == 0).all()
-
-
 # ------------------------------------------------------------------------------------------------ records
 
 
@@ -190,21 +174,12 @@ GAIN = Interval(1.0, 0.5, 1.5)
 DONE = TaskCheck("sst5", 2, 1.0, 0.9, 0.5, GAIN, GAIN, 0.01, 6)
 
 
-def cached(study, **changes):
-    """The same study of a model that cannot be loaded."""
-
-    def never():
-        raise AssertionError("a stored record must not load a model")
-
-    return study.replace(model=Model(study.model.name, loader=never, verbose=False), **changes)
-
-
 def test_cuts_are_kept_one_by_one(study):
     some = {"cut": (None, "si_to_yi", "yi_to_sq"), "part": (EVERYWHERE, (0.0, 0.25))}
     conditions = [one for one in numbers.conditions() if one.cut in some["cut"] and one.part in some["part"]]
     assert len(conditions) == 1 + 4 + 2
     found = measure.answers(study, FIVE, conditions)
-    again = measure.answers(cached(study), FIVE, conditions)
+    again = measure.answers(unloaded(study), FIVE, conditions)
     for condition, answers in found.items():
         np.testing.assert_array_equal(answers["log_prob"], again[condition]["log_prob"])
         text = condition.part == EVERYWHERE and condition.draw is None
@@ -245,9 +220,9 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
     assert values["chosen"] == {"ablation": {"dataset": "sst5", "k": 2, "done": False}}  # measured all the same
     assert next(show.task_say(values)).startswith("sst5,")
     assert [*show.task_table(values).index] == [("sst5", 2), ("trec", 2)]
-    assert cached(study).arrays("task")["checks"] == checks
+    assert unloaded(study).arrays("task")["checks"] == checks
     monkeypatch.setattr(label_roles, "task_check", lambda *_: DONE)
-    first = cached(study)
+    first = unloaded(study)
     assert first.arrays("task")["checks"] == [DONE]  # the others are not tried
     assert first.numbers("task")["chosen"]["ablation"]["done"]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests import toys
+from tests.unloaded import unloaded
 from util import load_model_and_data as loading
 from util.figures.forerunner_heads import measure, numbers, show
 from util.study import records
@@ -45,15 +46,6 @@ def passes(monkeypatch):
     return seen
 
 
-def cached(study, **changes):
-    """The same study of a model that cannot be loaded."""
-
-    def never():
-        raise AssertionError("a stored record must not load a model")
-
-    return study.replace(model=Model(study.model.name, loader=never, verbose=False), **changes)
-
-
 def given(seed=0, name="given:toy"):
     return Model.given(toys.model("llama", seed), toys.tokenizer(), name)
 
@@ -76,36 +68,17 @@ def test_a_record_holds_what_inference_measures(study, model_folder, tmp_path):
     record = records.decode(file.read_bytes())
     assert record.data["gold"].tolist() == [p.gold for p in prompts] and record.data["demonstrations"].shape == (10, 1)
     assert record.provenance["dtype"] == "float32" and record.provenance["oom_backoff"] is False
-    np.testing.assert_array_equal(magnitude(cached(study)), magnitude(study))
+    np.testing.assert_array_equal(magnitude(unloaded(study)), magnitude(study))
 
 
 def test_what_decides_numbers_decides_the_record(study, tmp_path, passes):
     """And what does not, such as how magnitudes are judged, does not."""
     magnitude(study)
     for changes in ({"threshold": 7}, {"ablated": 8}, {"grid_prompts": 4}):
-        magnitude(cached(study, **changes))
+        magnitude(unloaded(study, **changes))
     for changes in ({"dataset": 3}, {"k": 2}, {"prompts": 9}, {"seed": 1}):
         magnitude(study.replace(**changes))
     assert len([*tmp_path.glob("*.pickle")]) == 5
-
-
-WRONG = {  # of types, see tests/study
-    r"prompts = 3: .*greater than or equal to 4": {"prompts": 3},  # an interval on either half needs two
-    r"k = 513: .*a pool of 512 demonstrations": {"k": 513},
-    r"k = 9999: trec has a pool of": {"causal_k": [4, 9999]},
-    r"threshold = inf: .*finite": {"threshold": float("inf")},
-    r"dataset = 'imdb': unknown data set 'imdb'; choose one of: 0 glue_sst2": {"dataset": "imdb"},
-    r"grid_datasets.1 = 'imdb': unknown data set": {"grid_datasets": ["trec", "imdb"]},
-    r"grid_datasets = \['trec', 4\]: .*twice": {"grid_datasets": ["trec", 4]},
-    r"ablated = 1: .*greater than or equal to 2": {"ablated": 1},
-    r"385 prompts to be measured and 128 to choose the task": {"ablated": 385},
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_every_wrong_setting_is_refused_when_the_study_is_built(message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        Study("forerunner_heads", **WRONG[message])
 
 
 def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):

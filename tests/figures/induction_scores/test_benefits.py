@@ -10,8 +10,10 @@ from tests.figures.induction_scores.made_up_shots import KNOCKED_OUT, PATTERN, W
 from tests.figures.legible import LONG_NAME, faults
 from util.commands import frame
 from util.figures.induction_scores import measure, show
+from util.figures.induction_scores.plan import TASKS
+from util.prompts.text_tasks import TEXT_TASKS
 from util.show.part import drawn
-from util.show.style import COLUMN, WIDTH
+from util.show.style import COLUMN
 from util.study.study import Study
 
 TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)})
@@ -61,13 +63,10 @@ def test_the_picture_has_a_panel_for_each_task_that_is_done():
     assert drawn(SHOTS, values(undone)) is None
 
 
-@pytest.mark.parametrize("width", [COLUMN, WIDTH])
-def test_the_picture_of_shots_can_be_read_at_any_width(width):
-    names = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2", "wordseq2_4way")
+def test_the_picture_of_many_tasks_can_be_read():
     shares = {0: (0.5,) * 4, 5: (0.8, 0.6, 0.6, 0.8), 10: (0.95, 0.5, 0.52, 0.94)}
-    done = [task(name, shares) for name in names]
-    undone = [task(name, shares, does=False) for name in ("sst2", "subj", "boolq", "wic", "rte", "ethos")]
-    figure = drawn(SHOTS, values(*done, *undone, model=LONG_NAME), width)
+    tasks = [task(name, shares, does=name in TASKS) for name in (*TASKS, *TEXT_TASKS)]
+    figure = drawn(SHOTS, values(*tasks, model=LONG_NAME), COLUMN)
     assert figure is not None and faults(figure) == []
 
 

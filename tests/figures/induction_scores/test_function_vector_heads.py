@@ -6,7 +6,7 @@ import torch
 
 from tests import eager_runs
 from util.edges.splicing import groups_of
-from util.figures.induction_scores import measure, pictures, show
+from util.figures.induction_scores import measure, pictures
 from util.figures.induction_scores.measure import WordPairs
 from util.figures.induction_scores.pictures import (
     FUNCTION_VECTOR,
@@ -20,7 +20,6 @@ from util.figures.induction_scores.pictures import (
 from util.figures.induction_scores.plan import INTACT, WHOLE, Edit
 from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy, IndirectEffects
 from util.roles.head_scores import HeadScores
-from util.show.part import drawn
 from util.stats.heads import top
 from util.study.study import Study
 
@@ -138,15 +137,6 @@ def test_what_is_said_of_both_kinds_follows_from_the_numbers():
     finding, _, no_room, *_ = pictures.says(values(made(room=0.04)))
     assert finding == "" and no_room.startswith("Intact demonstrations hardly raise the answer")
     assert no_room not in contrasts
-
-
-def test_the_picture_of_both_kinds_shows_every_measure():
-    figure = drawn(show.FIGURE.parts["function_vectors"], values(made()))
-    assert figure is not None
-    scatter, *rows = [ax for ax in figure.axes if ax.get_title()]
-    assert [ax.get_title() for ax in rows] == [f"B) {PAIRS}\n20 queries", "wordseq1\n20 queries"]
-    assert "L1H0" in [text.get_text() for text in scatter.texts]
-    assert [label.get_text() for label in rows[0].get_yticklabels()] == [WHOLE, *KINDS]
 
 
 # ------------------------------------------------------------------------------------------------ the whole

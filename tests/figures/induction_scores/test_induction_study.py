@@ -21,6 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from tests import architectures, eager_runs, toys
 from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
+from tests.unloaded import NEVER, unloaded
 from util.engine import call
 from util.engine.attention import instrument as instrumented
 from util.engine.batches import Batch, Row
@@ -53,7 +54,7 @@ from util.study.study import Study
 F64 = torch.float64
 BOUNDS = {"gpt2": 1e-10, "llama": 2e-5}  # some classes' own eager softmax and norms are in float32
 NO_F64 = {"gpt_oss", "qwen3_next"}  # experts have no kernel for it
-ROW_SCORES = ("gpt2", "llama", "gemma2", "gpt_oss", "mistral", "qwen3_next", "bloom")
+CLASSES = ("gpt2", "llama", "gemma2", "gpt_oss", "qwen3_next")
 
 
 @cache
@@ -95,24 +96,16 @@ def slow(model, ids, **edits):
 # ------------------------------------------------------------------------------------------------ scores
 
 
-@pytest.mark.parametrize(("name", "chunk"), [("gpt2", 300), *((name, None) for name in ROW_SCORES)])
-def test_row_scores_are_sums_over_captured_rows(name, chunk, monkeypatch):
-    """In one piece or row by row, under softcaps, windows, sinks and ALiBi, with a knockout that came before."""
-    if chunk:
-        monkeypatch.setattr(call, "EAGER_CHUNK", chunk)
-    model, sequences = toy(name), drawn()
-    places = torch.from_numpy(attention_scores.queries(8, 3))
-    cells = {what: torch.from_numpy(own) for what, own in attention_scores.cells(8, 3).items()}
-    cells["weights"] = torch.rand(16, 25, dtype=F64, generator=torch.Generator().manual_seed(0))
-    captured, scored, cut = CaptureRows(places), ScoreRows(places, cells), Knockout(torch.tensor([[20, 18]]), heads=[1])
-    some = ScoreRows(places, cells, layers=1)
-    run(model, sequences.ids, cut, captured, scored, some)
-    assert [*some.scores["sink"]] == [1] and set(scored.scores) == set(cells)
-    for what, by_layer in scored.scores.items():
-        assert tuple(by_layer) == architectures.attention_layers(name)
-        for layer, found in by_layer.items():
-            expected = torch.einsum("bhrs,rs->bh", captured.weights[layer].double(), cells[what].double())
-            torch.testing.assert_close(found.double(), expected, atol=1e-5 if name in NO_F64 else 1e-12, rtol=0)
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom"])
+def test_row_scores_are_sums_over_captured_rows(name):
+    """Where a window leaves no score, and where eager code shows no attention, too."""
+    model, sequences, places = toy(name), drawn(), torch.from_numpy(attention_scores.queries(8, 3))
+    cells = torch.rand(16, 25, dtype=F64, generator=torch.Generator().manual_seed(0))
+    captured, scored = CaptureRows(places), ScoreRows(places, {"weighted": cells})
+    run(model, sequences.ids, Knockout(torch.tensor([[20, 18]]), heads=[1]), captured, scored)
+    for layer, found in scored.scores["weighted"].items():
+        expected = torch.einsum("bhrs,rs->bh", captured.weights[layer].double(), cells)
+        torch.testing.assert_close(found.double(), expected, atol=1e-12, rtol=0)
 
 
 def by_definition(weights, length, copies, bos):
@@ -128,13 +121,16 @@ def by_definition(weights, length, copies, bos):
     return {name: total / ((copies - 1) * length) for name, total in found.items()}
 
 
-@pytest.mark.parametrize("bos", [True, False])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "qwen3_next"])
-def test_head_scores_are_their_definition_on_eager_attention(name, bos):
+@pytest.mark.parametrize(("name", "bos"), [("gpt2", False), *((name, True) for name in CLASSES)])
+def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypatch):
+    """Under softcaps, windows, sinks and a knockout; of all sequences, or one by one and row by row."""
     model, sequences = toy(name), drawn(sequences=3, bos=bos)
-    found = head_scores(model, sequences)
-    one_by_one = head_scores(model, sequences, token_budget=1)
-    weights = slow(model, sequences.ids).weights
+    knockout = Knockout(torch.tensor([[20, 18]]), heads=[1])
+    found = head_scores(model, sequences, knockout)
+    monkeypatch.setattr(call, "EAGER_CHUNK", 300)
+    one_by_one = head_scores(model, sequences, knockout, token_budget=1)
+    cuts = {(layer, 1, row, 20, 18) for layer in architectures.attention_layers(name) for row in range(3)}
+    weights = slow(model, sequences.ids, cuts=cuts).weights
     expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
     for score, values in found.items():
         assert values.shape == (3, len(expected), 4)
@@ -228,6 +224,8 @@ def test_the_mean_output_is_that_of_all_tokens_together(name):
         assert found["mean"].dtype == (np.float32 if name in NO_F64 else np.float64)
         for part in ("mean", "norms"):
             np.testing.assert_allclose(found[part], other[part], atol=loose)
+    with pytest.raises(ValueError, match="no prompt of the reference"):
+        mean_outputs(model, rows(8, 5), 8)
     for place, (layer, module) in enumerate(eager_runs.attention_modules(model).items()):
         writes = torch.stack([own[layer][-1] for own in z])  # [N, H, dv]
         if name != "qwen3_next":  # between these heads and their projection there is a gate
@@ -238,43 +236,25 @@ def test_the_mean_output_is_that_of_all_tokens_together(name):
         np.testing.assert_allclose(found["norms"][place], writes.norm(dim=-1).mean(0).detach(), atol=1e-4)
 
 
-def test_a_reference_without_long_prompts_is_refused():
-    for prompts, skip in ((rows(8, 5), 8), ([], 0)):
-        with pytest.raises(ValueError, match="no prompt of the reference"):
-            mean_outputs(toy("llama"), prompts, skip)
-    assert mean_outputs(toy("llama"), rows(9, 5), 8)["tokens"] == 1
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_position_means_count_the_prompts_that_have_the_position(name):
-    model, prompts = toy(name), rows(12, 9, 21, 4, 9)
-    z = naive_heads(model, prompts)
-    for budget in (1, 2048):
-        found = position_means(model, prompts, [2, 0], budget)
-        assert {layer: values.shape for layer, values in found.items()} == {0: (21, 4, 16), 2: (21, 4, 16)}
-        for layer, position in product((0, 2), range(21)):
-            alike = torch.stack([own[layer][position] for own in z if len(own[layer]) > position])
-            np.testing.assert_allclose(found[layer][position], alike.mean(0), atol=BOUNDS[name])
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "opt"])
-def test_outputs_of_the_mean_input_equal_a_hook_on_the_attention(name):
-    model, prompts = toy(name), rows(12, 9, 21, 4, 9)
-    means = {}
-    for layer in (0, 2):
-        own = [outputs_of(model, row.ids)[1][layer] for row in prompts]
-        means[layer] = torch.stack([torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(21)])
-    other = rows(21, seed=9)[0].ids  # of the tokens, nothing is left
-    for budget in (1, 2048):
-        found = outputs_of_mean_inputs(model, prompts, [2, 0], budget)
-        assert set(found) == {0, 2}
-        for layer, values in found.items():
-            for ids in (prompts[2].ids, other):
-                expected = given_input(model, layer, ids, means[layer])
-                np.testing.assert_allclose(values, expected, atol=1e-10 if name in ("gpt2", "opt") else 1e-5)
-            short = given_input(model, layer, other[:7], means[layer][:7])
-            np.testing.assert_allclose(values[:7], short, atol=1e-10 if name in ("gpt2", "opt") else 1e-5)
-    assert np.abs(found[2] - position_means(model, prompts, [2])[2]).max() > 1e-3  # a mean through softmax is another
+def test_means_by_position_equal_hooks_on_the_attention(name):
+    """Of z, and of what the mean input gives, whatever the tokens; each position over the prompts that have it."""
+    model, prompts, atol = toy(name), rows(12, 9, 21, 4, 9), 1e-10 if name in ("gpt2", "opt") else 1e-5
+    z, inputs = zip(*(outputs_of(model, row.ids) for row in prompts), strict=True)
+
+    def means(of_rows, layer):
+        alike = ([row[layer][t] for row in of_rows if len(row[layer]) > t] for t in range(21))
+        return torch.stack([torch.stack(values).mean(0) for values in alike])
+
+    other = rows(21, seed=9)[0].ids
+    for budget, layer in product((1, 2048), (2, 0)):
+        found = position_means(model, prompts, [2, 0], budget)
+        np.testing.assert_allclose(found[layer], means(z, layer), atol=atol)
+        of_inputs = outputs_of_mean_inputs(model, prompts, [2, 0], budget)
+        expected = given_input(model, layer, other, means(inputs, layer))
+        np.testing.assert_allclose(of_inputs[layer], expected, atol=atol)
+        assert {*found} == {*of_inputs} == {0, 2}
+        assert not layer or np.abs(found[layer] - of_inputs[layer]).max() > 1e-3  # softmax: another mean
 
 
 # ------------------------------------------------------------------------------------------------ ablation
@@ -430,42 +410,6 @@ def test_matched_cells_by_hand():
 # ------------------------------------------------------------------------------------------------ the pattern
 
 SHORT = replace(classification.LAYOUT, header="Sort these.\n\n")
-MINI = SHORT.prompt(
-    [("grape kangaroo", "Foo"), ("couch soldier", "Bar"), ("plum shark", "Foo")], "kiwi whale", "Foo", ("Foo", "Bar")
-)
-MINI_TOKENS = (
-    "<s> S ort Ġthe se . Ċ Ċ "
-    "grape Ġk angaroo : F oo Ċ Ċ "  # from 8
-    "couch Ġsol dier : B ar Ċ Ċ "  # from 16
-    "plu m Ġsh ark : F oo Ċ Ċ "  # from 24
-    "kiwi Ġwh ale :"  # from 33
-).split()
-GOLDEN_CELLS = {  # query: keys
-    "plum after grape": {24: [9, 10], 25: [9, 10]},
-    "kiwi after grape, plum": {33: [9, 10, 26, 27]},
-    "shark after kangaroo": {26: [11], 27: [11]},
-    "whale after kangaroo, shark": {34: [11, 28], 35: [11, 28]},
-    "second colon": {19: [12, 13]},
-    "third colon": {28: [12, 13, 20, 21]},
-    "last colon: the labels of all demonstrations": {36: [12, 13, 20, 21, 29, 30]},
-    "Bar after Foo": {20: [14], 21: [14]},
-    "Foo after Foo, Bar": {29: [14, 22], 30: [14, 22]},
-    "first blank line after that of the instruction": {14: [8], 15: [8]},
-    "second blank line": {22: [8, 16], 23: [8, 16]},
-    "third blank line": {31: [8, 16, 24], 32: [8, 16, 24]},
-}
-
-
-def test_the_pattern_of_a_small_prompt_is_the_one_written_down():
-    """No query is in the instruction."""
-    assert words().convert_ids_to_tokens(words()(MINI.text)["input_ids"]) == MINI_TOKENS
-    expected = [(query, key) for row in GOLDEN_CELLS.values() for query, keys in row.items() for key in keys]
-    assert sorted(map(tuple, induction_pattern.cells(MINI, words()).tolist())) == sorted(expected)
-    kinds = [part.kind for part in induction_pattern.parts(MINI)]
-    fruits = ["fruit", "animal", "colon", "label", "blank line"]
-    assert kinds == ["blank line", *fruits, "furniture", "profession", *fruits[2:], *fruits, *fruits[:3]]
-    with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
-        induction_pattern.cells(MINI, words(), "diagonal")
 
 
 def test_car_is_not_in_carrot():
@@ -549,6 +493,8 @@ def test_controls_of_the_pattern_cut_the_same_queries():
         assert len({*map(tuple, drawn_.tolist())}) == len(own)
         assert not np.array_equal(induction_pattern.cells(prompt, words(), "random keys", 1), drawn_)
         assert np.array_equal(exact, matched_cells(np.array(with_bos(prompt.text, words()).ids)))
+    with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
+        induction_pattern.cells(prompt, words(), "diagonal")
 
 
 # ------------------------------------------------------------------------------------------------ pattern and model
@@ -647,15 +593,6 @@ def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
 # ------------------------------------------------------------------------------------------------ records
 
 
-def never():
-    raise AssertionError("a cached record must not load a model")
-
-
-def unloaded(study):
-    """The same study of a model that must not be loaded."""
-    return study.replace(model=replace(study.model, loader=never))
-
-
 def test_records_are_cached_edit_by_edit(pair, tmp_path):
     study = study_of(pair, tmp_path, prompts=3)
     edits = {"mean": Edit.ablate(HEADS, "mean"), "whole": INTACT, "knockout": Edit.knock_out(HEADS)}
@@ -683,33 +620,26 @@ def test_heads_are_counted_among_the_layers_that_have_attention():
 WRONG_TASKS: dict[str, dict] = {
     r"task = 'palindrome': unknown classification task 'palindrome'; there are repetition": {"task": "palindrome"},
     r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
-    r"prompts = 0: .*greater than or equal to 1": {"prompts": 0},
     r"prompts = 20, start = 500: wordseq2 has 512 rows": {"prompts": 20, "start": 500},
-    r"k = -1: .*greater than or equal to 0": {"k": -1},
     r"labels of wordseq2: number 1: 'A:'": {"labels": ("A:", "B")},
     r"wordseq2: 1000 demonstrations take 500 of class .*; take a smaller k": {"k": 1000},
-    r"reference_prompts = 0: ": {"reference_prompts": 0},
-    r"TaskStudy has no argument 'shots'": {"shots": 3},
 }
 
 
 @pytest.mark.parametrize("message", WRONG_TASKS)
 def test_wrong_tasks_are_refused_when_the_study_is_built(message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        TaskStudy(
-            Model("given:toy", loader=never), **{"task": "wordseq2", "k": 2, "prompts": 5, **WRONG_TASKS[message]}
-        )
+        TaskStudy(NEVER, **{"task": "wordseq2", "k": 2, "prompts": 5, **WRONG_TASKS[message]})
 
 
 @pytest.mark.parametrize(("all_tasks", "there"), [(None, 512), (False, 256), (True, 512)], ids=str)
 def test_more_prompts_than_a_task_has_become_all_of_them(all_tasks, there, capsys):
     """Of a task alone; of a figure's study half of them, as others are asked, too; or all of them."""
-    toy_ = Model("given:toy", loader=never)
 
     def study(prompts):
         if all_tasks is None:
-            return TaskStudy(toy_, "wordseq1", 2, prompts)
-        return figure(toy_, tasks=["wordseq1"], prompts=prompts, all_tasks=all_tasks)
+            return TaskStudy(NEVER, "wordseq1", 2, prompts)
+        return figure(NEVER, tasks=["wordseq1"], prompts=prompts, all_tasks=all_tasks)
 
     def asked(prompts):
         return getattr(study(prompts), "settings", study(prompts)).prompts
@@ -723,12 +653,8 @@ WRONG_EDITS = {
     r"heads = \(1.9, 0\): a head is \(layer, head\)": lambda: Edit.ablate([(1.9, 0)]),
     r"heads = \(-1, 0\): a head is ": lambda: Edit.ablate([(-1, 0)], "zero"),
     r"heads = \(True, 0\): a head is ": lambda: Edit.knock_out([(True, 0)]),
-    r"heads = 3: a head is ": lambda: Edit.knock_out([3]),
     r"heads = 'all': a head is ": lambda: Edit.ablate("all"),
     r"mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'": lambda: Edit.ablate(HEADS, "median"),
-    r"pattern = 'diagonal': .*'induction', 'random keys'": lambda: Edit.knock_out(HEADS, "diagonal"),
-    r"seed = -1: ": lambda: Edit.knock_out(HEADS, "random keys", -1),
-    r"Edit has no argument 'channel'": lambda: Edit(**{"channel": "q"}),
     r"mode = 'zero', pattern = 'induction': an edit has one": lambda: Edit(HEADS, mode="zero", pattern="induction"),
     r"heads = \(\(0, 1\),\): give a mode": lambda: Edit([(0, 1)]),
 }
@@ -850,38 +776,8 @@ def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_pa
 # ------------------------------------------------------------------------------------------------ what to measure
 
 
-WRONG = {
-    r"primary_task = 'wordseq1' is none of tasks": {"tasks": ["wordseq2"]},
-    r"tasks.0 = 'palindrome': unknown classification task .*; there are repetition": {"tasks": ["palindrome"]},
-    r"tasks = '\{1': this text is no list": {"tasks": "{1"},
-    r"tasks = \['wordseq1', 'wordseq1'\]: .*twice": {"tasks": ["wordseq1", "wordseq1"]},
-    r"mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'": {"mode": "median"},
-    r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
-    r"settings = 'mine': .*'default' or 'paper'": {"settings": "mine"},
-    r"demonstration_seeds.1 = -1: ": {"demonstration_seeds": [42, -1]},
-    r"copies = 1: .*greater than or equal to 2": {"copies": 1},
-    r"Settings has no argument 'channel'": {"channel": "q"},
-    r"tasks and text_tasks both have \['sst2'\]": {"tasks": ["wordseq1", "sst2"], "text_tasks": ["sst2"]},
-    r"repetition: 1000 demonstrations take .* take a smaller k": {"shots": (0, 1000)},
-    r"there is no folder '/nowhere/sst2'": {"text_tasks": ["sst2"], "text_data": "/nowhere"},
-    r"text_tasks.0 = 'x': no text task 'x'": {"text_tasks": ["x"]},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_arguments_are_refused_when_the_study_is_built(message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        figure(Model("given:toy", loader=never), **WRONG[message])
-
-
 def setup_for(heads, **settings):
     return measure.setup_for(figure(**settings), heads)
-
-
-def test_lists_may_come_as_text():
-    found = figure(tasks='["wordseq1", "wordseq2"]', demonstration_seeds="42", shots="0, 10").settings
-    assert (found.tasks, found.demonstration_seeds, found.shots) == (("wordseq1", "wordseq2"), (42,), (0, 10))
-    assert figure(text_tasks=[]).settings.text_tasks == ()
 
 
 def test_what_is_not_given_follows_from_the_model():

@@ -1,12 +1,11 @@
 """Text tasks in the induction figure: what a study of them asks, what it refuses, and how it is answered."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from tests.text_rows import written
+from tests.unloaded import NEVER, unloaded
 from util.figures.induction_scores.plan import INTACT, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import load_text_task, staicc_version
@@ -16,7 +15,6 @@ from util.study.model import Model
 from util.study.study import Study
 
 EMBEDDED = Model("embedded", device="cpu", verbose=False)
-NEVER = Model("given:toy", loader=lambda: pytest.fail("no model is needed"))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def test_the_answers_are_those_of_plain_forward_passes(rte, tmp_path):
         np.testing.assert_allclose(found.log_prob[number], by_hand(study.pair, prompt), atol=1e-4)
         assert found.gold[number] == prompt.gold
     assert study.texts[:4] == [prompt.text for prompt in prompts]
-    again = study.replace(model=replace(study.model, loader=NEVER.loader)).answers({"whole": INTACT})["whole"]
+    again = unloaded(study).answers({"whole": INTACT})["whole"]
     np.testing.assert_array_equal(again.log_prob, found.log_prob)  # read from its record
 
 
@@ -85,9 +83,7 @@ def test_requests_say_which_texts_were_read(rte, tmp_path):
 
 WRONG: dict[str, dict] = {
     "task = 'cola': unknown classification task 'cola'; there are .*wordseq2_4way, boolq, ethos": {"task": "cola"},
-    "there is no folder 'nowhere'; give a folder with train.jsonl": {"data": "nowhere"},
     "train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
-    "data = '': ": {"data": ""},
     "rte: 25 demonstrations take 13 of class .* leaves 12; take a smaller k": {"k": 25},
     "prompts = 4, start = 8: rte has 10 rows": {"start": 8},
     r"labels of rte: number 1: 'A\\n\\nB' .*separators": {"labels": ["A\n\nB", "C"]},

@@ -9,6 +9,7 @@ import torch
 
 from tests import architectures, text_rows, toys
 from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
+from tests.unloaded import NEVER
 from util import load_model_and_data as door
 from util.figures.induction_scores import task_study
 from util.figures.induction_scores.plan import Edit
@@ -20,7 +21,6 @@ from util.study.study import Study
 
 CONTEXT = 96  # the prompts of the tasks have up to 92 tokens
 HEADS = [(0, 1), (2, 0), (2, 3)]
-NEVER = Model("given:toy", loader=lambda: pytest.fail("no model is needed"))
 
 
 def premises(count):

@@ -1,24 +1,16 @@
-"""Pictures of IOI patching: what their titles say, and that all of them can be read from 4 to 48 layers."""
+"""Pictures of IOI patching: where values are drawn, and what is said of them. See test_drawn.py, too."""
 
-import warnings
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from tests.figures.legible import LONG_NAME, SHAPES, faults
+from tests.stored import read
 from util.figures.ioi_patching import numbers, show
 from util.figures.ioi_patching.show import FIGURE, kept_alone, telling_sizes
 from util.roles.rules import Role
-from util.scores.graph import SHARES
 from util.show.part import drawn
-from util.show.style import COLUMN, WIDTH
 from util.stats.intervals import Interval
-
-PICTURES = [name for name, part in FIGURE.parts.items() if part.panels]
-ONE = (1.0, 0.5, 1.5)
 
 
 def around(values: Any, reach: float = 0.05) -> dict[str, np.ndarray]:
@@ -26,69 +18,9 @@ def around(values: Any, reach: float = 0.05) -> dict[str, np.ndarray]:
     return {"value": value, "low": value - reach, "high": value + reach}
 
 
-def strong_heads(layers: int, heads: int) -> list[tuple[int, int]]:
-    return [(layers - 2, 1), (0, 0), (layers - 1, heads - 1), (1, 3), (layers - 2, 2), (layers - 1, 0)]
-
-
-def effects_of(layers: int, heads: int) -> np.ndarray:
-    """Small effects of all heads, and large ones of six, the first of which is the largest."""
-    effects = np.random.default_rng(0).normal(0, 0.01, (layers, heads))
-    for share, head in zip((1.1, 0.5, -0.4, 0.3, 0.2, -0.2), strong_heads(layers, heads), strict=True):
-        effects[head] = share
-    return effects
-
-
-def paths(layers: int, heads: int) -> dict[str, Any]:
-    """Sixteen heads; those of an earlier layer tell those of a later one, every third pair for certain."""
-    members = sorted({(layer, head) for layer in range(0, layers, max(1, layers // 8)) for head in (0, heads - 1)})[:16]
-    count, rng = len(members), np.random.default_rng(0)
-    later = np.array([[one[0] < other[0] for other in members] for one in members])
-    strong = np.where(rng.random((count, count)) < 1 / 3, rng.normal(0, 0.3, (count, count)), 0.0)
-    value, none = np.where(later, strong, np.nan), np.where(later, 0.0, np.nan)
-    shares = {"edges": value, "query": none, "key": none, "value": value}
-    found: dict[str, Any] = {name: around(share, 0.02) for name, share in shares.items()}
-    return {**found, "heads": members, "direct": around(np.linspace(-0.4, 0.9, count)), "pairs": 32}
-
-
-def component_graph() -> dict[str, Any]:
-    names = [f"a28.h8->a29.h{number}<q>" for number in range(10)]
-    edge = {"exact": Interval(0.9, 0.8, 1.0), "EAP": 0.5, "EAP-IG inputs": 0.7}
-    curve = {"faithfulness": around(np.linspace(0, 1, 10)), "shares": SHARES, "sizes": np.arange(10)}
-    curves = {
-        name: {area: {area: ONE, **curve} for area in ("CPR", "CMD")}
-        for name in ("EAP", "EAP-IG inputs", "random 1", "random 2")
-    }
-    return {"strongest": dict.fromkeys(names, edge), "curves": curves, "drawn": 400, "matter": 5, "pairs": 32}
-
-
-@cache
-def values_of(layers: int, heads: int, model: str = "given:toy") -> dict[str, Any]:
-    """The values of a made-up model."""
-    rng, effects = np.random.default_rng(0), effects_of(layers, heads)
-    every = -(-layers // 12)
-    shown = {
-        "tokens": ["<s>", " $a", "\n", *(f" coffee{n}" for n in range(14))], "answers": [7, 11], "layer": layers - 2,
-        "words": [[" Mike", " the"], [" Emma", "\n"]], "norms": effects**2, "every": every,
-        "log_softmax": np.log(rng.dirichlet(np.full(500, 0.1), 2) + 1e-12),
-        "z": rng.normal(size=(17, heads, 16)), "lengths": rng.random((layers, 17)) + 1,
-        "differences": rng.normal(size=(len(range(0, layers, every)), heads, 16)),
-    }  # fmt: skip
-    population = {
-        "intact": ONE, "corrupted": (-1.0, -2.0, 0.0), "accuracy": ONE, "pairs": 128, "noised": around(effects),
-        "denoised": around(effects), "direct": effects / 2, "chosen": effects, "measured": around(effects),
-    }  # fmt: skip
-    sizes = [2**power for power in range(20) if 2**power < layers * heads]
-    shares = {str(size): Interval(*(np.array([1, 0.9, 1.1]) * (1 - 1 / (1 + size)))) for size in sizes}
-    circuit = {"whole": (8.0, 7.0, 9.0), "without": shares, "faithfulness": shares, "pairs": 128}
-    circuit["random"] = {str(size): [-0.5, 0.1, 0.2, 0.3] for size in sizes}
-    texts = ("a base that ends so and so", "a source that ends otherwise")
-    return {
-        "request": {"model": model, "corruption": "random_name", "names": ("Mike", "Emma"), "texts": texts},
-        "model": LONG_NAME, "scores": np.array([9.4, -10.4]), "permuted": 10 * effects, "patched": -10 * effects,
-        "selectivity": rng.random(layers) + 1, "example": shown, "population": population,
-        "untrained": {"heads": around(effects / 9)}, "circuit": circuit, "paths": paths(layers, heads),
-        "component graph": component_graph(), "streams": streams(layers),
-    }  # fmt: skip
+def values_of(**changes: Any) -> dict[str, Any]:
+    """The stored values of the embedded model, but for some."""
+    return {**read("ioi_patching", "embedded"), **changes}
 
 
 def streams(layers: int) -> dict[str, Any]:
@@ -99,8 +31,8 @@ def streams(layers: int) -> dict[str, Any]:
     return {"shares": shares, "tokens": [" $a", "\n", " to"]}
 
 
-def picture(name: str, values: dict[str, Any], width: float = WIDTH) -> Figure:
-    found = drawn(FIGURE.parts[name], values, width)
+def picture(name: str, values: dict[str, Any]) -> Any:
+    found = drawn(FIGURE.parts[name], values)
     assert found is not None
     return found
 
@@ -109,33 +41,19 @@ def title(name: str, values: Any) -> str:
     return next(iter(FIGURE.parts[name].says(values)), "")
 
 
-@pytest.mark.parametrize("width", [WIDTH, COLUMN])
-@pytest.mark.parametrize(("layers", "heads"), SHAPES)
-@pytest.mark.parametrize("name", PICTURES)
-def test_every_picture_can_be_read(name, layers, heads, width):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure = picture(name, values_of(layers, heads), width)
-        assert faults(figure) == []
-    assert figure.get_size_inches()[0] == width
+# ------------------------------------------------------------------------------------------------ what is drawn
 
 
-@pytest.mark.parametrize(("name", "scale"), [("p2", 10), ("p5", -10), ("population", 1)])
-@pytest.mark.parametrize(("layers", "heads"), [*SHAPES, (80, 64)])
-def test_maps_have_layers_across_and_colours_that_end_where_they_are_to(name, scale, layers, heads):
-    """The image is the transposed map; the strongest heads' values are printed where there is room.
-
-    Of many pairs no cell saturates; of one, colours end at twice the mean size, as the project has them.
-    """
-    effects = scale * effects_of(layers, heads)
-    [image, *_] = [image for ax in picture(name, values_of(layers, heads)).axes for image in ax.get_images()]
+@pytest.mark.parametrize("model", ["embedded", "smollm2"])
+@pytest.mark.parametrize(("name", "entry"), [("p2", "permuted"), ("p5", "patched"), ("population", "noised")])
+def test_maps_have_layers_across_and_colours_that_end_where_they_are_to(name, entry, model):
+    """Of many pairs no cell saturates; of one, colours end at twice the mean size, as the project has them."""
+    values = read("ioi_patching", model)
+    effects = np.array(values["population"][entry]["value"] if name == "population" else values[entry])
+    [image, *_] = [image for ax in picture(name, values).axes for image in ax.get_images()]
     np.testing.assert_array_equal(image.get_array(), effects.T)
     limit = np.abs(effects).max() if name == "population" else 2 * np.abs(effects).mean()
     assert image.get_clim() == pytest.approx((-limit, limit))
-    assert len({text.get_text() for text in image.axes.texts}) in (0, 6)
-
-
-# ------------------------------------------------------------------------------------------------ what is said
 
 
 def test_streams_are_shares_from_the_first_token_that_differs():
@@ -155,27 +73,31 @@ def test_streams_are_shares_from_the_first_token_that_differs():
 
 
 def test_every_panel_of_head_outputs_has_colours_of_its_own():
-    """And the texts of tokens stand as they are."""
-    values = values_of(4, 8)
+    values = values_of()
+    values["example"]["tokens"][:3] = ["<s>", " $a", "\n"]  # the texts of tokens stand as they are
     assert [ax.get_title() for ax in picture("p3", values).axes][:3] == ['"<s>"', '" \\$a"', '"\\n"']
     shown = [ax.get_images()[0] for ax in picture("p4", values).axes if ax.get_images()]
     ends = [np.percentile(np.abs(z), 99) for z in values["example"]["differences"]]
     assert [image.get_clim()[1] for image in shown] == pytest.approx(ends)
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("p1", "After the base the model puts Mike above Emma by 9.4 logits, after the source Emma above Mike by 10.4"),
-        ("p2", "Of single heads, shuffling L2H1 changes the logit difference most: +11.0"),
-        ("p3", "Head outputs are longest in layer 0: mean norm 1.6, 1.5 over all layers"),
-        ("p4", 'Heads tell the two "Mike" apart most unequally in layer 0: by a factor of 2'),
-        ("p5", "L2H1 alone from the source moves the logit difference by -11.0, all together by -19.8"),
-        ("population", "Six of 32 heads carry more than a hundredth of the effect for certain"),
-    ],
-)
-def test_titles_say_what_was_found(name, wanted):
-    assert title(name, values_of(4, 8)) == wanted
+# ------------------------------------------------------------------------------------------------ what is said
+
+
+def test_titles_of_one_pair_say_what_was_found():
+    effects, lengths = np.zeros((2, 2)), np.array([[1.0, 2.0], [0.5, 0.5]])
+    effects[1, 0] = 11
+    example = values_of()["example"] | {"lengths": lengths}
+    values = values_of(
+        scores=[9.4, -10.4], permuted=effects, patched=-effects, selectivity=[2, np.nan, 1], example=example
+    )
+    assert {name: title(name, values) for name in ("p1", "p2", "p3", "p4", "p5")} == {
+        "p1": "After the base the model puts Mike above Emma by 9.4 logits, after the source Emma above Mike by 10.4",
+        "p2": "Of single heads, shuffling L1H0 changes the logit difference most: +11.0",
+        "p3": "Head outputs are longest in layer 0: mean norm 1.5, 1 over all layers",
+        "p4": 'Heads tell the two "Mike" apart most unequally in layer 0: by a factor of 2',
+        "p5": "L1H0 alone from the source moves the logit difference by -11.0, all together by -19.8",
+    }
 
 
 SHARES_OF_SETS: dict = {
@@ -193,29 +115,24 @@ def test_the_title_of_the_curve_calls_few_heads_enough_only_where_they_are(wante
     """ "The strongest 256 heads alone keep nine tenths", of 270, was no finding. Overlapping intervals are no dip."""
     heads, shares = SHARES_OF_SETS[wanted]
     faithful = {str(size): Interval(share, share - 0.1, share + 0.1) for size, share in shares.items()}
-    random = {size: [0.1, 0.2] for size in faithful}
-    circuit = {"faithfulness": faithful, "whole": (8.0, 7.0, 9.0), "random": random}
-    values = {"circuit": circuit, "population": {"chosen": np.zeros((1, heads))}}
-    assert title("circuit", values) == wanted
-    undone = values | {"circuit": circuit | {"whole": (8.0, -1.0, 9.0)}}
-    assert title("circuit", undone) == "The model does not do the task, so there is no circuit to look for"
+    circuit = {"faithfulness": faithful, "whole": (8.0, 7.0, 9.0), "random": dict.fromkeys(faithful, [0.1, 0.2])}
+    assert title("circuit", {"circuit": circuit, "population": {"chosen": np.zeros((1, heads))}}) == wanted
 
 
 def test_a_dip_is_told_with_the_size_that_recovers():
     sure = {size: Interval(share, share - 0.1, share + 0.1) for size, share in {1: 0.6, 2: 0.7, 4: 0.1, 8: 0.9}.items()}
-    assert telling_sizes(sure, 32) == [2, 4, 8] and [*kept_alone(values_of(4, 8))] == [1, 2, 4, 8, 16]
+    assert telling_sizes(sure, 32) == [2, 4, 8] and [*kept_alone(values_of())] == [1, 2, 4, 8, 16]
 
 
-def test_the_title_of_the_paths_counts_those_that_are_certain():
-    values = values_of(12, 12)
+@pytest.mark.parametrize("model", ["embedded", "smollm2"])
+def test_the_sentences_of_the_paths_count_those_that_are_certain(model):
+    values = read("ioi_patching", model)
     effect = numbers.intervals(values["paths"]["edges"])
     sure = [edge for edge in show.certain_paths(values["paths"]) if edge.channel]
     assert len(sure) == int(numbers.carriers(effect).sum()) and abs(sure[0].weight) == np.nanmax(np.abs(effect.value))
-    first, strongest, last = FIGURE.parts["paths"].says(values)
-    number = int(np.isfinite(effect.value).sum())
-    many = f"{len(sure)} of {number} paths between heads carry more than a hundredth of the effect for certain"
-    assert first == many and last.startswith("Heads that write to the output")
-    assert strongest.startswith(f"The strongest: {sure[0].sender} to {sure[0].reader}'s value {sure[0].interval}, ")
+    first, strongest, _ = FIGURE.parts["paths"].says(values)
+    assert first.startswith(f"{len(sure)} of {int(np.isfinite(effect.value).sum())} paths between heads carry")
+    assert f"{sure[0].sender} to {sure[0].reader}'s {sure[0].channel} {sure[0].interval}" in strongest
 
 
 # ------------------------------------------------------------------------------------------------ the circuit
@@ -238,17 +155,17 @@ def test_the_diagram_has_the_paths_that_are_certain_and_the_roles_that_are_given
     ]  # fmt: skip
     roles = {(0, 1): [Role.INDUCTION, Role.MOVER], (3, 3): [Role.FORERUNNER]}
     monkeypatch.setattr(show, "stored_roles", lambda request: roles)
-    texts = {text.get_text() for text in picture("paths", values_of(4, 8) | {"paths": small_paths()}).axes[0].texts}
+    texts = {text.get_text() for text in picture("paths", values_of(paths=small_paths())).axes[0].texts}
     assert texts >= {"L0H1", "IN", "MV", "L1H1", "-.30", "L2H2", ".90", ".60 q"} and "FR" not in texts
 
 
 @pytest.mark.parametrize(("roles", "wanted"), [({}, "no role"), (None, "roles not measured")])
 def test_the_diagram_says_what_heads_without_a_role_are(roles, wanted, monkeypatch):
     monkeypatch.setattr(show, "stored_roles", lambda request: roles)
-    figure = picture("paths", values_of(4, 8) | {"paths": small_paths()})
+    figure = picture("paths", values_of(paths=small_paths()))
     assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == wanted
 
 
 def test_without_a_certain_path_there_is_no_diagram():
     quiet = {name: around(part["value"], 9) if isinstance(part, dict) else part for name, part in small_paths().items()}
-    assert drawn(FIGURE.parts["paths"], values_of(4, 8) | {"paths": quiet}) is None
+    assert drawn(FIGURE.parts["paths"], values_of(paths=quiet)) is None

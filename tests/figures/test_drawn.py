@@ -1,0 +1,49 @@
+"""Every picture of every figure, drawn of stored values: all of it can be read, in a column too, whatever the model."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.figures.legible import LONG_NAME, faults
+from tests.stored import read
+from util.figures import FIGURES
+from util.show.part import drawn, figure_of
+from util.show.style import COLUMN, WIDTH
+
+SMOLLM2, LARGE = (30, 9), (48, 32)  # layers and heads
+
+
+def enlarged(value):
+    """Values of SmolLM2 as those of a larger model: what has an entry for every head has more of them."""
+    if isinstance(value, dict):
+        return {name: enlarged(entry) for name, entry in value.items()}
+    try:
+        entries = np.array(value)
+    except ValueError:  # lists of unlike lengths
+        return value
+    for axis in range(entries.ndim - 1):
+        if entries.shape[axis : axis + 2] == SMOLLM2:
+            layers = np.arange(LARGE[0]) * SMOLLM2[0] // LARGE[0]
+            return entries.take(layers, axis).take(np.arange(LARGE[1]) % SMOLLM2[1], axis + 1)
+    return value
+
+
+def of_model(stem, model):
+    """The values of a figure; "large": of a model with more layers and heads, and with a long name."""
+    return enlarged(read(stem, "smollm2")) | {"model": LONG_NAME} if model == "large" else read(stem, model)
+
+
+@pytest.mark.parametrize("model", ["embedded", pytest.param("smollm2", marks=pytest.mark.slow), "large"])
+@pytest.mark.parametrize("stem", FIGURES)
+def test_every_picture_can_be_read_at_any_width(stem, model):
+    values, parts = of_model(stem, model), figure_of(stem).parts
+    for name, width in ((name, width) for name in parts for width in (WIDTH, COLUMN)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            figure = drawn(parts[name], values, width)
+        if figure is None:
+            assert not parts[name].panels, name
+            continue
+        assert faults(figure) == [], name
+        assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] <= 8.5, name
