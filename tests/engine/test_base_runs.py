@@ -7,21 +7,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests import architectures
 from tests.architectures import ADAPTED, SUPPORTED
+from tests.engine.test_label_scores import planned
 from util.engine.attention import support
 from util.engine.call import Instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout, PatchHeads
-from util.engine.label_scores import Scoring, label_log_probs, text_losses
+from util.engine.label_scores import label_log_probs, text_losses
 from util.engine.replay import BaseRuns, startable
-
-# of several tokens, so that rows have branches where the class allows them
-LABELS = ((11,), (12, 13), (12, 14, 15))
-
-
-def planned(lengths=(9, 12, 7, 12)):
-    rng = np.random.default_rng(0)
-    ids = [tuple(rng.integers(20, architectures.VOCABULARY, length).tolist()) for length in lengths]
-    return Scoring([], ids, [LABELS] * len(ids), np.zeros(len(ids), int))
 
 
 def edits_of(layers):

@@ -1,14 +1,15 @@
 """What is not finite stops a run, and is named: no accuracy of 0 comes of a NaN, and nothing of it is stored."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests import toys
+from tests import device_runs, toys
 from util.edges.ablation import WHOLE
-from util.edges.splicing import continuations, groups_of, outcomes
+from util.edges.splicing import continuations, outcomes
 from util.engine import batches, label_scores, means
 from util.engine.batches import Row
 from util.engine.components import direct_effects
@@ -16,13 +17,10 @@ from util.engine.finite import NotFinite, all_finite, check_finite, check_record
 from util.engine.handshake import check_ids, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.replay import Edit, replay
-from util.load_model_and_data import load_ICL_model
-from util.prompts import word_pair_prompts
 from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
 
 NAN, WORD, PLACE = float("nan"), 977, 5  # a token of one prompt alone, and which
-DAMAGED = r"checkpoint is damaged: {} is not finite"
 
 
 def texts(count=8, length=12):
@@ -76,32 +74,32 @@ def reads(model, rows):
     }
 
 
-NAMES = sorted(reads(None, []))
+names = pytest.mark.parametrize("name", sorted(reads(None, [])))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_damaged_embedding_is_named_where_a_prompt_has_it(name):
-    model, rows = damaged("model.embed_tokens.weight", WORD), texts()
-    match = (
-        rf"prompt {PLACE} \({len(rows[PLACE])} tokens\) are NaN. "
-        "The " + DAMAGED.format("model.embed_tokens.weight")
-    )
-    with pytest.raises(NotFinite, match=match):
-        reads(model, rows)[name]()
-    reads(model, [row for row in rows if WORD not in row])[name]()  # the others are as they were
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_overflow_in_16_bits_names_the_types_that_hold_it(name):
-    model, rows = overflowing().half(), texts()
-    prepare(model)
-    with pytest.raises(NotFinite, match=rf"prompt {PLACE} .*float16 ends at 65504.*bfloat16"):
+def check_named(model, name, message):
+    """A read of all prompts stops and names one of them; a read of the others does not."""
+    rows = texts()
+    with pytest.raises(NotFinite, match=rf"prompt {PLACE} \({len(rows[PLACE])} tokens\) are .*{message}"):
         reads(model, rows)[name]()
     reads(model, [row for row in rows if WORD not in row])[name]()
+
+
+@names
+def test_a_damaged_embedding_is_named_where_a_prompt_has_it(name):
+    model = damaged("model.embed_tokens.weight", WORD)
+    check_named(model, name, r"NaN. The checkpoint is damaged: model.embed_tokens.weight is not finite")
+
+
+@names
+def test_an_overflow_in_16_bits_names_the_types_that_hold_it(name):
+    model = overflowing().half()
+    prepare(model)
+    check_named(model, name, "float16 ends at 65504.*bfloat16")
     for dtype in (torch.bfloat16, torch.float32):  # what the message says is true
         cured = overflowing().to(dtype)
         prepare(cured)
-        reads(cured, rows)[name]()
+        reads(cured, texts())[name]()
 
 
 def test_edited_runs_are_checked_too():
@@ -129,46 +127,31 @@ def test_edited_runs_are_checked_too():
 
 
 def test_word_pairs_are_checked():
-    tokenizer = toys.tokenizer(on_tasks=True)
-    torch.manual_seed(0)
-    shape = toys.SHAPE | {"vocab_size": len(tokenizer)}
-    model = toys.LlamaForCausalLM(toys.LlamaConfig(**shape, **toys.MLP)).eval()
+    model, groups = toys.model(), device_runs.groups(1000)
     prepare(model)
-    groups = groups_of(word_pair_prompts.prompts("copying", tokenizer, n=3, k=2, corruptions=(0,)).items, tokenizer)
-    others = {token for group in groups[:2] for token in group.base.ids}
+    alone = {*groups[1].base.ids} - {*groups[0].base.ids}
     with torch.no_grad():
-        model.model.embed_tokens.weight[next(token for token in groups[2].base.ids if token not in others)] = NAN
-    with pytest.raises(NotFinite, match="logits of prompt 2 .*embed_tokens.weight is not finite"):
-        outcomes(model, groups)
-    with pytest.raises(NotFinite, match="logits of prompt 2 .*embed_tokens.weight is not finite"):
-        continuations(model, tokenizer, groups, WHOLE)
+        model.model.embed_tokens.weight[[*alone]] = NAN
+    for work in (partial(outcomes, model), partial(continuations, model, device_runs.Letters())):
+        with pytest.raises(NotFinite, match="logits of prompt 1 .*embed_tokens.weight is not finite"):
+            work(groups, WHOLE)
 
 
-def test_a_record_holds_nan_only_where_it_is_declared():
-    model = toys.model()
-    data: dict[str, Any] = {
-        "ids": np.arange(3),
-        "direct": np.array([[1.0, NAN]]),
-        "layers": [0],
-        "scores": np.ones((2, 2), "f4"),
-    }
-    assert check_record(data, model) == data
-    for name, value in (("scores", NAN), ("scores", np.inf), ("direct", np.inf)):
-        wrong = data | {name: data[name].copy()}
-        wrong[name][-1, 1] = value
-        with pytest.raises(
-            NotFinite, match=rf"'{name}' is {value} at \[{len(data[name]) - 1}, 1\] .*nothing was stored"
-        ):
-            check_record(wrong, model)
+@pytest.mark.parametrize(("name", "value"), [("scores", NAN), ("scores", np.inf), ("direct", np.inf)])
+def test_a_record_holds_nan_only_where_it_is_declared(name, value):
+    data: dict[str, Any] = {"direct": np.array([[1.0, NAN]]), "layers": [0], "scores": np.ones((1, 2), "f4")}
+    assert check_record(data, toys.model()) == data
+    data[name][0, 1] = value
+    with pytest.raises(NotFinite, match=rf"'{name}' is {value} at \[0, 1\] .*nothing was stored"):
+        check_record(data, toys.model())
 
 
 def test_an_experiment_that_overlooks_it_stores_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(batches, "check_finite", lambda *_: None)
-    pair = load_ICL_model(
-        (damaged("model.embed_tokens.weight", slice(300, 900), before=False), toys.tokenizer()), verbose=False
-    )
+    model = damaged("model.embed_tokens.weight", slice(300, 900), before=False)
+    study = SequenceStudy(Model.given(model, toys.tokenizer(), "given:damaged"), 6, 3, folder=tmp_path)
     with pytest.raises(NotFinite, match="'prefix_matching' is nan"):
-        SequenceStudy(Model.given(*pair, "given:damaged"), 6, 3, folder=tmp_path).scores()
+        study.scores()
     assert not list(tmp_path.rglob("*.pickle"))
 
 
@@ -204,7 +187,7 @@ def test_only_what_is_not_finite_is_refused():
     assert not all_finite(torch.tensor([np.inf, -np.inf]))  # whose sum is NaN
 
 
-@pytest.mark.parametrize("name", NAMES)
+@names
 def test_a_token_without_an_embedding_is_named_before_the_first_pass(name, monkeypatch):
     model = toys.model()
     prepare(model)

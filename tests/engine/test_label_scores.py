@@ -201,18 +201,3 @@ def test_hidden_states_that_are_not_those_of_attention_have_no_similarity(kind):
     )
     with pytest.raises(UnsupportedModel, match="not one .B, T, d. before each attention"):
         label_reads(model, plan)
-
-
-def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(wide_softmax):
-    for name in ("llama", "gemma2"):  # in one row for each prompt, and in one for each label
-        tokenizer = toys.tokenizer("bpe", 300)
-        model = architectures.build(name, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=256)
-        prompts = [question(text, ("party", "paint", "x")) for text in ("one two :", "a longer one :")]
-        plan = scoring(model, tokenizer, prompts)
-        short = Scoring(
-            plan.tokens, plan.ids, [tuple(label[:1] for label in row[1:]) for row in plan.labels], plan.gold
-        )
-        found, wanted = (label_log_probs(model, each, text=True) for each in (plan, short))
-        np.testing.assert_allclose(found["text_loss"], wanted["text_loss"], atol=1e-10)
-        plain = label_log_probs(model, plan)
-        np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-10)

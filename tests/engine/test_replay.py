@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
 from tests.tiny_models import tiny_model
 from util.engine import replay as room
 from util.engine.attention import instrument, support
+from util.engine.batches import check_writing
 from util.engine.components import blocks_of, direct_effects
 from util.engine.handshake import prepare, well_past
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
@@ -148,19 +150,26 @@ def test_a_layer_that_reads_more_than_its_arguments_takes_whole_forward_passes()
     assert re.match(r"whole forward passes \(.*(change the logits|Error)", room.plan_of(model).path)
 
 
-def test_lack_of_memory_is_no_fault_of_a_class(monkeypatch):
-    model, own = prepared("gpt2"), room._Base.edited
+@pytest.mark.parametrize(
+    ("owner", "method", "trial"),
+    [
+        (room._Base, "edited", room.plan_of),
+        (room._Base, "edited", blocks_of),
+        (DynamicCache, "reorder_cache", lambda model: check_writing(model, [8], 3)),
+    ],
+)
+def test_lack_of_memory_is_no_fault_of_a_class(owner, method, trial, monkeypatch):
+    model = prepared("gpt2")
 
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
 
-    monkeypatch.setattr(room._Base, "edited", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        room.plan_of(model)
-    with pytest.raises(torch.OutOfMemoryError):
-        blocks_of(model)
-    monkeypatch.setattr(room._Base, "edited", own)  # with memory again, both are found out
-    assert room.plan_of(model).path == "replayed layers" and len(blocks_of(model)) == 3
+    with monkeypatch.context() as short:
+        short.setattr(owner, method, full)
+        with pytest.raises(torch.OutOfMemoryError):
+            trial(model)
+    trial(model)  # with memory again it is found out
+    assert room.plan_of(model).replays
 
 
 def test_each_range_of_lengths_has_its_own_plan(monkeypatch):
@@ -214,36 +223,32 @@ def state(model):
     ]
 
 
-def test_the_model_is_left_as_it_was_after_errors_too():
-    model, (base, source) = prepared("gpt2"), prompts()
-    before, logits = state(model), model(base).logits
-
-    def broken(place):
-        raise KeyboardInterrupt
-
-    edits = every_head(model, heads_of(model, source))
-    for wrong, error in (
-        ([*edits, Edit(1, broken)], KeyboardInterrupt),
-        ([Edit(7, lambda place: [])], ValueError),
-        ([Edit(0, lambda place: [PatchHeads(0, 99, 0.0)])], ValueError),
-    ):
-        with pytest.raises(error):
-            replay(model, base, wrong, ANSWERS, FIRST)
-        assert state(model) == before and torch.equal(model(base).logits, logits)
-    assert not model.training and all(p.grad is None for p in model.parameters())
+def broken(place):
+    raise KeyboardInterrupt
 
 
-def test_bad_input_is_refused():
-    model, (base, source) = prepared("gpt2"), prompts()
-    edits = every_head(model, heads_of(model, source))
-    for arguments in ((base[0], ANSWERS, 0), (base, ANSWERS[:1], 0), (base, ANSWERS, LENGTH), (base, ANSWERS, -1)):
-        with pytest.raises(ValueError, match="different lengths"):
-            replay(model, arguments[0], edits, *arguments[1:])
-    with pytest.raises(MemoryError, match="budget"):
-        replay(model, base, edits, ANSWERS, FIRST, budget=100)
-    model.train()
-    with pytest.raises(ValueError, match="training"):
-        replay(model, base, edits, ANSWERS, FIRST)
+BASE = prompts()[0]
+WRONG = [  # prompts, answers and more arguments of a replay
+    ((BASE, ANSWERS, FIRST), Edit(1, broken), KeyboardInterrupt, ""),
+    ((BASE, ANSWERS, FIRST), Edit(7, lambda place: []), ValueError, "7"),
+    ((BASE, ANSWERS, FIRST), Edit(0, lambda place: [PatchHeads(0, 99, 0.0)]), ValueError, "99"),
+    *(
+        (arguments, Edit(0, lambda place: []), ValueError, "different lengths")
+        for arguments in ((BASE[0], ANSWERS), (BASE, ANSWERS[:1]), (BASE, ANSWERS, LENGTH), (BASE, ANSWERS, -1))
+    ),
+    ((BASE, ANSWERS, FIRST, False, 100), Edit(0, lambda place: []), MemoryError, "budget"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "wrong", "error", "message"), WRONG)
+def test_the_model_is_left_as_it_was_after_errors(arguments, wrong, error, message):
+    model = prepared("gpt2")
+    before, logits = state(model), model(BASE).logits
+    edits = [*every_head(model, heads_of(model, BASE)), wrong]
+    ids, *others = arguments
+    with pytest.raises(error, match=message):
+        replay(model, ids, edits, *others)
+    assert state(model) == before and torch.equal(model(BASE).logits, logits)
 
 
 # ------------------------------------------------------------------------------------------------ what it costs
