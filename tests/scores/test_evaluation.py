@@ -86,8 +86,3 @@ def test_intervals_of_areas_cover_at_their_level(f, together, absolute):
     areas = [area(*metrics(f, 50, seed, 2.0, together), absolute=absolute) for seed in range(300)]
     assert np.mean([one.low - 1e-12 <= truth <= one.high + 1e-12 for one in areas]) > 0.92
     assert np.mean([one.high - one.low for one in areas]) < 0.15
-
-
-def test_faithfulness_is_a_ratio_of_means_and_not_a_mean_of_ratios():
-    full, circuit = np.array([1.0, 9.0]), np.array([1.0, 0.0])
-    np.testing.assert_allclose(faithfulness(np.stack([circuit, full]), full, np.zeros(2)).value, [0.1, 1])

@@ -3,15 +3,13 @@
 import pytest
 import torch
 
-from tests.architectures import HEADS, VOCABULARY, build
+from tests.architectures import HEADS, build
+from tests.engine.test_replay import ANSWERS, LENGTH, prepared, prompts
 from tests.scores import slow_paths
-from util.engine.call import UnsupportedModel
-from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
 from util.scores.exact import CHANNELS, STATES, path_effects
 
-LENGTH, FIRST, BOUND = 12, 7, 1e-10
-ANSWERS = torch.tensor([[5, 7], [8, 9]])
+BOUND = 1e-10
 MEMBERS = [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 2)]
 BY_HOOKS = [
     "gpt2",
@@ -21,22 +19,6 @@ BY_HOOKS = [
 
 # its norm of all keys is in float32, so that copies of keys are not the same to the last digits
 NOT_SHARED = {"olmo2": {"num_key_value_heads": HEADS}}
-
-
-def prepared(name, dtype=torch.float64, **changes):
-    model = build(name, dtype, **changes)
-    if hasattr(model.config, "_experts_implementation"):
-        model.set_experts_implementation("eager")  # the other one has no float64
-    prepare(model)
-    return model
-
-
-def prompts():
-    generator = torch.Generator().manual_seed(1)
-    base = torch.randint(3, VOCABULARY, (2, LENGTH), generator=generator)
-    source = base.clone()
-    source[:, FIRST] = torch.tensor([4, 6])
-    return base, source
 
 
 @pytest.fixture(autouse=True)
@@ -94,9 +76,3 @@ def test_heads_that_there_are_not_are_refused(heads):
     base, source = prompts()
     with pytest.raises(ValueError, match="at least one head of 3 layers of 4 heads, and none twice"):
         path_effects(prepared("gpt2"), base, source, ANSWERS, heads)
-
-
-def test_a_class_without_attention_in_each_layer_is_refused():
-    base, source = prompts()
-    with pytest.raises(UnsupportedModel, match="no attention"):
-        path_effects(prepared("qwen3_next", torch.float32), base, source, ANSWERS, MEMBERS[:1])

@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from tests.architectures import HEADS, LAYERS
 from tests.edges.test_splicing import groups
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS
 from util.scores.pruning import Circuit, kept, prune, random_living, read_scores, write_scores
-
-LAYERS, HEADS = 3, 4
 
 
 def whole(**options):
