@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 import warnings
 import zipfile
 from dataclasses import replace
@@ -22,7 +21,6 @@ from util import paths
 from util.models import packaged
 from util.models.table import Wheel
 from util.roles.sequences_study import SequenceStudy
-from util.study.model import Model
 
 # ------------------------------------------------------------------------------------------------ GGUF files
 
@@ -289,10 +287,6 @@ def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
     assert "secret-place" not in json.dumps([study.request, study.origins], default=str)
     assert "secret-place" not in "".join(capsys.readouterr())
     assert scores.description.startswith("tiny: LlamaForCausalLM")
-    with pytest.raises(ValueError, match="the request is for 'tiny', but the model given is 'generalist'"):
-        study.replace(
-            model=Model(str(folder), loader=lambda: Model("embedded").pair), folder=tmp_path / "third"
-        ).scores()
 
 
 def test_a_request_of_another_process_wants_its_model(tmp_path):
@@ -300,25 +294,3 @@ def test_a_request_of_another_process_wants_its_model(tmp_path):
     loading._LOCAL_PLACES.pop(request["model"])
     with pytest.raises(OSError, match="local model 'tiny', whose folder this process was never told"):
         loading.load_ICL_model(request["model"])
-
-
-def test_of_two_processes_one_makes_it_and_the_other_waits(package, monkeypatch):
-    began, go, calls, convert = threading.Event(), threading.Event(), [], packaged.convert
-
-    def slow(file: Path, folder: Path) -> None:
-        calls.append(file)
-        began.set()
-        assert go.wait(60)
-        convert(file, folder)
-
-    monkeypatch.setattr(packaged, "convert", slow)
-    first = threading.Thread(target=packaged.folder, args=("toy",))
-    first.start()
-    assert began.wait(60)
-    second = threading.Thread(target=packaged.folder, args=("toy",))
-    second.start()
-    go.set()
-    first.join(60)
-    second.join(60)
-    assert len(calls) == 1 and packaged.is_converted(packaged.place("toy"))
-    assert not first.is_alive() and not second.is_alive()

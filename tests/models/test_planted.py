@@ -8,7 +8,6 @@ from tests import toys
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout, PatchHeads
-from util.figures.forerunner_heads import measure, numbers
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts.classification import associative_map_prompts
@@ -17,7 +16,6 @@ from util.prompts.prompt import Layout
 from util.prompts.row_files import column
 from util.prompts.sequences import repeated_sequences
 from util.prompts.token_types import type_tokens
-from util.study.study import Study
 
 families = pytest.mark.parametrize("family", planted.FAMILIES)
 
@@ -139,17 +137,6 @@ def test_forerunner(family):
 
     check_parts(plant, names_the_forerunner)
     check_decoys(plant, rows[0])
-
-
-def test_the_forerunner_figure_gives_the_three_verdicts(tmp_path):
-    study = Study("forerunner_heads", prompts=24, untrained_control=False, folder=tmp_path)
-    found = measure.planted(study, family="llama")
-    verdicts = numbers.verdicts(found)
-    assert {role: str(verdicts[layer, head]) for layer, head, role in found["roles"]} == {
-        "labels only": numbers.FORERUNNER, "any token": numbers.PREVIOUS_TOKEN, "never": numbers.NEITHER,
-    }  # fmt: skip
-    assert (verdicts != numbers.NEITHER).sum() == sum(role != "never" for *_, role in found["roles"])  # no other head
-    assert [*tmp_path.glob("copy-magnitudes-given-planted*.pickle")]
 
 
 # ------------------------------------------------------------------------------------------------ look-up

@@ -144,14 +144,6 @@ def test_p_is_that_of_the_interval(kind, alpha):
     assert (above == (low > 0)).all() and 0 < above.sum() < 400
 
 
-def test_p_is_the_larger_of_the_two_and_corrected_for_the_heads_that_were_tested():
-    found = evidence()
-    score = mean_p(found.score.excess(1)[(slice(None), *STRONG)])
-    effect = mean_p(found.effect[:, found.heads.index(STRONG)] - LEAST)
-    [head] = found.confirmed
-    assert head.p == pytest.approx(2 * 2 * max(score, effect)) and len(found.heads) == 2
-
-
 def test_prompts_of_one_cluster_count_once():
     """A score that four copies of few prompts have is no better known than that of the few."""
     rng = np.random.default_rng(1)
@@ -162,16 +154,3 @@ def test_prompts_of_one_cluster_count_once():
     assert len(as_few.chosen()) < len(as_many.chosen())
     first, second = as_few.halves
     assert not set(clusters[first]) & set(clusters[second])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_head_has_the_role_just_where_the_intervals_that_are_shown_say_so(seed):
-    """Of effects around what has to be exceeded, some are listed: those whose intervals lie above it."""
-    rng = np.random.default_rng(seed)
-    score = Score(0.8 + 0.01 * rng.normal(0, 1, (N, LAYERS, HEADS)), np.full(1, 0.2))
-    heads = score.chosen()
-    effect = LEAST + rng.uniform(0, 0.06, len(heads)) + 0.05 * rng.normal(0, 1, (len(score.halves[1]), len(heads)))
-    found = Evidence(Role.INDUCTION, score, heads, effect, np.zeros(1))
-    above = mean_intervals(effect, comparisons=len(heads)).low > LEAST
-    assert names(found) == {head for head, is_above in zip(heads, above, strict=True) if is_above}
-    assert 0 < above.sum() < len(heads)

@@ -1,33 +1,15 @@
 """Diagrams of circuits: what edges say is drawn, and can be read from 4 to 48 layers."""
 
-from itertools import combinations
-
-import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch
 
-from tests.figures.legible import LONG_NAME, faults
+from tests.figures.legible import LONG_NAME
 from util.roles.rules import Role
 from util.show import circuit_diagram as diagram
 from util.show.circuit_diagram import LOGITS, Edge, Node, circuit_grid
 from util.show.draw import draw
-from util.show.style import COLUMN, WIDTH
-
-KINDS = ((), (), (Role.MOVER,), (Role.INDUCTION, Role.MOVER), (Role.INHIBITION,), (*Role,)[:3])  # roles of a node
-
-
-def random_circuit(layers):
-    """Sixteen heads drawn at random, each pair of which in other layers may have an edge, and edges to the logits."""
-    rng = np.random.default_rng(0)
-    heads = sorted(map(int, rng.choice(layers * 9, 16, replace=False)))
-    nodes = [Node(f"L{place // 9}H{place % 9}", place // 9, KINDS[rng.integers(len(KINDS))]) for place in heads]
-    pairs = [(one, other) for one, other in combinations(nodes, 2) if one.layer < other.layer]
-    edges = [Edge(node.name, LOGITS, float(rng.normal(0, 0.3))) for node in nodes[::2]]
-    for place in rng.permutation(len(pairs))[:32]:
-        (sender, reader), channel = pairs[place], ("query", "key", "value")[rng.integers(3)]
-        edges.append(Edge(sender.name, reader.name, float(rng.normal(0, 0.3)), channel))
-    return nodes, sorted(edges, key=lambda edge: -abs(edge.weight))
+from util.show.style import WIDTH
 
 
 def drawn(nodes, edges, width=WIDTH):
@@ -36,19 +18,6 @@ def drawn(nodes, edges, width=WIDTH):
     [ax] = figure.axes
     texts = {text.get_text(): to_rgba(text.get_color()) for text in ax.texts}
     return figure, texts, [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
-
-
-@pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (12, WIDTH), (48, WIDTH)])
-def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
-    nodes, edges = random_circuit(layers)
-    figure, texts, arrows = drawn(nodes, edges, width)
-    box = figure.legends[0].get_window_extent()
-    assert faults(figure) == [] and box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0
-    assert len(arrows) == 32 and {*texts} >= {node.name for node in nodes}
-    middles = diagram.places(nodes, edges, 386)
-    for one, other in combinations(nodes, 2):
-        apart = middles[other.name] - middles[one.name]
-        assert (abs(apart) >= diagram.CARD).any() and np.sign(apart[0]) == np.sign(other.layer - one.layer)
 
 
 def test_nodes_of_a_layer_stand_in_the_order_of_what_speaks_to_them():
