@@ -196,64 +196,50 @@ def test_plain_logits(name, layout):
         assert torch.equal(ours, stock(**inputs).logits)
 
 
-def check_rows(name, layout, dtype=torch.float32, bound=1e-5):
-    model, inputs = prepared(name, dtype), batch(layout).inputs
-    plain, weights = logits(model, inputs), baseline(name, layout, dtype).weights
-    shared, own = shared_positions(layout), own_positions(layout)
-    keys = torch.stack([shared, shared.flip(0)], dim=1)  # [R, 2], each key real, some of them in the future
-    own_keys = torch.stack([own, (own - 1).clamp(min=0)], dim=2)  # [B, R, 2]
-    last = attention_layers(name)[-1:]
-    cases = [(shared, None, None), (shared, keys, None), (own, None, None), (own, own_keys, None), (own, keys, last)]
-    captures = [CaptureRows(*case) for case in cases]
-    assert torch.equal(logits(model, inputs, *captures), plain)
-    for (rows, columns, layers), capture in zip(cases, captures, strict=True):
-        assert set(capture.weights) == set(layers or attention_layers(name))
-        for layer, found in capture.weights.items():
-            wanted = pick(weights[layer], rows, 2)
-            if columns is not None:
-                wanted = wanted.gather(3, columns.expand(BATCH, -1, -1)[:, None].expand(-1, HEADS, -1, -1))
-            close(found, wanted, bound)
-            assert has_own_storage(found)
-    for captured in captures[2].weights.values():
-        assert captured.dtype == dtype
-        assert captured.shape == (BATCH, HEADS, 3, TOTAL)
-        padding = ~batch(layout).real[:, None, None].expand_as(captured)
-        assert not captured[padding].any(), "weight on padding"
-        total = captured.sum(-1)
-        if name in SINKS:
-            assert 0 < total.min() < 0.99
-            assert total.max() < 1
-        else:
-            close(total, torch.ones_like(total), bound)
-        assert (captured - captured.mean(-1, keepdim=True)).abs().max() > 0.1, "attention is nearly uniform"
-
-
-@names
-@layouts
-def test_captured_rows(name, layout):
-    check_rows(name, layout)
-
-
-def check_heads(name, layout, dtype=torch.float32, bound=1e-5):
+def check_captures(name, layout, dtype=torch.float32, bound=1e-5):
+    """Rows whole or at some keys (in the future, too), and z, at positions that prompts share or have of their own."""
     model, (inputs, real, _) = prepared(name, dtype), batch(layout)
-    plain, z = logits(model, inputs), baseline(name, layout, dtype).z
-    shared, own, last = shared_positions(layout), own_positions(layout), attention_layers(name)[-1]
-    everything, some, each = CaptureHeads(), CaptureHeads(shared, layers=[last]), CaptureHeads(own)
-    assert torch.equal(logits(model, inputs, everything, some, each), plain)
-    assert set(some.z) == {last}
-    assert set(everything.z) == set(each.z) == set(attention_layers(name))
-    for layer, full in z.items():
-        assert everything.z[layer].shape == full.shape
-        close(everything.z[layer][real], full[real], bound)
+    plain, wanted, layers = logits(model, inputs), baseline(name, layout, dtype), attention_layers(name)
+    shared, own, last = shared_positions(layout), own_positions(layout), layers[-1:]
+    keys = torch.stack([shared, shared.flip(0)], dim=1)  # [R, 2]
+    own_keys = torch.stack([own, (own - 1).clamp(min=0)], dim=2)  # [B, R, 2]
+    cases = [(shared, None, None), (shared, keys, None), (own, None, None), (own, own_keys, None), (own, keys, last)]
+    rows = [CaptureRows(*case) for case in cases]
+    everywhere, some, each = CaptureHeads(), CaptureHeads(shared, layers=last), CaptureHeads(own)
+    assert torch.equal(logits(model, inputs, *rows, everywhere, some, each), plain)
+    for (queries, columns, chosen), capture in zip(cases, rows, strict=True):
+        assert set(capture.weights) == set(chosen or layers)
+        for layer, found in capture.weights.items():
+            weights = pick(wanted.weights[layer], queries, 2)
+            if columns is not None:
+                weights = weights.gather(3, columns.expand(BATCH, -1, -1)[:, None].expand(-1, HEADS, -1, -1))
+            close(found, weights, bound)
+            assert has_own_storage(found) and found.dtype == dtype
+    for found in rows[2].weights.values():
+        check_distributions(name, found, batch(layout).real[:, None, None].expand_as(found), bound)
+    assert set(some.z) == {*last} and set(everywhere.z) == set(each.z) == set(layers)
+    for layer, full in wanted.z.items():
+        close(everywhere.z[layer][real], full[real], bound)
         close(each.z[layer], pick(full, own), bound)
-        assert has_own_storage(everything.z[layer]) and has_own_storage(each.z[layer])
-    close(some.z[last], pick(z[last], shared), bound)
+        assert has_own_storage(everywhere.z[layer]) and has_own_storage(each.z[layer])
+    close(some.z[last[0]], pick(wanted.z[last[0]], shared), bound)
+
+
+def check_distributions(name, rows, real, bound):
+    """Rows sum to 1, or to less where there are sinks; padding has nothing; attention is far from uniform."""
+    assert not rows[~real].any(), "weight on padding"
+    total = rows.sum(-1)
+    if name in SINKS:
+        assert 0 < total.min() < 0.99 and total.max() < 1
+    else:
+        close(total, torch.ones_like(total), bound)
+    assert (rows - rows.mean(-1, keepdim=True)).abs().max() > 0.1, "attention is nearly uniform"
 
 
 @names
 @layouts
-def test_captured_heads(name, layout):
-    check_heads(name, layout)
+def test_captured_rows_and_heads(name, layout):
+    check_captures(name, layout)
 
 
 @names
@@ -275,61 +261,47 @@ def test_what_each_head_writes_adds_up_to_what_attention_writes(name):
         assert alone.norm(dim=-1).min() > 0
 
 
-def check_patches(name, layout, dtype=torch.float32, bound=1e-5):
-    model, (inputs, real, _) = prepared(name, dtype), batch(layout)
-    plain = baseline(name, layout, dtype)
-    layers = attention_layers(name)
-    layer, heads = layers[len(layers) // 2], (3, 1)
-    z = plain.z[layer][:, :, heads]
-    everywhere, shared, own = torch.arange(TOTAL), shared_positions(layout), own_positions(layout)
-    donor = noise(BATCH, 3, 2, z.shape[-1], dtype=dtype)
-    mean = z[real].mean(0)  # [2, dv]
-    cases = [  # the instrument, and its values [B, P, 2, dv] at its positions
+def patches(name, layout, dtype):
+    """Patches of a layer in the middle, and their values [B, P, 1 or 2, dv] at positions."""
+    layers, heads, real = attention_layers(name), (3, 1), batch(layout).real
+    layer, own, shared = layers[len(layers) // 2], own_positions(layout), shared_positions(layout)
+    z, everywhere = baseline(name, layout, dtype).z[layer][:, :, heads], torch.arange(TOTAL)
+    donor, mean = noise(BATCH, 3, 2, z.shape[-1], dtype=dtype), z[real].mean(0)
+    for patch, value, positions in (
         (PatchHeads(layer, heads, 0.0), torch.zeros_like(z), everywhere),
-        (PatchHeads(layer, heads, 0.5, positions=own), torch.full_like(donor, 0.5), own),
         (PatchHeads(layer, heads, donor, positions=own), donor, own),
         (PatchHeads(layer, heads, donor[:1], positions=shared), donor[:1].expand_as(donor), shared),
         (PatchHeads(layer, heads, mean), mean.expand_as(z), everywhere),
         (PatchHeads(layer, 2, donor[:, :, :1], positions=own), donor[:, :, :1], own),
-    ]
-    for patch, value, positions in cases:
-        written = every_write(layer, (2,) if value.shape[2] == 1 else heads, value, positions)
-        after = expected(name, layout, written, dtype=dtype).logits
-        close(logits(model, inputs, patch)[real], after[real], bound)
-        moved(after[real], plain.logits[real])
+    ):
+        yield [patch], every_write(layer, (2,) if value.shape[2] == 1 else heads, value, positions), None
 
 
-@names
-@layouts
-def test_patched_heads(name, layout):
-    check_patches(name, layout)
-
-
-def check_knockouts(name, layout, dtype=torch.float32, bound=1e-5):
-    model, (inputs, real, start) = prepared(name, dtype), batch(layout)
-    plain, layers = baseline(name, layout, dtype), attention_layers(name)
+def knockouts(name, layout):
+    """Knock-outs of cells that prompts share or have of their own, in all layers and heads or some, one on another."""
     queries = [int(q) for q in shared_positions(layout)[1:]]
     diagonal = name != "llama4_text"  # the first token of a chunk sees itself only
     shared = torch.tensor([(q, q - back) for q in queries for back in ([1, 0] if diagonal else [1, 2])])
-    each = torch.tensor([(b, q, q - 1) for b, first in enumerate(start) for q in (first + 3, first + 6 + b % 2)])
-    some_layers, some_heads = layers[-2:], (0, 3)
-    rows = CaptureRows(own := own_positions(layout))
-    cases = [
-        ([Knockout(shared)], every_cell(shared)),
-        ([Knockout(shared, layers=some_layers, heads=some_heads)], every_cell(shared, some_layers, some_heads)),
-        ([Knockout(each)], every_cell(each)),
-        (
-            [Knockout(each, heads=2), Knockout(shared, layers=some_layers[0], heads=some_heads)],
-            every_cell(each, heads=[2]) | every_cell(shared, some_layers[:1], some_heads),
-        ),
-        (
-            [Knockout(shared[:1]), Knockout(shared[:2], heads=[1])],
-            every_cell(shared[:1]) | every_cell(shared[:2], heads=[1]),
-        ),
-    ]
-    for knockouts, cells in cases:
-        after = expected(name, layout, cuts=cells, dtype=dtype)
-        close(logits(model, inputs, rows, *knockouts)[real], after.logits[real], bound)
+    each = torch.tensor(
+        [(b, q, q - 1) for b, first in enumerate(batch(layout).start) for q in (first + 3, first + 6 + b % 2)]
+    )
+    layers, heads = attention_layers(name)[-2:], (0, 3)
+    some, first = Knockout(shared, layers=layers, heads=heads), Knockout(shared, layers=layers[0], heads=heads)
+    yield [Knockout(shared)], None, every_cell(shared)
+    yield [some], None, every_cell(shared, layers, heads)
+    yield [Knockout(each)], None, every_cell(each)
+    both = every_cell(each, heads=[2]) | every_cell(shared, layers[:1], heads)
+    yield [Knockout(each, heads=2), first], None, both
+    overlapping = every_cell(shared[:1]) | every_cell(shared[:2], heads=[1])
+    yield [Knockout(shared[:1]), Knockout(shared[:2], heads=[1])], None, overlapping
+
+
+def check_edits(name, layout, dtype=torch.float32, bound=1e-5):
+    model, (inputs, real, _) = prepared(name, dtype), batch(layout)
+    plain, rows = baseline(name, layout, dtype), CaptureRows(own := own_positions(layout))
+    for instruments, writes, cuts in (*patches(name, layout, dtype), *knockouts(name, layout)):
+        after = expected(name, layout, writes, cuts, dtype)
+        close(logits(model, inputs, rows, *instruments)[real], after.logits[real], bound)
         moved(after.logits[real], plain.logits[real])
         for layer, full in after.weights.items():
             close(rows.weights[layer], pick(full, own, 2), bound)
@@ -337,12 +309,12 @@ def check_knockouts(name, layout, dtype=torch.float32, bound=1e-5):
 
 @names
 @layouts
-def test_knockouts(name, layout):
-    check_knockouts(name, layout)
+def test_patches_and_knockouts(name, layout):
+    check_edits(name, layout)
 
 
 @layouts
-@pytest.mark.parametrize("check", [check_rows, check_heads, check_patches, check_knockouts])
+@pytest.mark.parametrize("check", [check_captures, check_edits])
 def test_double_precision_leaves_rounding_alone(check, layout):
     """What float32 leaves open: in float64 the difference to the oracle falls to 1e-12."""
     check("gpt2", layout, torch.float64, 1e-12)
