@@ -38,6 +38,7 @@ from tests.architectures import (
     attention_layers,
     build,
 )
+from tests.device_runs import INSTRUMENTS
 from util.engine.attention import IMPLEMENTATION, head_writes, instrument, support
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
@@ -401,18 +402,15 @@ def test_suffix_on_a_cached_prefix(name, prefix):
     full = expected(name, "plain", every_write(1, [3], donor, torch.tensor([TOTAL - 1])), every_cell(cells, heads=[0]))
     last = torch.tensor([TOTAL - 1 - prefix])
     rows, z = CaptureRows(last), CaptureHeads(last)
-    keys = torch.tensor([[TOTAL - 1, TOTAL - 2, 0]])
-    some = CaptureRows(last, keys)
     moves = Knockout(cells - torch.tensor([prefix, 0]), heads=0), PatchHeads(1, 3, donor, last)
     cache = DynamicCache()
     model(ids[:, :prefix], past_key_values=cache)
-    with instrument(model, rows, some, z, *moves):
+    with instrument(model, rows, z, *moves):
         ours = model(ids[:, prefix:], past_key_values=cache).logits
     close(ours, full.logits[:, prefix:])
     moved(ours, baseline(name, "plain").logits[:, prefix:])
     for layer in range(LAYERS):
         close(rows.weights[layer], full.weights[layer][:, :, TOTAL - 1 :])
-        close(some.weights[layer], full.weights[layer][:, :, TOTAL - 1 :, keys[0]])
         close(z.z[layer], full.z[layer][:, TOTAL - 1 :])
 
 
@@ -600,26 +598,22 @@ def test_a_broken_attention_fails_the_handshake(broken, layers):
 
 @pytest.mark.parametrize("pair", [("gpt2", "llama"), ("gemma2", "mistral"), ("llama", "llama")])
 def test_two_threads_equal_serial_runs(pair):
-    inputs, repeats = batch("left").inputs, 10
+    """Each has instruments of its own, on models of their own or on one."""
+    runs = [("capture heads", "patch heads"), ("knockout", "capture rows")]
 
     def work(side, wait=lambda: None):
-        model = prepared(pair[side])
-        rows, z = CaptureRows(torch.tensor([13 - side])), CaptureHeads(torch.tensor([7 + side]))
-        edits = [[PatchHeads(1, 2, 0.0), rows, z], [z, Knockout(torch.tensor([[12, 11]]), heads=1), rows]][side]
         results = []
-        for _ in range(repeats):
+        for run in runs[side] * 10:
             wait()
-            out = logits(model, inputs, *edits)
-            results.append([out, *(rows.weights[layer] for layer in range(LAYERS)), *z.z.values()])
+            results.append(INSTRUMENTS[run](prepared(pair[side])))
         return results
 
-    serial = work(0)[0], work(1)[0]
-    barrier = threading.Barrier(2)
+    serial, barrier = [work(0), work(1)], threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:
         threads = list(pool.map(lambda side: work(side, barrier.wait), range(2)))
     for alone, together in zip(serial, threads, strict=True):
-        for result in together:
-            assert all(torch.equal(a, b) for a, b in zip(alone, result, strict=True))
+        for one, other in zip(alone, together, strict=True):
+            assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 @torch.no_grad()

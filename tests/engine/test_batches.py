@@ -70,13 +70,6 @@ def test_batches_and_order_do_not_matter():
             np.testing.assert_allclose(part[name], whole[name][list(numbers)], rtol=1e-13, atol=1e-13)
 
 
-def test_plan_covers_every_row_once_within_the_budget():
-    lengths = [5, 90, 17, 17, 40, 3, 200]
-    planned = batches.plan(lengths, 100)
-    assert sorted(i for batch in planned for i in batch) == list(range(7))
-    assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= 100 for b in planned)
-
-
 def test_out_of_memory_halves_the_batch_and_loses_nothing():
     model, rows, seen = toys.model("llama"), [batches.Row((1, 2, 3))] * 8, []
 

@@ -1,9 +1,7 @@
 """The memory estimate: its arithmetic by hand, its captures against arrays, one measured case, and what is refused."""
 
-import multiprocessing
 import re
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,12 +9,10 @@ import torch
 from transformers import AutoConfig, Gemma2Config, LlamaConfig, LlamaForCausalLM
 
 from tests import architectures, toys
-from tests.benchmarks.referee import status
-from util.engine import batches, memory
+from util.engine import memory
 from util.engine.memory import Estimate, check, estimate
 from util.figures.forerunner_heads import measure as magnitudes
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
-from util.prompts.prompt import LabelledTokens
 from util.study.model import Model
 from util.study.study import Study
 
@@ -168,25 +164,3 @@ def test_a_run_that_does_not_fit_is_refused_before_the_first_forward(room, monke
     room["cpu"] = 2 * size
     with pytest.raises(TypeError, match="NoneType"):  # there it goes to its first forward
         magnitudes.copy_magnitudes(model, run)
-
-
-def estimated_over_measured(folder):
-    """Of loading a folder and reading 32 prompts of 256 tokens: the estimate, divided by the peak above the imports."""
-    ids = torch.randint(32000, (32, 257), generator=torch.Generator().manual_seed(1)).tolist()
-    rows = [batches.Row(tuple(row[:-2]), tuple(row[-2:])) for row in ids]
-    lengths = [len(row) for row in rows]
-    said = estimate(AutoConfig.from_pretrained(folder), lengths, captured=34, device_map="cpu").total
-    imported = status("VmRSS")
-    model, _ = load_ICL_model(folder, device="cpu", verbose=False)
-    tokens = {c: [LabelledTokens((*row[:-2], row[-2 + c]), (254,), (255,), (1,), 256) for row in ids] for c in (0, 1)}
-    run = magnitudes.LabelRun(tokens, [(row, number, [0, 1]) for number, row in enumerate(rows)])
-    magnitudes.copy_magnitudes(model, run, control_tokens=32)
-    return said / (status("VmHWM") - imported)
-
-
-@pytest.mark.slow
-def test_the_measured_peak_is_within_30_percent(tmp_path):
-    shape = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 4096}
-    toys.save(tmp_path, LlamaForCausalLM(LlamaConfig(**shape, vocab_size=32000, max_position_embeddings=512)))
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # a peak is that of a process
-        assert 0.7 < fresh.submit(estimated_over_measured, str(tmp_path)).result() < 1.3

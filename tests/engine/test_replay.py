@@ -1,7 +1,6 @@
 """Replayed runs against the naive loop: one whole forward pass of the class for every edit, on every architecture."""
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from util.engine import replay as room
 from util.engine.attention import instrument, support
 from util.engine.batches import check_writing
 from util.engine.components import blocks_of, direct_effects
-from util.engine.handshake import prepare, well_past
+from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, replay
 
@@ -172,32 +171,13 @@ def test_lack_of_memory_is_no_fault_of_a_class(owner, method, trial, monkeypatch
     assert room.plan_of(model).replays
 
 
-def test_each_range_of_lengths_has_its_own_plan(monkeypatch):
-    """A model that is called alone wrongly past its window goes on to replay shorter prompts."""
-    model, tried = prepared("mistral", sliding_window=10), list[int]()
-    (window,), plan_at = support(model).switches, room.plan_at
-
-    def only_short(given, length):
-        tried.append(length)
-        plan = plan_at(given, length)
-        return plan if length <= window else replace(plan, path="whole forward passes (long)")
-
-    monkeypatch.setattr(room, "plan_at", room.once(only_short))
-    short, long = window - 1, window + 6
-    for length, replays in ((long, False), (short, True), (long + 1, False), (short, True)):
-        assert room.plan_of(model, length).replays == replays
-    assert tried == [well_past(model, window), room.SHORT]  # whatever length comes first
-    change = {0: torch.zeros(2, 1, HEADS, 16, dtype=torch.float64)}
-    assert direct_effects(model, torch.full((2, long), 5), change, ANSWERS) is None
-    assert direct_effects(model, torch.full((2, short), 5), change, ANSWERS) is not None
-
-
-def test_a_length_just_past_a_switch_is_planned_as_one_well_past_it():
+def test_each_range_of_lengths_has_a_plan_that_is_made_well_past_its_switch():
     """Doge drops keys beyond its window for single tokens, so that a replay of one token more still looks right."""
-    model = tiny_model("doge", keep_window_size=12)
+    model, change = tiny_model("doge", keep_window_size=12), {0: torch.zeros(2, 1, HEADS, 16)}
     prepare(model)
-    assert not room.plan_of(model, 13).replays and not room.plan_of(model, 24).replays
-    assert room.plan_of(model, 8).replays
+    for length, replays in ((13, False), (8, True), (24, False), (8, True)):  # whatever length comes first
+        assert room.plan_of(model, length).replays == replays
+        assert (direct_effects(model, torch.full((2, length), 5), change, ANSWERS) is None) != replays
 
 
 def test_whole_forward_passes_give_the_same():
@@ -272,7 +252,7 @@ NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}  # a norm behind at
 SCALED = {"granite"}  # a multiplier
 
 
-def frozen(model, base, source, layer, head, place):
+def frozen(model, base, source, layer, head, place, answers=ANSWERS):
     """The logits with one head from the source at one token, all other heads and the MLPs as in the base run."""
     z, other = heads_of(model, base), heads_of(model, source)
     z[layer][:, place, head] = other[layer][:, place, head]
@@ -288,7 +268,7 @@ def frozen(model, base, source, layer, head, place):
         values = dict(zip(mlps, kept, strict=True))
         hooks = [mlp.register_forward_hook(lambda mlp, _, __: values[mlp].clone()) for mlp in mlps]
         with instrument(model, *(PatchHeads(at, range(HEADS), value) for at, value in z.items())):
-            logits = model(base, use_cache=False).logits[:, place].gather(1, ANSWERS)
+            logits = model(base, use_cache=False).logits[:, place].gather(1, answers)
     for hook in hooks:
         hook.remove()
     return logits

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests import eager_runs
+from tests.engine.test_replay import frozen
 from util.figures.planted_controls import planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted
@@ -79,18 +80,10 @@ def test_nulls_and_effects_on_sequences_are_those_of_eager_runs(toy, chosen, tmp
 
 @torch.no_grad()
 def direct_by_hand(study, tokens, head, answers):
-    """What a head of the last layer adds to logits in the base, beside what it writes in the source."""
-    model = eager_runs.reference(study.pair[0])
-    streams = []
-    hook = model.model.norm.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0][0, -1]))
-    base, source = (eager(study, ids).z[2][0, -1, head] for ids in (tokens.base, tokens.source))
-    model(torch.tensor(tokens.base)[None])
-    hook.remove()
-    width = len(base)
-    written = model.model.layers[2].self_attn.o_proj.weight[:, head * width : (head + 1) * width]
-    ends = [streams[0], streams[0] + written @ (source - base)]
-    whole, changed = (model.lm_head(model.model.norm(end))[answers] for end in ends)
-    return (whole - changed).tolist()
+    """By how much logits fall where a head writes what it writes in the source, and all else is as in the base."""
+    model, base, source = study.pair[0], torch.tensor([tokens.base]), torch.tensor([tokens.source])
+    changed = frozen(model, base, source, *head, -1, torch.tensor([answers]))[0]
+    return (model(base).logits[0, -1, answers] - changed).tolist()
 
 
 def test_scores_and_effects_on_names_are_those_of_eager_runs(toy, chosen, tmp_path):
@@ -126,10 +119,9 @@ def test_scores_and_effects_on_names_are_those_of_eager_runs(toy, chosen, tmp_pa
             }
             assert found[Role.INHIBITION].control[row, column] == abs(direct)
             assert found[Role.NEGATIVE_MOVER].control[row, column] == control
-            if layer == 2:
-                by_hand = direct_by_hand(study, tokens, head, [io, s, *others])
-                assert direct == pytest.approx(by_hand[0] - by_hand[1], abs=1e-3)
-                assert control == pytest.approx(abs(by_hand[2] - by_hand[3]), abs=1e-3)
+            by_hand = direct_by_hand(study, tokens, (layer, head), [io, s, *others])
+            assert direct == pytest.approx(by_hand[0] - by_hand[1], abs=1e-3)
+            assert control == pytest.approx(abs(by_hand[2] - by_hand[3]), abs=1e-3)
 
 
 def test_without_direct_effects_there_is_the_first_role_alone(toy, chosen, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from util.engine.replay import row_bytes
 from util.scores.exact import CHANNELS, STATES, path_effects
 
 BOUND = 1e-10
-MEMBERS = [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 2)]
+MEMBERS = [(1, 3), (0, 1), (2, 2), (0, 2), (2, 0), (1, 0)]  # in no order
 BY_HOOKS = [
     "gpt2",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gemma2", "phi", "olmo2", "granite")),
@@ -43,6 +43,9 @@ def test_paths_equal_frozen_runs_by_hooks(name):
     plain.set_attn_implementation("eager")
     slow = slow_paths.SlowPaths(plain, base, source, ANSWERS)
     found = path_effects(model, base, source, ANSWERS, MEMBERS)
+    few = path_effects(model, base, source, ANSWERS, MEMBERS, budget=3 * len(base) * row_bytes(model, LENGTH, LENGTH))
+    assert agrees(few.direct, found.direct)
+    torch.testing.assert_close(few.edges, found.edges, atol=1e-12, rtol=0, equal_nan=True)
     assert found.direct.shape == (2, 6) and found.edges.shape == (2, 6, 6, 4) and found.edges.dtype == torch.float64
     for row, sender in enumerate(MEMBERS):
         assert agrees(found.direct[:, row], slow.direct(sender))
@@ -57,18 +60,6 @@ def test_paths_equal_frozen_runs_by_hooks(name):
     for channel in range(4):  # not vacuous
         seen = found.edges[..., channel]
         assert seen[~seen.isnan()].abs().median() > 1e-6
-
-
-def test_senders_in_any_order_and_few_at_a_time_change_nothing():
-    model, (base, source) = prepared("llama"), prompts()
-    every = [(layer, head) for layer in range(3) for head in range(HEADS)]
-    shuffled = [every[place] for place in torch.randperm(12, generator=torch.Generator().manual_seed(0))]
-    whole = path_effects(model, base, source, ANSWERS, every)
-    budget = 3 * len(base) * row_bytes(model, LENGTH, LENGTH)
-    part = path_effects(model, base, source, ANSWERS, shuffled, budget=budget)
-    order = [shuffled.index(head) for head in every]
-    assert agrees(part.direct[:, order], whole.direct)
-    torch.testing.assert_close(part.edges[:, order][:, :, order], whole.edges, atol=1e-12, rtol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("heads", [[(0, 4)], [(3, 0)], [(-1, 0)], [(0, 1), (0, 1)], []], ids=str)
