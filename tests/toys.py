@@ -51,9 +51,10 @@ def tokenizer(kind: str = "bpe", vocabulary: int = 1000, on_tasks: bool = False)
 
     Trained on StaICC prompts, or on_tasks: on the word lists, most of whose words are then one token of 3,000.
     """
-    texts = [p.with_label(o) for d in (0, 2, 4) for p in staicc_prompts(d, 4)[:200] for o in (0, 1)]
     if on_tasks:
         texts, vocabulary = task_texts(), 3000
+    else:
+        texts = [p.with_label(o) for d in (0, 2, 4) for p in staicc_prompts(d, 4)[:200] for o in (0, 1)]
     special = ["<s>", "<unk>"]
     if kind == "unigram":
         raw = Tokenizer(models.Unigram())

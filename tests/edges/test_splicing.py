@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from tests import eager_runs, toys
-from tests.architectures import ADAPTED, HEADS, LAYERS, SUPPORTED, build
+from tests.architectures import ADAPTED, HEADS, LAYERS, SUPPORTED, prepared
 from tests.tiny_models import KINDS, tiny_model
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import removed_by, together
@@ -46,7 +46,6 @@ ABLATIONS = {
     "heads": Ablation(kept=CIRCUIT, probed=PROBED, heads=HALVES),
     "none": Ablation(kept=("NONE",)),
 }
-cases = pytest.mark.parametrize("case", ABLATIONS)
 
 
 @cache
@@ -66,9 +65,7 @@ def groups():
 
 @cache
 def toy(name, **changes):
-    model = build(name, torch.float64, **{"vocab_size": len(words()), **CHANGES.get(name, {}), **changes})
-    prepare(model)
-    return model
+    return prepared(name, torch.float64, **{"vocab_size": len(words()), **CHANGES.get(name, {}), **changes})
 
 
 stock = cache(eager_runs.reference)
@@ -203,13 +200,22 @@ def test_nothing_removed_is_the_whole_model(name):
     assert outcomes(model, groups(), Ablation(kept=CIRCUIT), whole)["kl"].min() > 1e-3  # not vacuous
 
 
-@pytest.mark.parametrize(("name", "case"), [*product(NAMES, ABLATIONS), *product(MORE, ["inside"])])
+@pytest.mark.parametrize(("name", "case"), [*product((*NAMES, "wide"), ABLATIONS), *product(MORE, ["inside"])])
 def test_ablations_equal_a_model_that_is_fed_token_by_token(name, case):
-    model, ablation = toy(name), ABLATIONS[case]
+    """All tokens, and those alone that change, on the states of plain runs, whether these were there or not.
+
+    wide: gemma2 with a window as wide as its prompts; where it is shorter all tokens are computed.
+    """
+    model = toy("gemma2", sliding_window=64) if name == "wide" else toy(name)
+    assert takes_some_tokens(model) == (name not in ("gemma2", "mistral", "bloom"))
+    ablation, kept = ABLATIONS[case], Store()
     wanted = [theirs(model, group, ablation)[0] for group in few()]
     assert gap(ours(model, few(), ablation), wanted) < 1e-10
     assert gap(ours(model, few()), wanted) > 1e-3
-    check_said(outcomes(model, few(), ablation), few(), wanted)
+    outcomes(model, few(), Ablation(kept=CIRCUIT[:-1], probed=PROBED), store=kept)
+    for store in (None, Store(), kept):
+        check_said(outcomes(model, few(), ablation, store=store), few(), wanted)
+    assert continuations(model, words(), few(), ablation, store=kept) == continuations(model, words(), few(), ablation)
 
 
 def short_of_memory(ids):
@@ -373,24 +379,6 @@ def test_window_and_softcap_bind():
         assert gap(ours(model, few()), ours(other, few())) > 1e-3
 
 
-@pytest.mark.parametrize("store", [False, True])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "phi", "wide"])
-@cases
-def test_tokens_computed_alone_equal_a_model_that_is_fed_token_by_token(name, case, store):
-    """On the states of plain runs, whether these were there or not; gemma2 with a window as wide as its prompts."""
-    model = toy("gemma2", sliding_window=64) if name == "wide" else toy(name)
-    assert takes_some_tokens(model)
-    ablation, kept = ABLATIONS[case], Store()
-    if store:
-        outcomes(model, few(), Ablation(kept=CIRCUIT[:-1], probed=PROBED), store=kept)
-    wanted = [theirs(model, group, ablation)[0] for group in few()]
-    with watched(model, lambda ids: sizes.append(ids.numel())):
-        sizes: list[int] = []
-        check_said(outcomes(model, few(), ablation, store=kept), few(), wanted)
-    assert (sizes[-1] < sum(len(group.base.ids) for group in few())) or case != "family"
-    assert continuations(model, words(), few(), ablation, store=kept) == continuations(model, words(), few(), ablation)
-
-
 @pytest.mark.parametrize(
     ("ablation", "one_row"),
     [
@@ -417,8 +405,7 @@ def test_only_tokens_that_change_and_matter_are_computed(ablation, one_row):
 @pytest.mark.parametrize("name", sorted({*SUPPORTED, *ADAPTED}))
 def test_every_class_gives_the_same_with_a_store(name):
     """Where it does not take some tokens alone, all of them are computed. In float32, which experts need."""
-    model = build(name, torch.float32, vocab_size=len(words()))
-    prepare(model)
+    model = prepared(name, vocab_size=len(words()))
     wanted = outcomes(model, few(), ABLATIONS["inside"])["log_prob"]
     found = outcomes(model, few(), ABLATIONS["inside"], store=Store())["log_prob"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from tests import eager_runs
+from tests import architectures, eager_runs
 from tests.architectures import (
     ADAPTED,
     ALIBI,
@@ -82,11 +82,7 @@ def batch(layout: str) -> Batch:
     return Batch(inputs, real, [TOTAL - length for length in LENGTHS])
 
 
-@lru_cache
-def prepared(name: str, dtype=torch.float32):
-    model = build(name, dtype)
-    prepare(model)
-    return model
+prepared = lru_cache(architectures.prepared)
 
 
 @lru_cache
@@ -430,8 +426,7 @@ class LargestTensor(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", *sorted(ADAPTED.keys() - ALIBI)])
 def test_no_square_matrix_per_head(name):
     length = 1024
-    model = build(name, max_position_embeddings=length)
-    prepare(model)
+    model = architectures.prepared(name, max_position_embeddings=length)
     inputs = dict(input_ids=random_ids(1, length), use_cache=False, logits_to_keep=1)
     rows, z = CaptureRows(torch.tensor([length - 1])), CaptureHeads(torch.tensor([length - 1]))
     with LargestTensor() as memory:
@@ -441,8 +436,7 @@ def test_no_square_matrix_per_head(name):
 
 @torch.no_grad()
 def test_a_dropped_model_is_freed():
-    model = build("llama")
-    prepare(model)
+    model = architectures.prepared("llama")
     logits(model, batch("plain").inputs, CaptureHeads())
     gone = weakref.ref(model), weakref.ref(next(model.parameters()))
     del model

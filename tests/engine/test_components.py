@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests import architectures
+from tests.architectures import prepared
 from util.engine.components import Components, UnsupportedModel, blocks_of
-from util.engine.handshake import prepare
 
 PARALLEL = {"gpt_neox", "phi", "cohere", "cohere2", "gptj", "codegen", "falcon_7b", "falcon_40b"}
 NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}
@@ -44,12 +44,6 @@ def test_parts_put_together_give_the_models_hidden_states(name):
     assert parts.parallel == (name in PARALLEL)
     assert {block.normed for block in parts.blocks} == {name in NORMED}
     assert torch.equal(model(IDS, use_cache=False).logits, before) and hooks_of(model) == hooks
-
-
-def prepared(name, **changes):
-    model = architectures.build(name, **changes)
-    prepare(model)
-    return model
 
 
 @torch.no_grad()

@@ -1,13 +1,15 @@
 """Replayed runs against the naive loop: one whole forward pass of the class for every edit, on every architecture."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
+from tests import architectures
+from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY
 from tests.tiny_models import tiny_model
 from util.engine import replay as room
 from util.engine.attention import instrument, support
@@ -26,12 +28,7 @@ SINGLE_INSIDE = {"deepseek_v2": 1e-6, "deepseek_v3": 1e-6}
 names = pytest.mark.parametrize("name", [*SUPPORTED, *(name for name in ADAPTED if name != "xglm")])  # no float64
 
 
-def prepared(name, dtype=torch.float64, **changes):
-    model = build(name, dtype, **changes)
-    if hasattr(model.config, "_experts_implementation"):
-        model.set_experts_implementation("eager")  # the other one has no float64
-    prepare(model)
-    return model
+prepared = partial(architectures.prepared, dtype=torch.float64)
 
 
 def prompts(count=2):

@@ -3,20 +3,13 @@
 import pytest
 import torch
 
-from tests.architectures import HEADS, VOCABULARY, build
+from tests.architectures import HEADS, VOCABULARY, prepared
 from util.engine.attention import instrument, support
-from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, CaptureStates, Knockout, Splice
 
 pytestmark = pytest.mark.usefixtures("wide_softmax")
 
 LENGTH = 12
-
-
-def prepared(name, dtype=torch.float64):
-    model = build(name, dtype)
-    prepare(model)
-    return model
 
 
 def states_of(model, ids):
@@ -45,7 +38,7 @@ def run(model, ids, *instruments):
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
 @pytest.mark.filterwarnings("ignore:Knockout")
 def test_rows_add_up_what_is_read_of_every_place_and_a_knockout_closes_it(name):
-    model = prepared(name, torch.float32)
+    model = prepared(name)
     ids, given = drawn(model)
     whole, rows = CaptureRows(torch.arange(LENGTH)), CaptureRows(torch.tensor([9, 11]))
     spliced = run(model, ids[1:], Splice(**given), whole)

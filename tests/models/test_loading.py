@@ -215,24 +215,26 @@ def test_revision_follows_every_file_that_may_decide_what_the_model_does(name, f
 
 
 def test_a_large_folder_is_read_once_and_again_when_its_content_changes(tmp_path, monkeypatch):
+    """Also where names, sizes and times stay as they are, and where what is kept of it is damaged."""
     monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
-    place, read, original = tmp_path / "texts", [], loading._content
+    read, original = [], loading._content
     monkeypatch.setattr(loading, "_content", lambda *a: (read.append(a), original(*a))[1])
     monkeypatch.setattr(loading, "SMALL", 1)
-    place.mkdir()
-    (place / "train.jsonl").write_text("one")
-    first = loading.resolved_revision(place)
-    assert first == loading.resolved_revision(place) and len(read) == 2  # it was just written
+    file = tmp_path / "texts" / "train.jsonl"
+    file.parent.mkdir()
+    file.write_text("one")
+    first = loading.resolved_revision(file.parent)
+    assert first == loading.resolved_revision(file.parent) and len(read) == 2  # it was just written
     monkeypatch.setattr(loading, "SETTLED", -(10**9))
-    assert [loading.resolved_revision(place) for _ in range(3)] == [first] * 3 and len(read) == 3
-    times = (place / "train.jsonl").stat()
-    (place / "train.jsonl").write_text("two")
-    os.utime(place / "train.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns))
-    second = loading.resolved_revision(place)
+    assert [loading.resolved_revision(file.parent) for _ in range(3)] == [first] * 3 and len(read) == 3
+    times = file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = loading.resolved_revision(file.parent)
     assert second != first
-    for file in (tmp_path / "material" / "folders").iterdir():
-        file.write_text("{")
-    assert loading.resolved_revision(place) == second and len(read) == 5
+    for kept in (tmp_path / "material" / "folders").iterdir():
+        kept.write_text("{")
+    assert loading.resolved_revision(file.parent) == second and len(read) == 5
 
 
 def test_untrained_twin_has_the_shape_and_other_weights(folder):

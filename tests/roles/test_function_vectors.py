@@ -147,7 +147,6 @@ def test_mean_outputs_are_of_other_prompts_than_those_that_are_patched(tmp_path)
     assert not {item.clean.text for item in items} & {item.clean.text for item in study.intact_prompts.items}
     queries = {item.clean.text[slice(*item.clean.spans["x"][-1])] for item in items}
     assert len(queries) == 20 and queries <= study._task.queries("search")
-    assert all(sorted(item.clean.labels) == sorted(item.donors[2].labels) for item in items)  # the same, permuted
 
 
 # ------------------------------------------------------------------------------------------------ results from arrays

@@ -87,7 +87,7 @@ def errors(models, score_mean, clusters, *, skewed):
 @pytest.mark.parametrize("clusters", [np.arange(N), np.repeat(np.arange(16), 2)], ids=["prompts", "pairs of prompts"])
 def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(clusters, skewed):
     """All heads are tested where their score is beyond doubt; few are where it is at its null."""
-    models = 200
+    models = 120
     tested = errors(models, 0.8, clusters, skewed=skewed)
     assert tested <= models * LEVEL
     assert errors(models, 0.2, clusters, skewed=skewed) <= models * LEVEL
@@ -106,14 +106,13 @@ def test_an_effect_that_would_be_seen_is_seen_in_four_of_five_samples(n, tested)
 
 
 def test_the_smallest_effect_is_that_of_the_heads_that_may_have_been_missed():
+    """Not of those that have the role, which may be known less well."""
     found = evidence(mattering=(STRONG,))
     missed, having = map(found.heads.index, (QUIET, STRONG))
     expected = LEAST + detectable(mean_interval(found.effect[:, missed], comparisons=2), N // 2, 2)
-    wide = found.effect.copy()
-    wide[:, having] += np.linspace(-1, 1, N // 2) * 0.3  # the head still has its role, and is known less well
-    for one in (found, replace(found, effect=wide)):
-        assert names(one) == {STRONG} and one.n == N // 2 and one.detectable == expected
-    assert evidence(mattering=(STRONG, QUIET)).detectable is not None and evidence(attending=()).detectable is None
+    found.effect[:, having] += np.linspace(-1, 1, N // 2) * 0.3
+    assert names(found) == {STRONG} and found.n == N // 2 and found.detectable == expected
+    assert evidence(attending=()).detectable is None
 
 
 def test_intervals_hold_together_and_are_listed_by_effect():

@@ -138,8 +138,7 @@ class Adapted(torch.nn.Module):
 @torch.no_grad()
 def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
     """In float32, because experts need it. Where keys pass a map of latents by, no columns are taken."""
-    model = architectures.build(name)
-    prepare(model)
+    model = architectures.prepared(name)
     fast = edge_scores(model, *PAIR)
     monkeypatch.setattr(attribution, "_columns", lambda *_: None)
     assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-3 * fast.abs().max()
@@ -202,7 +201,6 @@ def test_what_does_not_fit_is_refused_before_any_pass(function, arguments, messa
 
 @pytest.mark.parametrize("measure", [edge_scores, partial(path_effects, heads=[(0, 1)])])
 def test_a_class_without_plain_sums_is_refused(measure):
-    model = architectures.build("qwen3_next")
-    prepare(model)
+    model = architectures.prepared("qwen3_next")
     with pytest.raises(UnsupportedModel, match="no attention"):
         measure(model, *PAIR)

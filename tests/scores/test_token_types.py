@@ -14,15 +14,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from tests import eager_runs
-from tests.architectures import HEADS, LAYERS, attention_layers, build
-from tests.edges.test_splicing import few, groups, toy, watched, words
+from tests.architectures import HEADS, LAYERS, attention_layers
+from tests.edges.test_splicing import few, groups, toy, watched
 from tests.scores.test_units import whole
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge, together
 from util.edges.splicing import Group
 from util.edges.states import Store
 from util.engine.call import Call
-from util.engine.handshake import prepare
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit
 from util.scores.token_types import PrunedRun, answers, scores
@@ -300,23 +299,14 @@ def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
     chosen.requires_grad_(False)
 
 
-EXPERTS = ("gpt_oss", "qwen3_next", "deepseek_v2")  # their kernels know no float64
+EXPERTS = ("gpt_oss", "qwen3_next", "deepseek_v2")  # their routers are in float32
 OTHERS = (*NAMES, "gpt2", "gpt_oss", "bloom", "falcon_alibi", "llama4_text", "qwen3_next", "deepseek_v2", "olmo2")
-
-
-@cache
-def single(name):
-    model = build(name, vocab_size=len(words()))
-    prepare(model)
-    return model
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_classes_with_sinks_alibi_chunks_gates_and_other_layers(name, monkeypatch):
     """Local-exact scores of the last layer that has attention, where the rest is made linear, are those of runs."""
-    check_last_layer(
-        single(name) if name in EXPERTS else toy(name), name, monkeypatch, 1e-4 if name in EXPERTS else 1e-10
-    )
+    check_last_layer(toy(name), name, monkeypatch, 1e-4 if name in EXPERTS else 1e-10)
 
 
 def check_last_layer(model, name, monkeypatch, tolerance):
@@ -351,7 +341,7 @@ def test_local_exact_scores_are_true_where_donors_score_far_above_the_prompt(nam
     monkeypatch.setattr(Call, "joint_scores", measured)
     monkeypatch.setattr(torch.nn.functional, "softmax", OWN_SOFTMAX)
     options = {"attn_logit_softcapping": 400.0} if name == "gemma2" else {}
-    check_last_layer(single(name) if name in EXPERTS else toy(name, **options), name, monkeypatch, 1e-4)
+    check_last_layer(toy(name, **options), name, monkeypatch, 1e-4)
     assert max(gaps) > 200
 
 
