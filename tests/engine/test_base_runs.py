@@ -40,7 +40,7 @@ def test_every_bit_is_that_of_whole_passes(name):
 def test_layers_before_the_edit_are_computed_once_where_there_is_room(rows, share):
     model = prepared("llama")
     last = support(model).layers[-1]
-    runs = BaseRuns(model, limit=rows * 14 * model.config.hidden_size * 4)  # of up to 14 tokens in float32
+    runs = BaseRuns(model, limit=rows * 16 * model.config.hidden_size * 4)  # of up to 16 tokens in float32
     flops = []
     for _ in range(2):
         with FlopCounterMode(display=False) as counter:

@@ -25,13 +25,13 @@ def names():
 def test_parts_put_together_give_the_models_hidden_states(name):
     """And the model is left as it was."""
     model = prepared(name)
-    before, hooks = model(IDS, use_cache=False).logits, hooks_of(model)
+    theirs = model(IDS, output_hidden_states=True, use_cache=False)
+    hooks = hooks_of(model)
     if name in REFUSED:
         with pytest.raises(UnsupportedModel, match=REFUSED[name]):
             Components(model, IDS)
         return
     parts = Components(model, IDS)
-    theirs = parts.model(IDS, output_hidden_states=True, use_cache=False)
     for layer in range(parts.layers):
         hidden = parts.base.hidden[layer]
         torch.testing.assert_close(hidden, theirs.hidden_states[layer], atol=1e-5, rtol=1e-5)
@@ -43,7 +43,7 @@ def test_parts_put_together_give_the_models_hidden_states(name):
     torch.testing.assert_close(parts.logits(parts.base.hidden[-1][:, -1]), theirs.logits[:, -1], atol=1e-4, rtol=1e-4)
     assert parts.parallel == (name in PARALLEL)
     assert {block.normed for block in parts.blocks} == {name in NORMED}
-    assert torch.equal(model(IDS, use_cache=False).logits, before) and hooks_of(model) == hooks
+    assert torch.equal(model(IDS, use_cache=False).logits, theirs.logits) and hooks_of(model) == hooks
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM
 
 from tests import architectures, toys
-from tests.device_runs import instrumented, replayed
+from tests.device_runs import capture_heads, instrumented, replayed
 from util import load_model_and_data as loading
 from util.engine.attention import instrument
 from util.engine.handshake import input_device
@@ -64,7 +64,7 @@ def spread(family, first="cpu", others="disk"):
 def observe(model):
     """Everything that instruments give, and the gradient at a patch."""
     ids = torch.tensor([[5, 9, 33, 71]]).to(input_device(model))
-    value = torch.zeros(1, 4, 2, 32, requires_grad=True)
+    value = torch.zeros(1, 4, 2, capture_heads(model)["z 1"].shape[-1], requires_grad=True)
     with instrument(model, PatchHeads(1, [0, 2], value)):
         model(ids).logits[:, -1].logsumexp(-1).sum().backward()
     assert value.grad is not None and value.grad.abs().max() > 0
