@@ -87,7 +87,7 @@ def errors(models, score_mean, clusters, *, skewed):
 @pytest.mark.parametrize("clusters", [np.arange(N), np.repeat(np.arange(16), 2)], ids=["prompts", "pairs of prompts"])
 def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(clusters, skewed):
     """All heads are tested where their score is beyond doubt; few are where it is at its null."""
-    models = 120
+    models = 200
     tested = errors(models, 0.8, clusters, skewed=skewed)
     assert tested <= models * LEVEL
     assert errors(models, 0.2, clusters, skewed=skewed) <= models * LEVEL

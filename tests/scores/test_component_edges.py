@@ -77,10 +77,11 @@ def slope(slow, edge, step=1e-4):
 @pytest.mark.parametrize("name", CLASSES)
 @torch.no_grad()
 def test_scores_and_circuits_equal_whole_passes(name):
-    """Exact scores of every edge, slopes of every third by finite differences, and circuits reader by reader."""
+    """Exact scores of every second edge, slopes of some by finite differences, and circuits reader by reader."""
     model = model_of(name)
-    slow, wanted = SlowCircuit(model, *PAIR), edges(model)
-    assert len(wanted) == (250 if name == "phi" else 262)  # 3 layers of 4 heads
+    slow, every = SlowCircuit(model, *PAIR), edges(model)
+    assert len(every) == (250 if name == "phi" else 262)  # 3 layers of 4 heads
+    wanted = every[::2]
     theirs = torch.stack([slow.effect(*edge) for edge in wanted], 1)
     assert theirs.abs().max() > 0.5
     few = 40 * row_bytes(model, 7, 7)
