@@ -25,7 +25,7 @@ from tests.benchmarks.classes import outcome
 from tests.tiny_models import KINDS, SWITCH, tiny_model
 from util import paths
 from util.engine import batches, handshake
-from util.engine.attention import IMPLEMENTATION, instrument, support
+from util.engine.attention import IMPLEMENTATION, instrument, selected_keys, support
 from util.engine.batches import Row, check_writing, plan, run_rows
 from util.engine.call import UnsupportedModel, in_double
 from util.engine.handshake import FIRST, SOON, check_length, prepare, switches
@@ -245,6 +245,11 @@ def test_a_length_that_cannot_be_tried_says_what_works(monkeypatch, fault, raise
 
 
 # ------------------------------------------------------------------------------------------------ parts
+
+
+def test_selected_keys_close_a_mask_of_numbers_too():
+    closed = selected_keys(torch.zeros(1, 1, 2, 3), torch.tensor([[[0, 2], [1, 2]]]), 3) < -1e30
+    assert closed.tolist() == [[[[False, True, False], [True, False, False]]]]
 
 
 def test_longrope_has_batches_of_its_own_beyond_the_original_context():

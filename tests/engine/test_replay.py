@@ -207,8 +207,8 @@ def broken(place):
 
 BASE = prompts()[0]
 WRONG = [  # prompts, answers and more arguments of a replay
-    ((BASE, ANSWERS, FIRST), Edit(1, broken), KeyboardInterrupt, ""),
-    ((BASE, ANSWERS, FIRST), Edit(7, lambda place: []), ValueError, ""),
+    ((BASE, ANSWERS, FIRST), Edit(1, broken), KeyboardInterrupt, None),
+    ((BASE, ANSWERS, FIRST), Edit(7, lambda place: []), ValueError, None),
     ((BASE, ANSWERS, FIRST), Edit(0, lambda place: [PatchHeads(0, 99, 0.0)]), ValueError, "99"),
     *(
         (arguments, Edit(0, lambda place: []), ValueError, "different lengths")

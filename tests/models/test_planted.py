@@ -88,6 +88,7 @@ def test_induction(family):
     positions = np.arange(1, sequences.ids.shape[1])
     scores = by_the_definition(attention, 25, 3).mean(0)
     check_expected(plant, scores, previous_token=0, induction=1)
+    assert plant.found_exactly("induction", scores, 0.5)
     check_expected(plant, attention[..., positions, positions - 1].mean((0, -1)), previous_token=1)
     for head in plant.decoys:
         assert scores[head] == pytest.approx(uniform_prefix_matching(25, 3), rel=0.3)
