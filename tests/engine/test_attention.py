@@ -362,7 +362,7 @@ def test_gradients_equal_those_of_eager_attention(name, length):
     One query leaves the kernel's output a view of what autograd saved: a patch may not write into it.
     """
     cells, last = torch.tensor([[6, 5], [9, 8]])[: length - 1], torch.tensor([length - 1])
-    parts, grads = [], []
+    grads = []
     for model in (prepared(name), reference(name)):
         vectors = model.get_input_embeddings()(random_ids(BATCH, length)).detach().requires_grad_()
         inputs, value = dict(inputs_embeds=vectors, use_cache=False), noise(BATCH, 1, 1, 16).requires_grad_()
@@ -370,10 +370,10 @@ def test_gradients_equal_those_of_eager_attention(name, length):
             z, rows = CaptureHeads(), CaptureRows(last)
             with instrument(model, Knockout(cells), PatchHeads(1, 2, value, last), z, rows):
                 out = model(**inputs).logits
-            parts = out, z.z[2], rows.weights[2]
+            parts = [out, z.z[2], rows.weights[2]]
         else:
             run = eager_runs.run(model, inputs, every_write(1, [2], value, last), every_cell(cells))
-            parts = run.logits, run.z[2], run.weights[2][:, :, last]
+            parts = [run.logits, run.z[2], run.weights[2][:, :, last]]
         losses = [(part * noise(*part.shape)).sum() for part in parts[: 3 if length > 1 else 2]]
         grads.append([torch.autograd.grad(loss, (vectors, value), retain_graph=True) for loss in losses])
     for ours, theirs in zip(*grads, strict=True):

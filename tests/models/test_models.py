@@ -77,7 +77,7 @@ def test_a_gguf_file_is_converted_once_for_each_content(models, tmp_path, monkey
     assert len(converted) == 1 and torch.equal(again.lm_head.weight, first.lm_head.weight.bfloat16())
     gguf_files.write(file, toys.model("llama", seed=1), toys.tokenizer())
     other, _ = loading.load_ICL_model(file, verbose=False)
-    assert loading.resolved_revision(file) != revision and revision.startswith("file:")
+    assert loading.resolved_revision(file) != revision and str(revision).startswith("file:")
     assert len(converted) == 2 and not torch.equal(other.lm_head.weight, first.lm_head.weight)
     assert len([*models.glob("a-*")]) == 2
 

@@ -83,10 +83,10 @@ def test_nulls_and_effects_on_sequences_are_those_of_eager_runs(toy, chosen, tmp
 
 
 @torch.no_grad()
-def direct_by_hand(study, tokens, head, answers):
+def direct_by_hand(study, tokens, layer, head, answers):
     """By how much logits fall where a head writes what it writes in the source, and all else is as in the base."""
     model, base, source = study.pair[0], torch.tensor([tokens.base]), torch.tensor([tokens.source])
-    changed = frozen(model, base, source, *head, -1, torch.tensor([answers]))[0]
+    changed = frozen(model, base, source, layer, head, -1, torch.tensor([answers]))[0]
     return (model(base).logits[0, -1, answers] - changed).tolist()
 
 
@@ -123,7 +123,7 @@ def test_scores_and_effects_on_names_are_those_of_eager_runs(toy, chosen, tmp_pa
             }
             assert found[Role.INHIBITION].control[row, column] == abs(direct)
             assert found[Role.NEGATIVE_MOVER].control[row, column] == control
-            by_hand = direct_by_hand(study, tokens, (layer, head), [io, s, *others])
+            by_hand = direct_by_hand(study, tokens, layer, head, [io, s, *others])
             assert direct == pytest.approx(by_hand[0] - by_hand[1], abs=1e-3)
             assert control == pytest.approx(abs(by_hand[2] - by_hand[3]), abs=1e-3)
 

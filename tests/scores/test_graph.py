@@ -2,7 +2,6 @@
 
 from itertools import product
 
-import networkx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,11 +25,21 @@ def edge_names(graph):
 
 
 def walked(names):
-    """The edges that some walk from input to logits takes."""
-    ends = {name: tuple(name.split("<")[0].split("->")) for name in names}
-    graph = networkx.DiGraph(ends.values())
-    graph.add_nodes_from(["input", "logits"])
-    after, before = networkx.descendants(graph, "input") | {"input"}, networkx.ancestors(graph, "logits") | {"logits"}
+    """The edges that some walk from input to logits takes: both ends are reached, by walks along single edges."""
+    ends = {name: (name.split("->")[0], name.split("->")[1].split("<")[0]) for name in names}
+
+    def reached(start, forwards):
+        found, ahead = {start}, [start]
+        while ahead:
+            here = ahead.pop()
+            for sender, reader in ends.values():
+                at, to = (sender, reader) if forwards else (reader, sender)
+                if at == here and to not in found:
+                    found.add(to)
+                    ahead.append(to)
+        return found
+
+    after, before = reached("input", True), reached("logits", False)
     return {name for name, (sender, reader) in ends.items() if sender in after and reader in before}
 
 

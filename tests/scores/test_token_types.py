@@ -269,8 +269,8 @@ def test_batches_padding_and_pieces_change_no_score(name, monkeypatch):
     one = scores(toy(name), groups(), circuit, token_budget=10**6)
     monkeypatch.setattr(token_types, "CELLS", 2**12)  # rows in pieces
     two = scores(toy(name), groups(), circuit, token_budget=1, store=(store := Store()))
-    said = [answers(toy(name), groups(), circuit, store=kept)["log_prob"] for kept in (store, None)]
-    np.testing.assert_allclose(*said, rtol=0, atol=1e-12)  # what donors left in a run serves others
+    stored, plain = (answers(toy(name), groups(), circuit, store=kept)["log_prob"] for kept in (store, None))
+    np.testing.assert_allclose(stored, plain, rtol=0, atol=1e-12)  # what donors left in a run serves others
     for sort in SORTS:
         np.testing.assert_allclose(one[sort], two[sort], rtol=0, atol=1e-10)
     np.testing.assert_allclose(one["losses"], two["losses"], rtol=0, atol=1e-10)
