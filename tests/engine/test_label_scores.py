@@ -38,7 +38,8 @@ LABELS = ((11,), (12, 13), (12, 14, 15), (12, 14, 16, 11), (17, 12))
 
 @cache
 def built(name):
-    return prepared(name, torch.float64), eager_runs.reference(architectures.build(name, torch.float64))
+    dtype = torch.float32 if name in FLOAT32 else torch.float64
+    return prepared(name, dtype), eager_runs.reference(architectures.build(name, dtype))
 
 
 def planned(labels=LABELS, lengths=(9, 12, 7, 12)):
