@@ -251,7 +251,7 @@ $(STAMP): requirements.lock pyproject.toml $(STALE)
 	@echo "Installing the $$(grep -c == requirements.lock) packages of requirements.lock (minutes; all of pip's words: .venv/install.log)"
 	@set -o pipefail; trap 'exit 130' INT; \
 	$(PY) -m pip install --no-input --progress-bar off -r requirements.lock 2>&1 | tee .venv/install.log | $(follow_pip) && \
-	$(PY) -m pip install --no-input --no-deps --no-build-isolation --editable . >> .venv/install.log 2>&1 || \
+	$(PY) -m pip install --no-input --no-deps --editable . >> .venv/install.log 2>&1 || \
 		{ tail -n 8 .venv/install.log | cut -c 1-300 >&2; \
 		echo "The installation failed. Is the network up, and does pip reach a package index? After a proxy or mirror is set (https_proxy, PIP_INDEX_URL) or the trouble above is mended, run the same command again." >&2; \
 		exit 1; }

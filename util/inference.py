@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows
 
 with suppress(OSError):  # the reference notebook saves there, under this spelling; a read-only clone does without
-    (paths.root() / "experiment_matrial").mkdir(exist_ok=True)
+    (paths.clone() or Path.cwd()).joinpath("experiment_matrial").mkdir(exist_ok=True)
 
 
 def step2_get_fl_feature_and_lastftol_attention(

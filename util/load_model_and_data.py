@@ -38,7 +38,7 @@ from util.models import embedded, packaged
 from util.paths import sha256
 from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
-from util.prompts.prompt import Prompt, written
+from util.prompts.prompt import Layout, Prompt, written
 from util.prompts.staicc import DATASETS, dataset_index
 from util.prompts.text_tasks import Hub, TextTask
 
@@ -183,6 +183,13 @@ def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
             f"{shown_name(name)} has no tokenizer that can be read; save it beside the weights "
             f"(tokenizer.save_pretrained): {error}"
         ) from error
+
+
+def load_tokenizer(name: str | Path, revision: str | None = None) -> Any:
+    """The tokenizer of a model, without its weights. Raises what `load_ICL_model` raises where it cannot be read."""
+    hub = {"revision": revision, "token": None, "cache_dir": None, "force_download": False}
+    with _hub_errors(name, None):
+        return _tokenizer(name, {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub})
 
 
 class IncompleteCheckpoint(ValueError):
@@ -561,6 +568,26 @@ def staicc_request(dataset: str, k: int, prompts: int, seed: int) -> dict[str, A
     return {**data, "prompts": prompts, "seed": seed, "token_budget": batches.TOKEN_BUDGET}
 
 
+@cache
+def staicc_task(name: str) -> Task:
+    """A StaICC data set as a classification task: its test queries and its pool of demonstrations, in its own template.
+
+    Of rows with the same text the first is kept. Raises ValueError for an unknown data set.
+    """
+    experimentor = staicc_experimentor(name, 0)
+    former = experimentor.prompt_former.get_config_dict()
+    space, before = tuple(former["label_space"]), former["input_text_affixes"][0] + former["label_prefix"]
+    layout = Layout(before.rstrip(), before[len(before.rstrip()) :], former["label_affix"], former["instruction"])
+
+    def rows(texts: Any) -> tuple[tuple[str, str], ...]:
+        words, labelled = texts.get_label_space(), dict[str, str]()
+        for (text, *_), word in (texts[number] for number in range(len(texts))):
+            labelled.setdefault(former["input_text_prefixes"][0] + text, space[words.index(word)])
+        return tuple(labelled.items())
+
+    return Task(name, rows(experimentor.test_set()), space, layout, pool=rows(experimentor.demonstration_set()))
+
+
 def demonstration_pool(dataset: int | str) -> int:
     """How many demonstrations StaICC can draw from for a data set. Raises ValueError for an unknown one."""
     from StaICC.util.configs import STANDARD_SETTINGS
@@ -697,7 +724,7 @@ def _reference_texts(place: str, content: str) -> tuple[str, ...]:
     found: dict[str, None] = {}  # an ordered set
     for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.PREMISES, PREMISES_NEED)[0]):
         try:
-            found[text_tasks.column_text(row, "premise").strip()] = None
+            found[row_files.column_text(row, "premise").strip()] = None
         except ValueError as error:
             raise ValueError(f"train of mnli, row {number}: {error}; give {PREMISES_NEED}") from None
     if not found:

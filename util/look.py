@@ -29,7 +29,7 @@ from util.engine.replay import plan_of
 from util.figures.ioi_patching.show import EXAMPLE
 from util.figures.stored_roles import stored_atlas
 from util.load_model_and_data import staicc_prompts
-from util.prompts import word_pair_prompts, word_pairs
+from util.prompts import own_tasks, word_pair_prompts, word_pairs
 from util.prompts.prompt import Tokens, with_bos
 from util.prompts.staicc import DATASETS
 from util.show.draw import draw
@@ -236,7 +236,7 @@ def example(task: str, model: Model) -> str:
     """The first prompt of a task: "ioi", word pairs, or a data set of StaICC. Raises ValueError for an unknown one."""
     if task == "ioi":
         return EXAMPLE[0]
-    if task in word_pairs.names():
+    if task in word_pairs.names() or own_tasks.is_place(task):
         pairs = word_pairs.find(task, trained=word_pairs.is_trained(model.name))
         return word_pair_prompts.prompts(pairs, model.pair[1], n=1).items[0].clean.text
     if task not in DATASETS:

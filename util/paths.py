@@ -1,10 +1,10 @@
 """Where the suite reads and writes: the clone, the cached intermediates, the figures and values; hashes of files.
 
 Four environment variables move these places. A relative value is relative to the clone, so that a notebook and a
-terminal agree in whatever folder they run.
+terminal agree in whatever folder they run; without a clone, to the working folder.
 
     ICL_ROOT      the clone, for an installation that does not point into one
-    ICL_MATERIAL  cached intermediates; default: experiment_material/ in the clone
+    ICL_MATERIAL  cached intermediates; default: experiment_material/ in the clone, without one the user's cache folder
     ICL_MODELS    models that come in packages; default: models/ under the cached intermediates
     ICL_OUTPUT    receives figures/, data/values/, data/cards/ and commands/; default: output/ under the cached
                   intermediates, so that a notebook run by hand leaves the committed figures alone. `make figures` sets
@@ -19,29 +19,37 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
+from platformdirs import user_cache_path
 
 KINDS = {"figures": "figures", "values": "data/values", "cards": "data/cards", "commands": "commands"}
 
 
 def root() -> Path:
-    """The clone: the folder that holds util/ and data/.
+    """The folder that holds data/: the clone, or the package itself where a wheel was installed.
 
-    Raises FileNotFoundError if there is no data/ beside the package, as in a copy installed outside a clone.
+    Raises FileNotFoundError if there is no data/ in it.
     """
-    named = os.environ.get("ICL_ROOT")
-    folder = Path(named).expanduser().resolve() if named else Path(__file__).resolve().parents[1]
+    named, package = os.environ.get("ICL_ROOT"), Path(__file__).resolve().parent
+    inside = package if (package / "data").is_dir() else package.parent
+    folder = Path(named).expanduser().resolve() if named else inside
     if not (folder / "data").is_dir():
-        origin = "ICL_ROOT names it" if named else "the package `util` is installed there"
+        origin = "ICL_ROOT names it" if named else "the package `util` is there"
         raise FileNotFoundError(
-            f"no data/ in {folder} ({origin}). Run `pip install -e .` in a clone of the suite, "
+            f"no data/ in {folder} ({origin}). Run `pip install .` or `pip install -e .` in a clone of the suite, "
             "or set ICL_ROOT to the clone."
         )
     return folder
 
 
+def clone() -> Path | None:
+    """The clone; None where a wheel was installed."""
+    return None if root() == Path(__file__).resolve().parent else root()
+
+
 def material() -> Path:
     """The folder of cached intermediates; it need not exist yet."""
-    return _named("ICL_MATERIAL") or root() / "experiment_material"
+    folder = clone()
+    return _named("ICL_MATERIAL") or (folder / "experiment_material" if folder else user_cache_path("icl-circuits"))
 
 
 def models() -> Path:
@@ -100,11 +108,7 @@ def _named(variable: str) -> Path | None:
     if not value:
         return None
     folder = Path(value).expanduser()
-    return folder if folder.is_absolute() else root() / folder
-
-
-if __name__ == "__main__":  # for the Makefile: where `make figures MODEL=...` writes
-    print(model_folder(sys.argv[1]))
+    return folder if folder.is_absolute() else (clone() or Path.cwd()) / folder
 
 
 def sha256(file: str | Path) -> str:
@@ -117,3 +121,7 @@ def sha256(file: str | Path) -> str:
 def _sha256(file: str, size: int, *times: int) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+if __name__ == "__main__":  # for the Makefile: where `make figures MODEL=...` writes
+    print(model_folder(sys.argv[1]))

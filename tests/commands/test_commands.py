@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from util import paths
 from util.commands.frame import COMMANDS, main
 from util.engine.finite import NotFinite
+from util.load_model_and_data import staicc_version
 from util.roles.sequences_study import SequenceStudy
 from util.study import model as model_room
 
@@ -86,7 +88,10 @@ WRONG_INPUT = [
     ("scores --length 1", "length = 1"),
     ("scores embedded --revision main", "revision = 'main'"),
     (f"scores --out {__file__}", "name a folder that can be written to"),
-    ("ablate --task wordseq3", "task = 'wordseq3': there are "),
+    ("ablate --task wordseq3", "task = 'wordseq3': unknown classification task 'wordseq3'; there are "),
+    ("ablate --task none.csv", "none.csv"),
+    ("ablate --task labels.csv", "labels.csv, row 2: label 'Up' is 'up' before"),
+    ("edges config.json", "words.csv, row 2: 'red' is an input twice, also of row 1"),
     ("ablate --k -1", "k = -1"),
     ("ablate --reference mnli --reference-data /nowhere", "reference_data = '/nowhere': there is no"),
     ("means --reference-data /nowhere", "leave it out with reference 'task'"),
@@ -118,6 +123,9 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
         monkeypatch.chdir(tmp_path)
     for name, text in {"deep": "[" * 100_000, "list": "[1]"}.items():
         (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "labels.csv").write_text("text,label\na,up\nb,Up\n")
+    (tmp_path / "words.csv").write_text("red,der\nred,dre\n")
+    (tmp_path / "config.json").write_text('{"action": "accuracy", "request": {"task": "words.csv"}}')
     found, message = ends(line.split(), capsys)
     assert found == status and said in message and message.count("\n") == 1 and len(message) < 600
 
@@ -207,6 +215,30 @@ def test_a_result_says_what_it_is_made_of_and_every_request_has_a_folder_of_its_
     assert result["results"]["tasks"]["wordseq1"]["chosen heads"]["least_rank_p"] == 1 / 3
 
 
+def test_data_sets_of_staicc_and_tasks_of_files_are_ablated_and_knocked_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["red", "blue", "green", "black", "one", "two", "three", "four"]
+    rows = [f"{word},{'colour' if number < 4 else 'number'}" for number, word in enumerate(words)]
+    (tmp_path / "kinds.csv").write_text("\n".join(["text,label", *rows]))
+    (tmp_path / "mine.py").write_text(
+        "from util.prompts.classification import Task\n"
+        "rows = [(x + 'b', 'Foo') for x in 'acde'] + [('b' + x, 'Bar') for x in 'acde']\n"
+        "ends = Task('ends', tuple(rows), ('Foo', 'Bar'))\n"
+    )
+    few = [*FEW, "--heads", "L2H6", "--out"]
+    main(["ablate", "--task", "trec,kinds.csv,mine.py:ends", *few, str(tmp_path / "out")])
+    result, rows = written(tmp_path / "out")
+    assert [*result["results"]["tasks"]] == ["trec", "kinds", "ends"] and len(rows) == 3 * 2 * 3
+    trec, kinds, _ = result["request"]["studies"]
+    assert (trec["data_version"], trec["task"]) == (f"StaICC {staicc_version()}", "trec")
+    assert kinds["task"] == kinds["dataset"] == "kinds" and str(tmp_path) not in json.dumps(result["request"])
+    (tmp_path / "kinds.csv").write_text((tmp_path / "kinds.csv").read_text().replace("red", "rose"))
+    few = ["--prompts", "3", "--k", "2", "--heads", "L2H6", "--out", str(tmp_path / "other")]
+    main(["knockout", "--task", "kinds.csv", "--labels", "Foo,Bar", *few])
+    (other,) = written(tmp_path / "other")[0]["request"]["studies"]
+    assert other["data_version"] != kinds["data_version"] and other["labels"] == ["Foo", "Bar"]
+
+
 # ------------------------------------------------------------------------------------------------ means
 
 
@@ -222,3 +254,17 @@ def test_premises_are_a_reference_of_both_commands(tmp_path, capsys, monkeypatch
     main(["ablate", "--heads", "L2H6", *FEW[:4], *reference, "--out", str(tmp_path / "one")])
     _, rows = written(tmp_path / "one")
     assert rows[0] != rows[3] and file.stat().st_mtime_ns == kept
+
+
+@pytest.mark.slow
+def test_roles_are_told_of_the_heads_that_are_asked_for(tmp_path, capsys):
+    main(["roles", "--heads", "L2H6,L0H0", "--out", str(tmp_path)])
+    rows = pd.read_csv(tmp_path / "rows.csv").set_index(["head", "role"])
+    assert len(rows) == 18 and rows.loc[("L2H6", "induction"), "verdict"] == "has the role"
+    assert rows.loc[("L2H6", "induction"), "score low"] > 0.5 and (rows.loc["L0H0", "verdict"] != "has the role").all()
+    main(["roles", "--out", str(tmp_path / "all")])
+    every = pd.read_csv(tmp_path / "all" / "rows.csv")
+    assert (every["verdict"] == "has the role").all() and {"L2H6", "L0H2"} < {*every["head"]}
+    with pytest.raises(SystemExit, match="1"):
+        main(["roles", "--heads", "L9H0"])
+    assert capsys.readouterr().err.endswith("the model has 4 layers of 8 heads, not [(9, 0)]\n")

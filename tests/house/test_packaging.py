@@ -184,6 +184,32 @@ def test_nbval_fails_on_a_changed_result_and_on_an_error_alone(tmp_path: Path) -
     assert all(f"{name}.ipynb::" in run.stdout.partition("FAILED ")[2] for name in ("changed", "error"))
 
 
+# ---- installed without a clone ----
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
+    """In an environment of its own, beside the packages of this one, and in an empty folder, offline."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    site = next((tmp_path / "env" / "lib").glob("python*")) / "site-packages"
+    (site / "others.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")  # whose own .pth files are not followed
+    pip = [sys.executable, "-m", "pip", "--quiet", f"--python={tmp_path / 'env'}"]
+    subprocess.run([*pip, "install", "--no-deps", str(REPO)], check=True)
+    (work := tmp_path / "work").mkdir()
+    env = without("ICL_", "PYTHONPATH") | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    program = [tmp_path / "env" / "bin" / "icl-circuits"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*program, *words], cwd=work, env=env, capture_output=True, text=True, check=True)
+
+    first, again = (run("scores", "embedded", "--sequences", "2", "--out", "scores") for _ in range(2))
+    kept = "what is measured is kept in"
+    assert kept in first.stderr and kept not in again.stderr and "icl-circuits" in run("--help").stdout
+    assert (work / "scores" / "result.json").exists() and [*work.iterdir()] == [work / "scores"]
+    assert [*(tmp_path / "cache" / "icl-circuits").iterdir()]
+    assert run("draw", "smollm2", "--figure", "ioi_patching", "--out", "pictures").stdout.count(".png") > 5
+
+
 # ---- folders ----
 
 

@@ -1,10 +1,10 @@
-"""The report: executed notebooks as pages, and an index of what they found."""
+"""The report: executed notebooks as pages, and an index of what they found. The gallery: pictures and findings."""
 
 import nbformat
 import pytest
 
 from util import paths
-from workflow import report
+from workflow import gallery, report
 
 STEM = "03_ioi_patching"
 
@@ -36,3 +36,9 @@ def test_without_executed_notebooks_a_sentence_says_what_makes_them(tmp_path):
     ):
         report.write("gpt2", tmp_path, tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+def test_the_gallery_is_not_stale():
+    page = gallery.page()
+    assert page == (paths.root() / gallery.PAGE).read_text(encoding="utf-8"), "run `make gallery`"
+    assert {*gallery.SECTIONS} == {file.stem for file in (paths.root() / "notebooks").glob("*.ipynb")}

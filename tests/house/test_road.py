@@ -50,7 +50,7 @@ def traced(call):
 @pytest.mark.parametrize(
     ("stem", "part", "settings", "most_frames", "most_files"),
     [
-        ("forerunner_heads", "counts", {"prompts": 4, "k": 1, "untrained_control": False}, 8, 13),
+        ("forerunner_heads", "counts", {"prompts": 4, "k": 1, "untrained_control": False}, 8, 12),
         ("ioi_patching", "p5", {}, 6, 13),
     ],
 )

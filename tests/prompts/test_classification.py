@@ -184,7 +184,7 @@ def test_a_rule_adds_to_the_ban_on_the_query():
 @pytest.mark.parametrize(
     "rows, labels, match",
     [
-        ((*OWN, ("a b", "down")), ("up", "down"), r"\['a b'\] occur more than once"),
+        ((*OWN, ("a b", "down")), ("up", "down"), "rows of own, row 7: 'a b' occurs more than once, as 1"),
         (OWN, ("up", "down", "up"), "labels of own.*more than once"),
         (OWN, ("up",), "its rows have"),
         (OWN, ("up", "down", "left"), "its rows have"),
@@ -242,7 +242,7 @@ def test_what_a_text_may_contain_is_decided_by_the_separator():
     assert {prompt.text[slice(*span)] for span in prompt.spans["x"][:2]} == {f"{text} 2" for text, _ in rows}
     for text in ("a\n\nAnswer:", ""):
         for part in ("rows", "pool"):
-            with pytest.raises(ValueError, match=f"^{part} of own: .* are empty or contain"):
+            with pytest.raises(ValueError, match=f"^{part} of own, row 3: .* is empty or contains"):
                 replace(own, **{part: (*rows, (text, "up"))})
     with pytest.raises(ValueError, match="labels of own.*separators"):
         tasks.relabelled(own, ["a\n\nb", "c"])

@@ -110,7 +110,7 @@ def test_a_text_with_the_name_of_the_answer_is_refused():
     fine = [{"text": f"b {n}\n\nOutput", "label": n} for n in (0, 1)]
     pools = [labelled_rows(definition, rows, "rows") for rows in (broken, fine)]
     for place, pool, queries in (("pool", *pools), ("rows", *pools[::-1])):
-        with pytest.raises(ValueError, match=rf"^{place} of ethos: .*separators \['\\n\\nOutput:'\]"):
+        with pytest.raises(ValueError, match=rf"^{place} of ethos, row 1: .*separators \['\\n\\nOutput:'\]"):
             classification.Task("ethos", queries, ("Yes", "No"), definition.layout, pool=pool)
 
 
@@ -127,5 +127,5 @@ def test_other_names_are_refused():
     with pytest.raises(ValueError, match="no text task 'cola'; there are boolq, ethos, rte, sst2, subj, wic, wsc"):
         text_tasks.find("cola")
     assert text_tasks.label_space("wordseq1_4way") == ("Foo", "Bar", "Mur", "Res")
-    with pytest.raises(ValueError, match="no task 'cola'"):
+    with pytest.raises(ValueError, match="unknown classification task 'cola'"):
         text_tasks.label_space("cola")

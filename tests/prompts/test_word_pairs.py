@@ -3,13 +3,11 @@
 import copy
 import csv
 import itertools
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache
 from random import Random
 from string import ascii_letters
-from types import SimpleNamespace
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
@@ -17,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests import toys
 from util import paths
-from util.prompts import word_pair_prompts, word_pairs
+from util.prompts import own_tasks, word_pair_prompts, word_pairs
 from util.prompts.prompt import Misaligned
 from util.prompts.token_types import check_aligned, type_tokens
 from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
@@ -365,7 +363,7 @@ REFUSED = [
     ({"k": 1, "corruptions": (2,)}, r"missing corruption index \[2\].* 2 from k = 2 on"),
     ({"tokenizer": toys.Slow()}, "gives no character offsets"),
     ({"split": "train"}, "unknown split 'train'; choose one of all, search, test"),
-    ({"task": CLASH, "k": 1, "layout": COLON}, "task 'mine': pair 1: 'a:b' contains ':'.* or layout"),
+    ({"task": CLASH, "k": 1, "layout": COLON}, "task 'mine', row 1: 'a:b' contains ':'.* or layout"),
     ({"task": CLASH, "k": 1, "corruptions": (5,)}, r"missing corruption index \[5\]"),
     (
         {"task": AMBIGUOUS, "k": 30, "ambiguous": 30, "corruptions": (1,)},
@@ -397,7 +395,7 @@ ANTONYMS = WordPairTask(
 
 
 def test_a_task_is_one_object_registered_or_not(monkeypatch):
-    monkeypatch.setattr(word_pairs, "_REGISTERED", {})
+    monkeypatch.setattr(own_tasks, "_REGISTERED", {})
     words = by_pattern(r" ->|\n| ?[^ \n]+")
     drawn = word_pair_prompts.prompts(ANTONYMS, words, 5, k=3, corruptions=ALL)
     pairs = {pair.x: pair.y for pair in ANTONYMS.pairs}
@@ -427,18 +425,19 @@ GOOD = {
 }
 BAD: dict[str, tuple[str | bytes, str]] = {
     "few.csv": ("hot,cold\n", "1 pairs; at least 2 are needed"),
-    "one.csv": ("hot\nbig\nup\n", r"pair 1, \['hot'\], is not an input and an output"),
-    "short.csv": ("input,output\nhot,cold\nbig\nup,down\n", "pair 2, .* is not an input and an output"),
-    "twice.csv": ("hot,cold\nbig,small\nhot,warm\n", "pair 3: 'hot' is an input twice"),
-    "blank.csv": ("hot,cold\nbig,\nup,down\n", "pair 2: '' is empty"),
+    "one.csv": ("hot\nbig\nup\n", r"row 1: \['hot', None, ''\] is not an input and an output"),
+    "short.csv": ("input,output\nhot,cold\nbig\nup,down\n", "row 2: .* is not an input and an output"),
+    "twice.csv": ("hot,cold\nbig,small\nhot,warm\n", "row 3: 'hot' is an input twice, also of row 1"),
+    "blank.csv": ("hot,cold\nbig,\nup,down\n", "row 2: '' is empty"),
     "line.csv": ('hot,"co\nld"\nbig,small\nup,down\n', r"contains '\\n', which ends a part of the prompt"),
-    "quote.csv": ('hot,"cold\nbig,small\n', "cannot read pairs from .*quote.csv: "),
-    "bytes.csv": (b"\xff\xfe\xff", "cannot read pairs from .*bytes.csv: .*decode"),
-    "number.json": ("3", "cannot read pairs from .*number.json: "),
-    "list.json": ('["hot", "cold", "big"]', "pair 1, 'hot', is not an input and an output"),
+    "quote.csv": ('hot,"cold\nbig,small\n', "cannot read a task from .*quote.csv: "),
+    "bytes.csv": (b"\xff\xfe\xff", "cannot read a task from .*bytes.csv: .*decode"),
+    "number.json": ("3", "cannot read a task from .*number.json: "),
+    "list.json": ('["hot", "cold", "big"]', "row 1: .*'hot'.* is not an input and an output"),
     "deep.json": ('{"hot": {"a": "b"}, "big": "c", "up": "d"}', "is not an input and an output"),
     "three.json": ('[["hot", "cold", "very"]]', "is not an input and an output"),
-    "nowhere.csv": ("", "cannot read pairs from .*nowhere.csv"),
+    "none.json": ("[]", "none.json: there are no rows"),
+    "nowhere.csv": ("", "cannot read a task from .*nowhere.csv"),
 }
 
 
@@ -453,31 +452,6 @@ def test_pairs_of_a_file(tmp_path, name):
         with pytest.raises(ValueError, match=message) as caught:
             pairs_from_file(str(tmp_path / name))
         assert name in str(caught.value)
-
-
-def test_a_saved_data_set_is_a_task_by_the_name_of_its_folder(tmp_path, monkeypatch):
-    folder = tmp_path / "colours"
-    folder.mkdir()
-    (folder / "dataset_info.json").write_text("{}")
-    package = SimpleNamespace()
-    package.load_from_disk = lambda _: package.rows
-    monkeypatch.setitem(sys.modules, "datasets", package)
-    for columns in (("x", "y"), ("input", "output")):  # another content is another task
-        package.rows = [dict(zip((*columns, "more"), (x, x.upper(), 1), strict=True)) for x in columns]
-        task = word_pairs.find(str(folder))
-        assert task.name == "colours" == word_pairs.shown_task(str(folder))
-        assert task.pairs == tuple(Pair(x, x.upper()) for x in columns)
-    for rows, message in (
-        ([{"a": "b"}], "one split with the columns x and y, or input and output is needed"),
-        ({"train": 1}, "one split with the columns x and y"),
-        ([{"x": "a", "y": None}], "is not an input and an output"),
-    ):
-        package.rows = rows
-        with pytest.raises(ValueError, match=f"{folder}: .*{message}"):
-            word_pairs.find(str(folder))
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match="pip install datasets"):
-        word_pairs.find(str(folder))
 
 
 def test_the_columns_of_a_file():

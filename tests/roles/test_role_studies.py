@@ -12,7 +12,7 @@ from tests.engine.test_replay import frozen
 from util.figures.planted_controls import planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted
-from util.prompts import word_pairs
+from util.prompts import own_tasks, word_pairs
 from util.prompts.ioi import other_answers
 from util.prompts.row_files import column as words_of
 from util.roles import name_roles
@@ -240,7 +240,7 @@ def planted_tasks(monkeypatch, outputs):
         inputs = words[50 * number : 50 * number + 50]
         pairs = tuple(word_pairs.Pair(x, shown[place % len(shown)]) for place, x in enumerate(inputs))
         task = word_pairs.WordPairTask(f"planted {number}", pairs, balanced=True)
-        monkeypatch.setitem(word_pairs._REGISTERED, task.name, task)
+        monkeypatch.setitem(own_tasks._REGISTERED, task.name, (task, ""))
     return tuple(f"planted {number}" for number in range(len(outputs)))
 
 

@@ -16,7 +16,7 @@ from util.engine.replay import row_bytes
 from util.scores import attribution
 from util.scores.attribution import edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores, path_effects
+from util.scores.exact import exact_scores, path_effects, stream_effects
 
 SLOW = ("llama", "mistral", "granite", "qwen2", "olmo2", "phi")
 CLASSES = ["gpt2", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
@@ -94,6 +94,55 @@ def test_scores_and_circuits_equal_whole_passes(name):
     circuits = torch.stack([torch.rand(16, 40, generator=generator) < share for share in (0, 0.3, 0.97, 1)])
     theirs = torch.stack([slow.circuit(circuit) for circuit in circuits])
     assert (circuit_metrics(model, *PAIR, circuits) - theirs).abs().max() < 1e-10
+
+
+WRITERS = {  # whose outputs attention and the MLP of a layer add to the stream
+    "gpt2": ("attn", "mlp"),
+    "llama": ("self_attn", "mlp"),
+    "gemma2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "falcon_7b": ("self_attention", "mlp"),
+}
+
+
+@pytest.mark.parametrize("name", [*WRITERS])
+@torch.no_grad()
+def test_streams_of_the_source_have_the_effects_of_hooks(name):
+    """A hook keeps what a module gives in a run of the source; another puts it, at one token, into one of the base."""
+    model = model_of(name)
+    layers = model.base_model.h if hasattr(model.base_model, "h") else model.base_model.layers
+    modules = [*layers, *(getattr(layer, part) for part in WRITERS[name] for layer in layers)]
+
+    def run(ids, module=None, change=None):
+        """The metric of a run in which what a module gives, or a layer is given, goes through `change`."""
+
+        def hook(_, given, out=None):
+            old = given if out is None else out
+            new = change(old[0] if isinstance(old, tuple) else old)
+            return (new, *old[1:]) if isinstance(old, tuple) else new
+
+        handles = []
+        if module is not None:
+            name = "register_forward_pre_hook" if module in layers else "register_forward_hook"
+            handles.append(getattr(module, name)(hook))
+        logits = model(ids, use_cache=False).logits[:, -1].gather(1, ANSWERS)
+        for handle in handles:
+            handle.remove()
+        return logits[:, 0] - logits[:, 1]
+
+    base, slow = run(BASE), torch.zeros(3, 3, *BASE.shape, dtype=torch.float64)
+    for number, module in enumerate(modules):
+        kept: list[torch.Tensor] = []
+        run(SOURCE, module, lambda stream, kept=kept: kept.append(stream.clone()) or stream)
+        for token, value in enumerate(kept[0].unbind(1)):
+
+            def put(stream, token=token, value=value):
+                return stream.index_copy(1, torch.tensor([token]), value[:, None])
+
+            slow[number // 3, number % 3, :, token] = run(BASE, module, put) - base
+    for budget in (40 * row_bytes(model, 7, 7), attribution.BUDGET):
+        effects, plain = stream_effects(model, *PAIR, budget=budget)
+        assert (effects - slow).abs().max() < 1e-10 and (plain - base).abs().max() < 1e-10
+    assert (slow[..., :3] == 0).all() and slow.abs().amax((1, 2, 3)).min() > 0.1
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])

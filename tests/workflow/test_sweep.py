@@ -52,6 +52,13 @@ def test_a_notebook_is_multiplied_by_the_axes_that_it_has_and_that_are_not_given
     assert (one.resources.gigabytes, other.resources.gpus) == (4, 2)
     assert found["folder/ioi_patching/seed0"].parameters["model_name"] == str(tmp_path)
     assert "half/ioi_patching/default" in made(tmp_path, seeds=None)
+    mine = {
+        "edge_ablation": {"tasks": ["/data/animals.csv"], "primary_task": "/data/animals.csv"}
+    }  # passed on as it is
+    assert (
+        made(tmp_path, notebooks=mine)["half/edge_ablation/k1-seed0"].parameters.items()
+        >= mine["edge_ablation"].items()
+    )
 
 
 def test_the_grid_beside_the_snakefile_is_right_and_every_notebook_can_be_swept(tmp_path):

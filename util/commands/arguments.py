@@ -108,7 +108,7 @@ class Queries:
     """The prompts that are answered.
 
     Args:
-        task: one or more, such as repetition,recursion,sst2; a wrong name lists all
+        task: one or more, such as repetition,sst2,trec, or a file of your own, kinds.csv; a wrong name lists all
         data: where the texts of a text task are: hub, or a folder; default: StaICC's where it has them, else the hub
         k: demonstrations of each query
         prompts: queries of each task, at least 2

@@ -21,7 +21,7 @@ from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
-from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run
+from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run, check_tokens
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.paths import sha256
 from util.prompts import word_pairs
@@ -198,9 +198,11 @@ def load(file: Path) -> list[Config]:
 def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Result]:
     """The study of a config and the place of its result. places: `folder` and `redo` of the study.
 
-    Raises ValueError, before any work, for an out_dir that cannot be made.
+    Raises ValueError, before any work, for an out_dir that cannot be made, and for rows of a task from a file that the
+    tokenizer cannot carry.
     """
     study = Study("edge_ablation", model, untrained_control=False, **places)
+    check_tokens(config.draws[0], model)
     out = Out(None if config.out_dir is None else Path(config.out_dir))
     return study, out.checked("edges", study, **config.plain(study))
 

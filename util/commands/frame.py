@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 from rich.console import Console
 
-PROGRAM = "python -m util"
+PROGRAM = "icl-circuits" if Path(sys.argv[0]).stem == "icl-circuits" else "python -m util"
 HELP = f"""{PROGRAM} COMMAND --help has all flags; util/commands/README.md has examples.
 
 A command ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong."""
@@ -33,6 +33,7 @@ COMMANDS = {  # by module, what each command does
         "scores": "prefix-matching scores of all heads, and their companions, on repeated random tokens",
         "forerunner": "on how many prompts each head reads the token before a label (forerunner token heads)",
         "ioi": "what each head carries in indirect object identification, by patching it",
+        "roles": "which of nine roles heads have, each by score and effect",
         "edges": "edge ablation between token types, from JSON",
         "look": "a page that shows what heads do on a text: whom they read, what they write, what is known of them",
     },

@@ -1,4 +1,4 @@
-"""What is measured of heads and of edges: `scores`, `forerunner`, `ioi`, `edges`, `look`."""
+"""What is measured of heads and of edges: `scores`, `forerunner`, `ioi`, `roles`, `edges`, `look`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from util.figures.forerunner_heads.numbers import THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
 from util.prompts.ioi import Corruption
-from util.stats.heads import head_name, top
+from util.stats.heads import check_heads, head_name, top
+from util.stats.intervals import Interval
 
 BEST = 10  # heads in the printed table
 
@@ -133,6 +134,37 @@ def ioi(
     result.write({"population": population, "example": pair}, rows, heads_table(values), [study])
 
 
+def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed: int = 0, out: Out = Out()) -> None:
+    """Test heads for nine roles. Raises ValueError for heads that the model has not.
+
+    Args:
+        heads: such as L5H1,L11H3: in every role; default: those that have one
+        seed: of all prompts
+    """
+    from util.engine.handshake import prepare
+    from util.figures.role_atlas.measure import kinds
+    from util.figures.role_atlas.numbers import HAS, of_heads, with_role
+    from util.study.study import Study
+
+    study = Study("role_atlas", model.source, redo=out.redo, seed=seed, untrained_control=False)
+    result = out.checked("roles", study, studies=[study.request], heads=heads)
+    if heads:
+        support = prepare(study.pair[0])
+        check_heads(heads, len(support.layers), support.heads)
+    evidence = study.arrays("atlas")["evidence"]
+    rows = of_heads(evidence, heads or with_role(evidence))
+    if not heads:
+        rows = rows[rows["verdict"] == HAS]
+    sequences, *_ = kinds(study)
+    sequences.scores()  # is kept: what it was measured with is that of all
+    lines = rows.assign(**{
+        f"{name}{end}": [value[place] if isinstance(value, Interval) else value for value in rows[name]]
+        for name in ("score", "effect")
+        for place, end in enumerate(("", " low", " high"))
+    })  # fmt: skip
+    result.write({"roles": study.numbers("atlas")["roles"]}, lines, rows.set_index(["head", "role"]), [sequences])
+
+
 def edges(
     file: Path | None = None,
     *,
@@ -185,7 +217,7 @@ def look(
         heads: such as L18H6,L23H3; default: all, of up to 64 tokens
         text: what the model reads
         file: a file that has it
-        task: its first prompt: ioi, word pairs such as capitalization, or a data set of StaICC such as trec
+        task: its first prompt: ioi, word pairs such as capitalization or a file of them, or a data set of StaICC
         tokens: positions that the text is seen from, negative ones from the end, as in --tokens=-1,5; default: all of
             up to 64, else the last
         out: a folder that receives look.html

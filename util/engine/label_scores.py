@@ -269,13 +269,16 @@ def text_losses(
     attach: Attach = nothing,
     token_budget: int = TOKEN_BUDGET,
     runs: BaseRuns | None = None,
+    by_token: bool = False,
 ) -> np.ndarray:
     """The mean next-token loss [N] of each text in nats. Texts are given as tokens.
 
-    runs: see `label_log_probs`. Raises ValueError for a text that is longer than the context.
+    runs: see `label_log_probs`. by_token: of each token but the first, [N, T - 1], of texts of one length. Raises
+    ValueError for a text that is longer than the context.
     """
     check_context(model, [len(ids) for ids in texts])
-    losses: np.ndarray = np.empty(len(texts), array_type(model))
+    shape = (len(texts), len(texts[0]) - 1) if by_token else (len(texts),)
+    losses: np.ndarray = np.empty(shape, array_type(model))
 
     def visit(batch: Batch) -> None:
         attached = attach(batch)
@@ -284,7 +287,8 @@ def text_losses(
         by_text = []  # copied together
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
-            by_text.append(cross_entropy(at_least_float32(logits[place, : len(ids)]), ids))
+            reduction = "none" if by_token else "mean"
+            by_text.append(cross_entropy(at_least_float32(logits[place, : len(ids)]), ids, reduction=reduction))
         losses[batch.numbers] = torch.stack(by_text).cpu().numpy()
         check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 

@@ -16,22 +16,24 @@ Your own task is one object:
     )
     prompts(vowels, k=10)
 
-Its demonstrations are drawn from its rows; with `pool=` they are drawn from other rows (a training split).
+Its demonstrations are drawn from its rows; with `pool=` they are drawn from other rows (a training split). `register`
+makes it known by its name; a file with the columns text and label is a task, too, see `own_tasks`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product, zip_longest
 from random import Random
 from string import ascii_uppercase
+from typing import Any, ClassVar
 
+from util.prompts import own_tasks
 from util.prompts.prompt import Layout, Prompt
-from util.prompts.row_files import table
+from util.prompts.row_files import column_text, table
 
 LABELS = ("Foo", "Bar", "Mur", "Res")
 HEADER = (
@@ -40,6 +42,7 @@ HEADER = (
     "Use the examples to name the class of the last one.\n\n"
 )
 LAYOUT = Layout(":", "", "\n\n", HEADER)  # the blank line is several tokens in most tokenizers: see `type_tokens`
+OF_TEXTS = Layout("\nLabel:", " ", "\n\n")  # of texts in files, which may have colons
 
 CLASS_ROWS = 250
 # The pattern of Foo and that of Bar. The rule "any letter is repeated" solves these tasks.
@@ -70,8 +73,12 @@ class Task:
     text never may.
     Raises ValueError for duplicate texts or labels, labels that are unknown or have no rows, and a text or label that
     is empty or contains a separator of the layout. Where the separator itself contains the layout's end (as
-    "\\n\\nAnswer:" does), a text may contain the end: it is over where the separator begins.
+    "\\n\\nAnswer:" does), a text may contain the end: it is over where the separator begins. source: the file that it
+    was read from, if any.
     """
+
+    kind: ClassVar[str] = "classification"
+    columns: ClassVar[own_tasks.Columns] = own_tasks.CLASSES
 
     name: str
     rows: Rows
@@ -79,14 +86,36 @@ class Task:
     layout: Layout = LAYOUT
     forbids: Callable[[str, str], bool] | None = None
     pool: Rows | None = None
+    source: str = field(default="", compare=False)
+
+    @classmethod
+    def of_rows(cls, name: str, rows: Sequence[Mapping[str, Any]], source: str) -> Task:
+        """The task of rows with the columns text and label, in the layout OF_TEXTS; labels in the order of the rows.
+
+        Raises ValueError with the number of a row, from 1, that has no text or label, or a label that differs from
+        another one in case alone; for a single label; and what `Task` raises.
+        """
+        made, labels = list[tuple[str, str]](), dict[str, str]()
+        for number, row in enumerate(rows, 1):
+            try:
+                text, label = (column_text(row, column).strip() for column in ("text", "label"))
+            except ValueError as error:
+                raise ValueError(f"{source}, row {number}: {error}") from None
+            if (known := labels.setdefault(label.casefold(), label)) != label:
+                raise ValueError(f"{source}, row {number}: label {label!r} is {known!r} before; write it in one way")
+            made.append((text, label))
+        if len(labels) < 2:
+            raise ValueError(f"{source}: all rows have the label {made[0][1]!r}; two labels or more are needed")
+        return cls(name, tuple(made), tuple(labels.values()), OF_TEXTS, source=source)
 
     def __post_init__(self) -> None:
         separator, end = self.layout.separator, self.layout.end
-        _check_words(self.labels, (separator, end), f"labels of {self.name}")
+        _check_words(self.labels, (separator, end), f"labels of {self.name}: number")
         marks_of_texts = (separator,) if end in separator else (separator, end)
         given = {"rows": self.rows} if self.pool is None else {"rows": self.rows, "pool": self.pool}
         for what, rows in given.items():
-            _check_words((text for text, _ in rows), marks_of_texts, f"{what} of {self.name}")
+            place = self.source or f"{what} of {self.name}"
+            _check_words((text for text, _ in rows), marks_of_texts, f"{place}, row")
             used = {label for _, label in rows}
             if used != set(self.labels):
                 raise ValueError(f"{self.name} has the labels {self.labels}, but its {what} have {sorted(used)}")
@@ -102,13 +131,18 @@ def shares_word(query: str, candidate: str) -> bool:
     return any(map(operator.eq, query.split(), candidate.split()))
 
 
+def register(task: Task) -> Task:
+    """Make a task known by its name, and return it. Raises ValueError if the name is taken."""
+    return own_tasks.register(task, NAMES)
+
+
 def task(name: str) -> Task:
-    """The task of that name, one of NAMES. Raises ValueError for an unknown name.
+    """The task of that name, one of NAMES or of one's own, see `own_tasks`. Raises ValueError for an unknown name.
 
     Letter tasks have 500 rows, word-pair tasks 512, or 1,024 in four classes; all classes have equally many rows.
     """
-    if name not in NAMES:
-        raise ValueError(f"no task {name!r}; there are {', '.join(NAMES)}")
+    if own := own_tasks.find(name, Task, NAMES):
+        return own
     if name in PATTERNS:
         classes = [_letter_rows(name, pattern) for pattern in PATTERNS[name]]
     else:
@@ -221,17 +255,12 @@ def category(name: str) -> tuple[str, ...]:
 
 
 def _check_words(words: Iterable[str], marks: Sequence[str], what: str) -> None:
-    """Raises ValueError for words that are repeated or empty, or that contain a mark (one that is empty is none)."""
-    words = list(words)
-    if len(set(words)) < len(words):
-        repeated = sorted(word for word, count in Counter(words).items() if count > 1)
-        raise ValueError(f"{what}: {_first(repeated)} occur more than once; keep one of each")
-    marks = [mark for mark in marks if mark]
-    broken = [word for word in words if not word or any(mark in word for mark in marks)]
-    if broken:
-        raise ValueError(f"{what}: {_first(broken)} are empty or contain one of the layout's separators {marks}")
-
-
-def _first(words: Sequence[str]) -> list[str]:
-    """The first words of many, and the beginnings of long ones."""
-    return [word if len(word) <= 60 else f"{word[:60]}…" for word in words[:3]]
+    """Raises ValueError for a word that is repeated or empty, or that contains a mark (one that is empty is none)."""
+    numbers, marks = dict[str, int](), [mark for mark in marks if mark]
+    for number, word in enumerate(words, 1):
+        shown = repr(word if len(word) <= 60 else f"{word[:60]}…")
+        if word in numbers:
+            raise ValueError(f"{what} {number}: {shown} occurs more than once, as {numbers[word]}; keep one of each")
+        if not word or any(mark in word for mark in marks):
+            raise ValueError(f"{what} {number}: {shown} is empty or contains one of the layout's separators {marks}")
+        numbers[word] = number

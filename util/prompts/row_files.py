@@ -49,7 +49,7 @@ def rows_of_split(folder: Path, split: str) -> Iterable[Any]:
     if len(files) != 1:
         raise ValueError(f"{folder}: one file {split} is needed, {', '.join(SUFFIXES)}; there are {len(files)} of them")
     try:
-        return _rows(files[0])
+        return rows(files[0])
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{files[0]}: {error}") from None
 
@@ -72,7 +72,8 @@ def package(place: Path | str) -> Any:
         raise ValueError(f"{place}: reading it needs the package datasets (pip install datasets)") from None
 
 
-def _rows(file: Path) -> Iterable[Any]:
+def rows(file: Path) -> Iterable[Any]:
+    """The rows of a file, in their order. Raises ValueError or csv.Error where it cannot be read."""
     if file.suffix == ".parquet":
         return package(file).Dataset.from_parquet(str(file))
     if file.suffix == ".csv":
@@ -85,3 +86,17 @@ def _rows(file: Path) -> Iterable[Any]:
     if not isinstance(content, list):
         raise ValueError("a .json file must be a list of objects")
     return content
+
+
+def column_text(row: Any, column: str) -> str:
+    """What a row has in a column, as text; whole numbers are written out.
+
+    Raises ValueError for a row that lacks the column, and for what is neither text nor a number.
+    """
+    if not isinstance(row, Mapping) or column not in row:
+        columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else f"no columns ({str(row)[:40]!r})"
+        raise ValueError(f"there is no column {column!r}; it has {columns}")
+    value = row[column]
+    if not isinstance(value, str | int) or not str(value).strip():
+        raise ValueError(f"{column} is {str(value)[:40]!r}, and no text")
+    return str(value)

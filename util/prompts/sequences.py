@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from util.prompts.prompt import UnsupportedTokenizer, bos_token
+from util import paths
+from util.prompts.prompt import UnsupportedTokenizer, bos_token, with_bos
 
 SALT = 2024  # joined to every seed, so that other code with seeds 0, 1, ... does not draw the same numbers
 
@@ -31,6 +32,20 @@ class Sequences:
     copies: int
     bos: bool
     ranking: str
+
+
+def excerpts(tokenizer: Any, length: int, count: int) -> np.ndarray:
+    """Excerpts of a novel (data/texts), one after the other, as tokens [N, length], N at most `count`.
+
+    Each begins with the special tokens that the tokenizer puts in front.
+    """
+    text = (paths.root() / "data" / "texts" / "alice.txt").read_text(encoding="utf-8")
+    one = with_bos("a", tokenizer)
+    front = one.ids[: one.spans.count(None)]
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    step = length - len(front)
+    starts = range(0, len(ids) - step + 1, step)[:count]
+    return np.array([[*front, *ids[start : start + step]] for start in starts], np.int64)
 
 
 def repeated_sequences(

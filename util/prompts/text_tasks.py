@@ -16,6 +16,7 @@ from typing import Any
 from util.prompts import classification
 from util.prompts.classification import Rows
 from util.prompts.prompt import Layout
+from util.prompts.row_files import column_text
 
 Cells = Mapping[str, str]  # what a row has in its columns, as text
 HELD_OUT = 0.2  # of the rows, where a data set has one split
@@ -225,17 +226,3 @@ def held_out(rows: Rows, name: str) -> tuple[Rows, Rows]:
     chosen = {*Random(f"{name}: held out").sample(range(len(rows)), round(HELD_OUT * len(rows)))}
     kept, out = ([row for number, row in enumerate(rows) if (number in chosen) is which] for which in (False, True))
     return tuple(kept), tuple(out)
-
-
-def column_text(row: Any, column: str) -> str:
-    """What a row has in a column, as text; whole numbers are written out.
-
-    Raises ValueError for a row that lacks the column, and for what is neither text nor a number.
-    """
-    if not isinstance(row, Mapping) or column not in row:
-        columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else f"no columns ({str(row)[:40]!r})"
-        raise ValueError(f"there is no column {column!r}; it has {columns}")
-    value = row[column]
-    if not isinstance(value, str | int) or not str(value).strip():
-        raise ValueError(f"{column} is {str(value)[:40]!r}, and no text")
-    return str(value)

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from util.prompts.prompt import Layout, Misaligned, Prompt, UnsupportedTokenizer
 from util.prompts.row_files import table
 from util.prompts.token_types import TypedTokens, check_aligned, type_tokens
-from util.prompts.word_pairs import CORRUPTIONS, WordPairTask, fault, find
+from util.prompts.word_pairs import CORRUPTIONS, LAYOUTS, WordPairTask, fault, find
 
 T = TypeVar("T")
 _Parts = tuple[list[tuple[str, str]], str]  # pairs and query of a donor
@@ -80,6 +80,21 @@ def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
     return whole
 
 
+def check_rows(task: WordPairTask, tokenizer: Any) -> None:
+    """Raises UnsupportedTokenizer for the first row of a task from a file that cannot stand in prompts."""
+    for number, (x, y, _) in enumerate(task.pairs if task.source else (), 1):
+        try:
+            ids = typed_tokens(task.layout.prompt([(x, y), (x, y)], x, y), tokenizer).ids
+            why = "its vocabulary lacks a part of them" if tokenizer.unk_token_id in ids else ""
+        except Misaligned as error:
+            why = str(error)
+        if why:
+            raise UnsupportedTokenizer(
+                f"{task.source}, row {number}: the tokenizer cannot carry {x!r} and {y!r} ({why}); take the row out "
+                f"or choose another layout ({', '.join(LAYOUTS)})"
+            )
+
+
 def first_tokens(task: WordPairTask, tokenizer: Any) -> dict[str, int]:
     """The first token of each output of a task as an answer; outputs that cannot stand in prompts are left out."""
     counted = [(pair.y, _count(tokenizer, task.layout, pair.x, pair.y)) for pair in task.pairs]
@@ -104,6 +119,7 @@ class _Stock:
     def __init__(self, task: WordPairTask, tokenizer: Any, corruptions: Sequence[int]) -> None:
         self.task, self.tokenizer = task, tokenizer
         self.corruptions = sorted(set(corruptions), key=lambda c: (c == SHUFFLED, c))  # see `clean`
+        made = {*corruptions} - {*task.donors}  # of words that the task does not bring
         self.buckets: dict[tuple[str, int, int], list[_Word]] = defaultdict(list)
         self.rejected: Counter[str] = Counter()
         for x, y, kind in task.pairs:
@@ -111,7 +127,7 @@ class _Stock:
             other = task.other(x) if 5 in corruptions else None
             if other and (other != y or kind):
                 self._add(RULE, x, other, kind)
-        if {0, 3, 4} & {*corruptions}:
+        if {0, 3, 4} & made:
             self._add_foreign()
         pairs = [words for (source, place, _), words in self.buckets.items() if (source, place) == (OWN, OUTPUT)]
         self.usable = {word.x: word for words in pairs for word in words if self._has_donors(word)}
@@ -144,7 +160,7 @@ class _Stock:
     def _has_donors(self, word: _Word) -> bool:
         """Whether a pair alone could be replaced: without this, most draws of ten would hold one that cannot be."""
         for c in self.corruptions:
-            if c == SHUFFLED:
+            if c == SHUFFLED and c not in self.task.donors:
                 replaceable = any(w.y != word.y for w in self.buckets[OWN, OUTPUT, word.sizes[OUTPUT]])
             else:
                 replaceable = self._parts(c, [word], word) is not None
@@ -223,12 +239,23 @@ class _Stock:
 
         rng: draws them; without it they are the first that fit, which shows whether there is a donor at all.
         """
+        if c in self.task.donors:
+            return self._given(c, shown, query)
         if c != SHUFFLED:
             return self._replaced(c, shown, query, rng)
         outputs = _permuted(shown, rng, self.task.balanced)
         if outputs is None:
             return None
         return [(word.x, y) for word, y in zip(shown, outputs, strict=True)], query.x
+
+    def _given(self, c: int, shown: Sequence[_Word], query: _Word) -> _Parts | None:
+        """The parts of a donor that the task brings; None where some have other numbers of tokens."""
+        donors = self.task.donors[c]
+        for word in (*shown, *[query] * (c == 0)):
+            counted = _count(self.tokenizer, self.task.layout, *donors[word.x])
+            if isinstance(counted, str) or counted[0] != word.sizes:
+                return None
+        return [donors[word.x] for word in shown], donors[query.x][0] if c == 0 else query.x
 
     def _replaced(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None) -> _Parts | None:
         """The parts of a donor whose words are others; None where there are too few.
@@ -330,7 +357,8 @@ def marked_demonstrations(
 
     Raises ValueError for a split, corruption or number that there is not, whatever the tokenizer.
     """
-    if missing := [c for c in corruptions if c not in task.corruptions or (c == SHUFFLED and k == 1)]:
+    made = {*corruptions} - {*task.donors}
+    if missing := [c for c in corruptions if c not in task.corruptions or (c == SHUFFLED and k == 1 and c in made)]:
         known = ", ".join(f"{c} ({CORRUPTIONS[c]})" for c in task.corruptions)
         raise ValueError(f"missing corruption index {missing}: task {task.name!r} has {known}, and 2 from k = 2 on")
     marked = sum(bool(pair.kind) for pair in task.pairs)
@@ -338,7 +366,7 @@ def marked_demonstrations(
     m = (round(2 * k / 3) if marked else 0) if ambiguous is None else ambiguous
     if n < 1 or k < 1 or not 0 <= m <= k:
         raise ValueError(f"n = {n}, k = {k}, ambiguous = {m}: choose n and k of 1 or more, and 0 to k ambiguous")
-    times = 2 if {1, 3, 4, 5} & {*corruptions} else 1  # the pairs of a donor are others
+    times = 2 if {1, 3, 4, 5} & made else 1  # the pairs of a donor are others
     for kind, has, needs in (
         ("ambiguous", marked, times * m),
         ("clear", len(task.pairs) - marked, times * (k - m) + 1),
@@ -384,7 +412,9 @@ def prompts(
     the task, and no two in a donor are from one row; where inputs are several words there are several of them, too. In
     a marked place stands a marked pair for 1 and 5, and the input (4) or output (3) of one, so that a donor has as many
     of them as its prompt. They obey the other rule as well: 5 differs from 1 in the clear pairs only, and not at all
-    where every demonstration is marked. 2 knows no kinds.
+    where every demonstration is marked. 2 knows no kinds. Where a task brings words of its own for a corruption, these
+    stand in the place of those of each pair, and for 0 in that of the query; a pair whose words have other numbers of
+    tokens is rejected.
 
     A query is left out where its answer begins with the same token as the query said again would: a model that copies
     would say the first token of the answer. The other pairs still stand among the demonstrations.
@@ -396,6 +426,7 @@ def prompts(
         raise ValueError(f"unknown order {order!r}; choose one of random, ambiguous first, ambiguous last")
     task = find(task) if layout is None else replace(find(task), layout=layout)
     m = marked_demonstrations(task, n, k, corruptions, split, ambiguous)
+    check_rows(task, tokenizer)
     stock = _Stock(task, tokenizer, corruptions)
     queries = stock.askable(task.queries(split))
     turns = sorted(queries)

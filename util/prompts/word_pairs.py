@@ -4,17 +4,14 @@ The tasks are those of Bakalova et al., COLM 2025, arXiv 2504.00132. The word li
 own definitions. `word_pair_prompts` makes prompts of the tasks.
 """
 
-import csv
 import hashlib
-import io
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from util.prompts import row_files
+from util.prompts import own_tasks
 from util.prompts.prompt import Layout
 from util.prompts.row_files import column, table
 
@@ -27,9 +24,11 @@ CORRUPTIONS = {
     5: "other_rule",  # other pairs, with outputs by another rule
 }
 TAB, ARROW, COLON = Layout(), Layout(" ->", " "), Layout(":", " ")
+LAYOUTS = {"tab": TAB, "arrow": ARROW, "colon": COLON}
 LISTS = ("words", "country_capital", "present_past", "person_sport")
 TRAINED = {"words": "embedded_words", "present_past": "embedded_verbs"}  # lists of the embedded model's training words
 NAMES = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
+PARTS = ("input", "output")  # of a pair, in names of columns
 SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, cyclically
 
 
@@ -48,9 +47,13 @@ class WordPairTask:
     pairs: `Pair`s, or plain (x, y). other_rule: another map of the inputs, for corruption 5; a mapping need not contain
     all inputs. balanced: for tasks with few outputs; no output occurs more than ceil(k / outputs) + 1 times among k
     demonstrations. list_name: the task's own list in data/word_lists. lists: the lists there; corruptions take words
-    from all of them but list_name. Raises ValueError for words that the layout cannot hold, empty words and repeated
-    inputs.
+    from all of them but list_name. donors: corruptions of one's own, by number: the input and output that stand for
+    those of each input. source: the file that it was read from, if any. Raises ValueError for words that the layout
+    cannot hold, empty words and repeated inputs, with the number of the pair.
     """
+
+    kind: ClassVar[str] = "word-pair"
+    columns: ClassVar[own_tasks.Columns] = own_tasks.PAIRS
 
     name: str
     pairs: tuple[Pair, ...]
@@ -59,14 +62,58 @@ class WordPairTask:
     balanced: bool = False
     list_name: str = ""
     lists: tuple[str, ...] = LISTS
+    donors: Mapping[int, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pairs", _checked(self.pairs, self.layout, f"task {self.name!r}"))
+        where = self.source or f"task {self.name!r}"
+        object.__setattr__(self, "pairs", _checked(self.pairs, self.layout, where))
+        for c, of in self.donors.items():
+            for number, pair in enumerate(self.pairs, 1):
+                place, words = f"{where}, row {number}", of.get(pair.x, pair[:2])
+                if tuple(words) == pair[:2]:
+                    raise ValueError(f"{place}: corruption {CORRUPTIONS[c]} changes neither {pair.x!r} nor {pair.y!r}")
+                _refuse(words, self.layout, place)
+
+    @classmethod
+    def of_rows(cls, name: str, rows: Sequence[Mapping[str, Any]], source: str) -> "WordPairTask":
+        """The task of rows with the columns input and output, or x and y, and these where they are wanted.
+
+        mark: "*" for pairs that fit the other rule too; other_rule: the output by another rule; and for a corruption of
+        one's own, by its name, such as unrelated_input and unrelated_output: the words that stand for those of the pair
+        in a corrupted prompt (an empty cell, or no such column: the pair's own). Raises ValueError for a column
+        of a corruption that there is not, and what `WordPairTask` raises.
+        """
+        x, y = next(columns for columns in cls.columns if {*columns} <= {*rows[0]})
+        pairs = _checked([[row.get(x), row.get(y), row.get("mark") or ""] for row in rows], TAB, source)
+        other = {pair.x: row["other_rule"] for row, pair in zip(rows, pairs, strict=True) if row.get("other_rule")}
+        for number, row in enumerate(rows, 1):
+            _refuse(filter(None, [row.get("other_rule")]), TAB, f"{source}, row {number}")
+        columns = {(c, part): f"{corruption}_{part}" for c, corruption in CORRUPTIONS.items() for part in PARTS}
+        given = [str(column) for column in rows[0] if str(column).endswith(tuple(f"_{part}" for part in PARTS))]
+        if unknown := {*given} - {*columns.values()}:
+            raise ValueError(
+                f"{source}: unknown column {min(unknown)!r}; corruptions have {', '.join(columns.values())}"
+            )
+        donors = {
+            c: {
+                pair.x: (row.get(columns[c, "input"]) or pair.x, row.get(columns[c, "output"]) or pair.y)
+                for row, pair in zip(rows, pairs, strict=True)
+            }
+            for c in CORRUPTIONS
+            if {columns[c, part] for part in PARTS} & {*given}
+        }
+        return cls(name, pairs, other or None, donors=donors, source=source)
 
     @property
     def corruptions(self) -> tuple[int, ...]:
         """The numbers of the possible corruptions; 5 needs another rule."""
-        return tuple(c for c in CORRUPTIONS if c != 5 or self.other_rule is not None)
+        return tuple(c for c in CORRUPTIONS if c != 5 or self.other_rule is not None or c in self.donors)
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """What of requests corruptions of one's own decide: nothing where there are none."""
+        return (self.donors,) if self.donors else ()
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -142,120 +189,73 @@ def is_trained(model: str) -> bool:
     return model.partition("/")[0] == "embedded"
 
 
-_REGISTERED: dict[str, WordPairTask] = {}
-
-
 def names() -> tuple[str, ...]:
     """The names of the suite's tasks and of the registered ones."""
-    return (*NAMES, *_REGISTERED)
+    return (*NAMES, *own_tasks.names(WordPairTask))
 
 
 def register(task: WordPairTask) -> WordPairTask:
     """Make a task known by its name, and return it. Raises ValueError if the name is taken."""
-    if task.name in names():
-        raise ValueError(f"there is a word-pair task {task.name!r} already; give yours another name")
-    _REGISTERED[task.name] = task
-    return task
+    return own_tasks.register(task, NAMES)
 
 
 def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
-    """The task of that name; a `WordPairTask` is returned unchanged. Raises ValueError, with all names, for others.
+    """The task of that name, or of a place, see `own_tasks`; a `WordPairTask` is returned unchanged.
 
-    The name may be that of a folder with a saved data set, see `pairs_from_saved`.
-
-    trained: use the words that the embedded model was trained on, if it is one of the suite's tasks. The model learnt
-    these words by heart and cannot do the tasks with other words.
+    trained: use the words that the embedded model was trained on, if it is one of the suite's tasks, and as words of
+    other lists. The model learnt these words by heart and cannot do the tasks with other words. Raises ValueError, with
+    all names, for others, and for a file that is no task.
     """
     if isinstance(task, WordPairTask):
         return task
-    if is_saved(task):
-        return WordPairTask(shown_task(task), pairs_from_saved(task), lists=_built_in(NAMES[0], trained).lists)
-    if task not in names():
-        raise ValueError(f"unknown word-pair task {task!r}; there are {', '.join(names())}")
-    return _REGISTERED[task] if task in _REGISTERED else _built_in(task, trained)
-
-
-def shown_task(task: str) -> str:
-    """The name of a task in requests, titles and values; it never contains a path."""
-    return Path(task).resolve().name if is_saved(task) else task
+    own = own_tasks.find(task, WordPairTask, NAMES)
+    if own is None:
+        return _built_in(task, trained)
+    return replace(own, lists=_built_in(NAMES[0], True).lists) if trained and own.lists == LISTS else own
 
 
 # ------------------------------------------------------------------------------------------------ pairs of a user
 
 
-def is_saved(task: str) -> bool:
-    """Whether this is no task's name but a folder that `datasets` has written with `save_to_disk`."""
-    return task not in names() and row_files.is_saved(Path(task))
-
-
-def pairs_from_saved(folder: str | Path) -> tuple[Pair, ...]:
-    """Pairs of a data set that Hugging Face's package `datasets` has written with `save_to_disk`.
-
-    Its columns are x and y, or input and output. Raises ValueError, naming the folder, for other columns and for
-    several splits, and where the package is missing.
-    """
-    rows = [*row_files.saved(Path(folder))]
-    for x, y in (("x", "y"), ("input", "output")):
-        if rows and {x, y} <= {*rows[0]}:
-            return _checked([[row[x], row[y]] for row in rows], TAB, str(folder))
-    raise ValueError(f"{folder}: one split with the columns x and y, or input and output is needed")
-
-
 def pairs_from_file(path: str | Path, columns: tuple[str, str] | None = None, layout: Layout = TAB) -> tuple[Pair, ...]:
-    """Pairs from a CSV file or a JSON file.
+    """Pairs from a file, see `own_tasks.rows_of`.
 
-    JSON: a list of [x, y] or {"input": x, "output": y}, or one object x -> y. A row [x, y, "*"] marks a pair (see
-    `Pair`); CSV files cannot do this. CSV: columns names the input and output columns in the header. Without it, a
-    first line that has "input" and "output" is the header; otherwise the first two columns are read, from the first
-    line on. Raises ValueError, naming the file, for any other content, and pairs that no task can have.
+    columns: the names of the input and output columns, by default input and output, or x and y. Raises ValueError,
+    naming the file, for any other content, and pairs that no task can have.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows = _json_rows(text) if path.suffix.lower() == ".json" else _csv_rows(text, columns)
-    except (OSError, ValueError, TypeError, csv.Error) as error:
-        raise ValueError(f"cannot read pairs from {path}: {error}") from error
-    return _checked(rows, layout, str(path))
-
-
-def _json_rows(text: str) -> list[Any]:
-    rows = json.loads(text, object_pairs_hook=tuple)  # a dictionary would hide repeated inputs
-    if not isinstance(rows, list):
-        return list(rows)
-    return [[dict(row).get(key) for key in ("input", "output")] if isinstance(row, tuple) else row for row in rows]
-
-
-def _csv_rows(text: str, columns: tuple[str, str] | None) -> list[Any]:
-    rows = list(csv.reader(io.StringIO(text), skipinitialspace=True, strict=True))
-    named = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
-    x, y = columns or ("input", "output")
-    if {x, y} <= {*(named.fieldnames or ())}:
-        return [[row[x], row[y]] for row in named]
-    if columns:
-        raise ValueError(f"no columns {columns} in its first line {named.fieldnames}")
-    return [row[:2] for row in rows if row]
+    wanted = [columns] if columns else [*own_tasks.PAIRS]
+    rows = own_tasks.rows_of(Path(path), wanted)
+    chosen = next((pair for pair in wanted if {*pair} <= {*rows[0]}), None)
+    if chosen is None and columns:
+        raise ValueError(f"{path}: no columns {columns} in its first line {[*rows[0].values()]}")
+    x, y = chosen or PARTS
+    return _checked([[row.get(x), row.get(y), row.get("mark") or ""] for row in rows], layout, str(path))
 
 
 def _checked(rows: Iterable[Any], layout: Layout, where: str) -> tuple[Pair, ...]:
     """The rows as pairs. Raises ValueError, which begins with `where`, for rows that are no pairs of this layout."""
     pairs: dict[str, Pair] = {}
     for number, row in enumerate(rows, 1):
+        place = f"{where}, row {number}"
         cells = list(row) if isinstance(row, list | tuple) else []
         words, kind = cells[:2], cells[2:]
         if len(words) < 2 or not all(isinstance(word, str) for word in words) or kind not in ([], [""], ["*"]):
-            raise ValueError(
-                f"{where}: pair {number}, {row!r}, is not an input and an output, with or without mark '*'"
-            )
-        for word in words:
-            reason = fault(word, layout)
-            if reason:
-                raise ValueError(f"{where}: pair {number}: {word!r} {reason}")
+            raise ValueError(f"{place}: {row!r} is not an input and an output, with or without mark '*'")
+        _refuse(words, layout, place)
         if words[0] in pairs:
-            raise ValueError(f"{where}: pair {number}: {words[0]!r} is an input twice")
+            first = [*pairs].index(words[0]) + 1
+            raise ValueError(f"{place}: {words[0]!r} is an input twice, also of row {first}; keep one of the two")
         pairs[words[0]] = Pair(*words, *kind)
     if len(pairs) < 2:
         raise ValueError(f"{where}: {len(pairs)} pairs; at least 2 are needed")
     return tuple(pairs.values())
+
+
+def _refuse(words: Iterable[Any], layout: Layout, place: str) -> None:
+    """Raises ValueError, which begins with `place`, for what is no text and words that the layout cannot hold."""
+    for word in words:
+        if reason := fault(word, layout) if isinstance(word, str) else "is no text":
+            raise ValueError(f"{place}: {word!r} {reason}")
 
 
 def fault(word: str, layout: Layout) -> str:

@@ -28,7 +28,7 @@ from util.engine.instruments import CaptureHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import check_widths
 from util.engine.replay import plan_of, replay
-from util.prompts import word_pair_prompts, word_pairs
+from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.effects import Blocks, Numbers, chunks, last_write
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
@@ -282,7 +282,7 @@ class FunctionVectorStudy(WordPairs):
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
         data = self.measured_in_blocks(self._blocks, self._measure, _joined, part="indirect effects").data
         arrays = {name: data[name] for name in ("index", "intact", "corrupted", "patched")}
-        return IndirectEffects(word_pairs.shown_task(self.task), self.corruption, **arrays)
+        return IndirectEffects(self.task, self.corruption, **arrays)
 
     @cached_property
     def means(self) -> Floats:

@@ -25,20 +25,13 @@ from util.study.records import Fields, Measurement
 SPLIT = "search"
 
 
-def known_task(name: str) -> str:
-    """The name of a word-pair task. Raises ValueError, with all names, for a task that there is not."""
-    word_pairs.find(name)
-    return name
-
-
-TaskName = Annotated[Text, AfterValidator(known_task)]
+TaskName = Annotated[Text, AfterValidator(lambda name: word_pairs.find(name).name)]  # raises for an unknown one
 
 
 def words_digest(task: word_pairs.WordPairTask) -> str:
     """A digest of all words that the prompts of a task and their donors are made of."""
-    return digest(
-        [repr((task.pairs, task.balanced, task.list_name, task.layout)), *(repr(table(n)) for n in task.lists)]
-    )
+    words = (task.pairs, task.balanced, task.list_name, task.layout, *task.words)
+    return digest([repr(words), *(repr(table(n)) for n in task.lists)])
 
 
 @checked
@@ -64,7 +57,7 @@ class WordPairs(Measurement):
         return {
             "schema": 1,
             "method_version": 1,
-            "dataset": word_pairs.shown_task(self.task),
+            "dataset": self.task,
             "words": words_digest(self._task),
             "k": self.k,
             "prompts": self.prompts,
@@ -149,5 +142,4 @@ class PairTask(WordPairs):
         data = self.answers()
         shown, bare, permuted = (which_label(data[name], data["gold"]) for name in ("shown", "bare", "permuted"))
         baseline = majority_right(data["gold"]).mean()  # not below chance: the answers are among the outputs
-        name = word_pairs.shown_task(self.task)
-        return task_check(name, self.k, data["right"], shown, bare, permuted, baseline, candidates)
+        return task_check(self.task, self.k, data["right"], shown, bare, permuted, baseline, candidates)

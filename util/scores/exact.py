@@ -85,7 +85,7 @@ class _Work:
         """How far the metric [N] falls without each edge from these senders to readers of one layer."""
         changes = self._changes(senders, self.base.hidden[layer].device)
         edits = dict(self._edits(layer, senders, edges, changes))
-        return dict(zip(edits, self.metric - self._metrics([*edits.values()]), strict=True))
+        return dict(zip(edits, self.metric - self.metrics([*edits.values()]), strict=True))
 
     def _changes(self, senders: Numbers, device: torch.device) -> Tensor:
         """By how much senders change the stream, [senders, N, T, d], on the device of the layer that reads it."""
@@ -134,7 +134,7 @@ class _Work:
         for edge, own in zip(edges, added, strict=True):
             yield edge, Edit(layer + 1, _nothing, after + own)
 
-    def _metrics(self, edits: Sequence[Edit]) -> Tensor:
+    def metrics(self, edits: Sequence[Edit]) -> Tensor:
         """The metrics [E, N] under each edit alone; those behind the last layer come last."""
         within = [edit for edit in edits if edit.start < self.graph.layers]
         ends = [edit.hidden[:, -1:] for edit in edits[len(within) :] if edit.hidden is not None]
@@ -146,6 +146,44 @@ class _Work:
         if ends:
             metrics.append(metric(self.parts, torch.cat(ends), self.answers).to(self.metric).view(len(ends), -1))
         return torch.cat(metrics)
+
+
+STREAMS = ("residual stream before the layer", "attention's output", "MLP's output")
+
+
+@torch.no_grad()
+def stream_effects(
+    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, budget: int = BUDGET
+) -> tuple[Tensor, Tensor]:
+    """Returns how the metric changes where one of STREAMS at one token is the source's, [3, L, N, T], and it [N].
+
+    base, source: the tokens of both prompts [N, T]. answers [N, 2]: the metric is the logit of the first minus that of
+    the second, behind the last token. L counts all layers. Before the first token that differs nothing changes. budget:
+    bytes of one batch. Raises ValueError for prompts or answers of other shapes; UnsupportedModel for a class that
+    `Components` refuses.
+    """
+    check_pairs(model, base, source, answers)
+    parts, first = Components(model, base), first_difference(base, source)
+    run, other = parts.base, parts.run(source)
+    layers, work = range(parts.layers), _Work(parts, other, answers, first, budget)
+    streams = [(layer, other.hidden[layer]) for layer in layers]  # from which layer on it stands for the base run's
+    for layer in layers:
+        between = run.hidden[layer] + parts.writes(layer, other.z[layer])
+        parallel = parts.blocks[layer].parallel
+        streams.append((layer + 1, between + (run.mlp[layer] if parallel else parts.adds(layer, between))))
+    streams += [(layer + 1, run.hidden[layer + 1] + other.mlp[layer] - run.mlp[layer]) for layer in layers]
+    edits = []
+    for layer, stream in streams:
+        for token in range(first, base.shape[1]):
+            hidden = run.hidden[layer].clone()
+            hidden[:, token] = stream[:, token]
+            edits.append(Edit(layer, _nothing, hidden))
+    order = sorted(range(len(edits)), key=lambda place: edits[place].start)  # those behind the last layer come last
+    changes = (work.metrics([edits[place] for place in order]) - work.metric)[np.argsort(order)]
+    effects = changes.new_zeros(len(STREAMS), parts.layers, *base.shape)
+    effects[..., first:] = changes.view(len(STREAMS), parts.layers, -1, len(base)).transpose(2, 3)
+    check_finite(effects.movedim(2, 0), "the effects of streams", model, base)
+    return effects, work.metric
 
 
 def _nothing(_: Place) -> tuple[()]:

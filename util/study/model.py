@@ -28,6 +28,7 @@ from util.load_model_and_data import (
     describe,
     dtype_name,
     load_ICL_model,
+    load_tokenizer,
     origin,
     request_name,
     resolved_revision,
@@ -258,6 +259,14 @@ class Model:
                 "to measure a model of your own, ask for it under a name that begins with 'given:'"
             )
         return pair
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer, read without the weights where these are not loaded yet and the model has a name."""
+        given = self.planted or self.name.startswith("given:") or (self.loader and self.untrained_seed is None)
+        if self.loaded or given:
+            return self.pair[1]
+        return load_tokenizer(self.name, self.revision)
 
     def _load(self) -> Pair:
         if self.untrained_seed is not None:

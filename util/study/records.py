@@ -149,6 +149,8 @@ def _tell(line: str) -> None:
 def _writing(folder: Path) -> Iterator[None]:
     """Makes a folder to write to. Raises OSError, naming the cure, where there is no room or no permission."""
     try:
+        if paths.clone() is None and not folder.exists():
+            _tell(f"what is measured is kept in {folder}; ICL_MATERIAL names another folder")
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:

@@ -22,7 +22,7 @@ from util.figures.edge_ablation.runs import LookUp, Run
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
 from util.models import planted
-from util.prompts import word_pairs
+from util.prompts import own_tasks, word_pairs
 from util.prompts.word_pair_prompts import prompts, typed_tokens
 from util.stats.intervals import mean_interval
 from util.study.model import Model
@@ -137,7 +137,7 @@ def test_other_pairs_under_a_name_are_another_request(monkeypatch):
 
     def words_of(**change):
         task = word_pairs.WordPairTask("mine", **{"pairs": tuple(pairs), **change})
-        monkeypatch.setitem(word_pairs._REGISTERED, "mine", task)
+        monkeypatch.setitem(own_tasks._REGISTERED, "mine", (task, ""))
         return asking(task="mine", k=1).request["words"]
 
     changes = ({"pairs": (*pairs[:2], ("window", "wall"))}, {"other_rule": str.upper}, {"other_rule": str.title},
@@ -180,7 +180,10 @@ def test_bad_requests_are_refused_when_a_draw_is_built(message):
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "tasks.0 = 'coping': .*there are copying": {"tasks": ["coping"]},
-    "tasks = .*the primary task, 'capitalization', is to be one": {"tasks": ["copying"]},
+    "tasks = .*the primary task, 'capitalization', is to be one": {
+        "tasks": ["copying"],
+        "primary_task": "capitalization",
+    },
     "corruptions.0 = 0: .*greater than or equal to 1": {"corruptions": [0, 1]},
     "missing corruption index .9.": {"corruptions": [9]},
     "prompts = 1: .*greater than or equal to 2": {"prompts": 1},

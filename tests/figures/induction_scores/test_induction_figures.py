@@ -158,7 +158,7 @@ def accuracies(ablated=0.4, control=0.9, k=10, done=True):
     rows = {row: first(60, share) for row, share in shares.items()}
     plan = Plan(SETUP, THREE, {"norm-matched": [[(0, 1)]]}, dict.fromkeys(rows, Edit()))
     check = TaskCheck("wordseq1", 10, 0.9, 0.8, 0.5, GAIN, GAIN, 0.001 if done else 0.5, 60)
-    arrays = {"plan": plan, "task": "wordseq1", "right": rows, "check": check}
+    arrays = {"plan": plan, "task": "wordseq1", "chance": 0.5, "right": rows, "check": check}
     request = {"request": ASKED["request"] | {"k": k}}
     return {"model": "a model", **request, "setup": SETUP, "chosen": THREE, **numbers.ablation(arrays, None)}
 

@@ -681,12 +681,12 @@ def test_heads_are_counted_among_the_layers_that_have_attention():
 
 
 WRONG_TASKS: dict[str, dict] = {
-    r"task = 'palindrome': there are repetition": {"task": "palindrome"},
+    r"task = 'palindrome': unknown classification task 'palindrome'; there are repetition": {"task": "palindrome"},
     r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
     r"prompts = 0: .*greater than or equal to 1": {"prompts": 0},
     r"prompts = 20, start = 500: wordseq2 has 512 rows": {"prompts": 20, "start": 500},
     r"k = -1: .*greater than or equal to 0": {"k": -1},
-    r"labels of wordseq2: \['A:'\]": {"labels": ("A:", "B")},
+    r"labels of wordseq2: number 1: 'A:'": {"labels": ("A:", "B")},
     r"wordseq2: 1000 demonstrations take 500 of class .*; take a smaller k": {"k": 1000},
     r"reference_prompts = 0: ": {"reference_prompts": 0},
     r"TaskStudy has no argument 'shots'": {"shots": 3},
@@ -852,7 +852,7 @@ def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_pa
 
 WRONG = {
     r"primary_task = 'wordseq1' is none of tasks": {"tasks": ["wordseq2"]},
-    r"tasks.0 = 'palindrome': there are repetition": {"tasks": ["palindrome"]},
+    r"tasks.0 = 'palindrome': unknown classification task .*; there are repetition": {"tasks": ["palindrome"]},
     r"tasks = '\{1': this text is no list": {"tasks": "{1"},
     r"tasks = \['wordseq1', 'wordseq1'\]: .*twice": {"tasks": ["wordseq1", "wordseq1"]},
     r"mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'": {"mode": "median"},

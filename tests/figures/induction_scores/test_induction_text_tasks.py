@@ -84,13 +84,13 @@ def test_requests_say_which_texts_were_read(rte, tmp_path):
 
 
 WRONG: dict[str, dict] = {
-    "task = 'cola': there are repetition, .*wordseq2_4way, boolq, ethos": {"task": "cola"},
+    "task = 'cola': unknown classification task 'cola'; there are .*wordseq2_4way, boolq, ethos": {"task": "cola"},
     "there is no folder 'nowhere'; give a folder with train.jsonl": {"data": "nowhere"},
     "train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
     "data = '': ": {"data": ""},
     "rte: 25 demonstrations take 13 of class .* leaves 12; take a smaller k": {"k": 25},
     "prompts = 4, start = 8: rte has 10 rows": {"start": 8},
-    r"labels of rte: \['A\\n\\nB'\] .*separators": {"labels": ["A\n\nB", "C"]},
+    r"labels of rte: number 1: 'A\\n\\nB' .*separators": {"labels": ["A\n\nB", "C"]},
 }
 
 

@@ -87,8 +87,16 @@ def values_of(layers: int, heads: int, model: str = "given:toy") -> dict[str, An
         "model": LONG_NAME, "scores": np.array([9.4, -10.4]), "permuted": 10 * effects, "patched": -10 * effects,
         "selectivity": rng.random(layers) + 1, "example": shown, "population": population,
         "untrained": {"heads": around(effects / 9)}, "circuit": circuit, "paths": paths(layers, heads),
-        "component graph": component_graph(),
+        "component graph": component_graph(), "streams": streams(layers),
     }  # fmt: skip
+
+
+def streams(layers: int) -> dict[str, Any]:
+    """The stream has the effect at the first of three tokens before the last two layers, at the last one behind."""
+    shares = np.zeros((3, layers, 3))
+    shares[0, :-2, 0] = shares[0, -2:, 2] = 1
+    shares[1, -3, 2] = 0.9
+    return {"shares": shares, "tokens": [" $a", "\n", " to"]}
 
 
 def picture(name: str, values: dict[str, Any], width: float = WIDTH) -> Figure:
@@ -128,6 +136,22 @@ def test_maps_have_layers_across_and_colours_that_end_where_they_are_to(name, sc
 
 
 # ------------------------------------------------------------------------------------------------ what is said
+
+
+def test_streams_are_shares_from_the_first_token_that_differs():
+    effects = np.zeros((3, 4, 5))
+    effects[:, :, 2:] = -10 * streams(4)["shares"]
+    arrays = {"refused": "", "effects": effects, "base": 4.0, "source": -6.0, "tokens": ["a", "b", " $a", "\n", " to"]}
+    found = numbers.streams(arrays, None)
+    assert found["streams"]["tokens"] == [" $a", "\n", " to"]
+    np.testing.assert_array_equal(found["streams"]["shares"], streams(4)["shares"])
+    assert [*FIGURE.parts["streams"].says(found)] == [
+        'The effect passes from " $a" to " to" in layers 1 to 2',
+        'What attention writes in layer 1 at " to" carries most, 0.90 of the effect.',
+    ]
+    refused = numbers.streams({"refused": "Toy: no layers"}, None)
+    assert [*FIGURE.parts["streams"].says(refused)] == ["streams: not measured, Toy: no layers"]
+    assert drawn(FIGURE.parts["streams"], refused) is None
 
 
 def test_every_panel_of_head_outputs_has_colours_of_its_own():

@@ -102,6 +102,20 @@ def test_roles_are_counted_once_for_each_head():
     ]  # fmt: skip
 
 
+def test_heads_are_judged_in_every_role_by_the_rule_of_the_atlas():
+    found = [evidence(Role.INDUCTION, (4, 8), {(2, 1), (3, 0)}), evidence(Role.MOVER, (4, 8), (), 1)]
+    found.append(Evidence(Role.INHIBITION, found[0].score, found[0].heads, -found[0].effect, np.zeros(1)))
+    rows = numbers.of_heads(found, [(2, 1), (0, 0)])
+    verdicts = rows.set_index(["head", "role"])["verdict"].str.split(":").str[0]
+    assert verdicts[("L2H1", "induction")] == numbers.HAS and (verdicts == numbers.HAS).sum() == 1 and len(rows) == 6
+    tested = {one.name: one for one in found[0].tested}["L2H1"]
+    assert [*rows.loc[0, ["score", "null", "effect", "p"]]] == [tested.score, tested.null, tested.effect, tested.p]
+    assert rows.loc[2, "effect"].high < 0 and rows.loc[2, "p"] == 1  # chosen by its score, not confirmed
+    untested = rows.loc[3]
+    second = found[0].score.halves[1]
+    assert untested["score"] == found[0].score.value[second, 0, 0].mean() and np.isnan(untested["p"])
+
+
 @pytest.mark.parametrize("shape", [(4, 8), (30, 9)])
 def test_a_cell_has_a_tile_of_each_of_its_roles_in_full_colour_and_a_bar_of_its_effect(shape):
     """Tiles lie below each other; together they fill the cell."""

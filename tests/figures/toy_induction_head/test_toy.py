@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.patches import Rectangle
+from torch.nn.functional import cross_entropy
 
 from tests.figures.legible import LONG_NAME, faults
 from util import paths
 from util.figures.toy_induction_head import measure, numbers, show
 from util.figures.toy_induction_head.numbers import formed_at
+from util.prompts.sequences import excerpts
 from util.show.draw import draw
 from util.show.style import COLUMN, WIDTH
 from util.stats.heads import head_name
@@ -57,7 +60,7 @@ def toy_values(length=6, previous=(0.96, 0.90, 0.97), matching=(0.94, 0.90, 0.96
     )
     for part in (numbers.patterns, numbers.texts, numbers.phase_change):
         values |= part(arrays, settings)
-    return values
+    return values | numbers.in_context(made_losses(), settings)
 
 
 def drawn(part, values, width=WIDTH):
@@ -78,7 +81,7 @@ def test_every_figure_can_be_read_at_any_width(length, width):
         warnings.simplefilter("error")
         figures = {name: drawn(name, values, width) for name, part in show.FIGURE.parts.items() if part.panels}
         assert {name: faults(figure) for name, figure in figures.items()} == dict.fromkeys(figures, [])
-    assert {figure.get_size_inches()[0] for figure in figures.values()} == {width} and len(figures) == 5
+    assert {figure.get_size_inches()[0] for figure in figures.values()} == {width} and len(figures) == 6
 
 
 def test_visible_weights_are_dots_keys_across_and_queries_down():
@@ -228,3 +231,47 @@ def test_patterns_are_those_of_the_best_heads(study):
         assert rows[role].shape == (31, 31)
         assert f"{head_name(head)}, {role}" in study.numbers("patterns")["patterns"]["heads"]
         np.testing.assert_allclose(rows[role].sum(axis=-1), 1, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ plain text
+
+
+def made_losses():
+    """Whole: 5 nats up to token 100, then 3; without heads one more after token 100, without others from the start."""
+    rng, late = np.random.default_rng(0), np.arange(2, 512) > 100
+    loss = 5 - 2.0 * late + rng.normal(0, 0.01, (8, 510))
+    rows = {numbers.WHOLE: loss, numbers.WITHOUT: loss + late, "without other heads 1": loss + 1.0}
+    return {"heads": [(1, 2)], "losses": rows}
+
+
+def test_the_score_in_context_is_late_loss_minus_early_loss():
+    found = numbers.in_context(made_losses(), None)["in context"]
+    score, change, lost = found["score"], found["change"], found["lost"]
+    assert score[numbers.WHOLE].value == pytest.approx(-2, abs=0.01) and found["tokens"] == [50, 500]
+    assert change[numbers.WITHOUT].value == lost[numbers.WITHOUT].value == pytest.approx(1)
+    assert change["without other heads 1"].value == pytest.approx(0) and lost["without other heads 1"].value == 1
+    curve, ends = found["curve"][numbers.WHOLE], found["ends"]
+    assert ends[-1] == 511 and [curve[0], curve[-1]] == [pytest.approx(5, abs=0.02), pytest.approx(3, abs=0.02)]
+    said = [*show.FIGURE.parts["in_context"].says({"in context": found})]
+    assert said[0] == "Without 1 induction heads loss rises by 1.00 nats, the in-context-learning score by 1.00"
+    none = numbers.in_context({"heads": [], "losses": {numbers.WHOLE: made_losses()["losses"][numbers.WHOLE]}}, None)
+    [sentence] = show.FIGURE.parts["in_context"].says(none)
+    assert sentence.endswith("no head is an induction head")
+
+
+@torch.no_grad()
+def test_losses_by_token_are_those_of_plain_passes(tmp_path):
+    study = Study("toy_induction_head", folder=tmp_path, excerpts=2, untrained_control=False)
+    found, (model, tokenizer) = study.arrays("in_context"), study.pair
+    ids = torch.tensor(excerpts(tokenizer, 511, 2))
+    assert ids.shape == (2, 511) and tokenizer.decode(ids[0]).startswith("<|bos|>CHAPTER I. Down the Rabbit-Hole")
+    slow = cross_entropy(model(ids).logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+    np.testing.assert_allclose(found["losses"][numbers.WHOLE], slow, atol=1e-4)
+    matching = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
+    assert found["heads"] == [head for head in np.ndindex(matching.shape) if matching[head] >= 0.3] != []
+    for layer, head in found["heads"]:  # what these heads write, taken out of the output projection
+        size = model.config.head_dim
+        model.model.layers[layer].self_attn.o_proj.weight[:, head * size : (head + 1) * size] = 0
+    without = cross_entropy(model(ids).logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+    np.testing.assert_allclose(found["losses"][numbers.WITHOUT], without, atol=1e-4)
+    assert np.abs(without - slow).max() > 1

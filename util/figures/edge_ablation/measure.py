@@ -11,7 +11,7 @@ from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, Edge, type_pairs
 from util.edges.states import Store
 from util.figures.edge_ablation import numbers as rules
 from util.figures.edge_ablation.numbers import PROBED, Rows, aligned
-from util.figures.edge_ablation.runs import LookUp, Run, answers, draws, units_left
+from util.figures.edge_ablation.runs import LookUp, Run, answers, check_tokens, draws, units_left
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
 from util.models import planted
@@ -33,6 +33,13 @@ COUNTS = (0, 7)  # ambiguous of 10 demonstrations
 # Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each
 # would push out the one that is needed next.
 ROOM = 2**31
+
+
+def check(study: Study) -> None:
+    """Raises UnsupportedTokenizer for a task from a file that the tokenizer cannot carry; no weights are read."""
+    for task in dict.fromkeys((*study.settings.tasks, *study.settings.pruned_tasks)):
+        for split in ("test", "search"):
+            check_tokens(draws(study, task=task, split=split)[0], study.model)
 
 
 def circuits(study: Study) -> dict[str, Any]:

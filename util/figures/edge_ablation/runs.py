@@ -28,12 +28,11 @@ from util.figures.edge_ablation.numbers import SHARE, Row, Rows, aligned, line_r
 from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
-from util.prompts.prompt import Layout
 from util.prompts.row_files import column, table
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
-from util.study.model import digest
+from util.study.model import Model, digest
 from util.study.study import Study
 
 Data = dict[str, Any]  # of a record, see `Run.answer`
@@ -52,27 +51,23 @@ class Run:
 
     @cached_property
     def task(self) -> word_pairs.WordPairTask:
-        """The task in the draw's layout, read once: a saved data set that is changed later changes nothing here."""
-        task, changes = word_pairs.find(self.draw.task, trained=self.draw.trained), self.draw.layout
-        if changes is None:
-            return task
-        return replace(task, layout=Layout(**{str(field): text for field, text in changes.items()}))
+        """The task in the draw's layout, read once: a file that is changed later changes nothing here."""
+        return self.draw.pairs
 
     @cached_property
     def request(self) -> dict[str, Any]:
         """All that decides the answers but for the model and the ablation, in plain JSON."""
         task = self.task
-        words = (task.pairs, [task.other(pair.x) for pair in task.pairs], task.balanced, task.list_name, task.layout)
+        others = [task.other(pair.x) for pair in task.pairs]
+        words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
         lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        shown = {"task": word_pairs.shown_task(self.draw.task), "words": digest([repr(words), repr(lists)])}
-        return json.loads(json.dumps({**asdict(self.draw), **shown, "two_pass": True}))  # as stored records say
+        drawn = {**asdict(self.draw), "words": digest([repr(words), repr(lists)])}
+        return json.loads(json.dumps({**drawn, "two_pass": True}))  # as stored records say
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
-        fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
-        options = {field: getattr(self.draw, field) for field in fields}
-        return word_pair_prompts.prompts(self.task, self.study.pair[1], self.draw.prompts, **options)
+        return drawn(self.draw, self.task, self.study.pair[1])
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -168,6 +163,19 @@ class Run:
 def draws(study: Study, **changes: Any) -> list[Draw]:
     """The prompts of a study's model with each draw of donors, see `Settings.draws`."""
     return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
+
+
+def drawn(draw: Draw, task: word_pairs.WordPairTask, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
+    """The prompts of a draw and their donors. Raises what `word_pair_prompts.prompts` raises."""
+    fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
+    options = {field: getattr(draw, field) for field in fields}
+    return word_pair_prompts.prompts(task, tokenizer, draw.prompts, **options)
+
+
+def check_tokens(draw: Draw, model: Model) -> None:
+    """Raises what `drawn` raises; the tokenizer is read where the task is from a file."""
+    if draw.pairs.source:
+        drawn(draw, draw.pairs, model.tokenizer)
 
 
 def answers(study: Study, ablations: Mapping[str, Ablation], room: int = STORED, **changes: Any) -> Rows:
@@ -327,8 +335,8 @@ class Pruner:
         """What is left of the units of one sort, measured on the test split. sets: random prunings.
 
         units: how many there are at first. whole: the row of the whole model. result: how many units are left before
-        the accuracy on the search split falls below SHARE of the whole model's; pruned: their row. random: rows of
-        random prunings that leave as many, with the first draw of donors.
+        the accuracy on the search split falls below SHARE of the whole model's; kept: their names; pruned: their row.
+        random: rows of random prunings that leave as many, with the first draw of donors.
         """
         result = self.pruned(sort, start, SHARE, per_round).result
         return {
@@ -336,6 +344,7 @@ class Pruner:
             "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
             "pruned": self.row(result, self.runs),
             "result": result.count(sort),
+            "kept": result.names(sort),
             "random": [self.row(one, self.runs[:1]) for one in self.at_random(sort, start, result, sets)],
         }
 

@@ -48,6 +48,7 @@ from util.models import planted as circuits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import LABELS
 from util.prompts.prompt import UnsupportedTokenizer
+from util.prompts.staicc import DATASETS
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.function_vectors import (
     TASKS,
@@ -68,6 +69,7 @@ from util.study.checked import Count, Natural, capped, checked
 from util.study.records import Measurement
 from util.study.study import Study
 
+QUERIES = 60  # of each task, of a model of fewer than 100 heads
 FOUR_WAY_SHOTS = (20,)  # of tasks of four classes
 CONTROLS_OF_TEXT = 5  # control sets that plain text is read without
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
@@ -87,7 +89,7 @@ def setup_for(study: Study, heads: int) -> dict[str, Any]:
     s, small = study.settings, heads < 100
     control_sets = s.control_sets or (20 if small else 10)
     return {
-        "prompts": s.prompts or (60 if small else 40),
+        "prompts": s.prompts or (QUERIES if small else 40),
         "mode": s.mode,
         "primary": s.primary or (4 if small else how_many(PAPER_SHARES[0], heads)),
         "control_sets": control_sets,
@@ -98,17 +100,19 @@ def setup_for(study: Study, heads: int) -> dict[str, Any]:
 def check(study: Study) -> None:
     """Raises ValueError for settings that a task, its texts or the reference refuse; texts are read now.
 
-    With `prompts`, no more queries are asked than any task has: half of them where as many others say whether the model
-    does the task.
+    With `prompts`, or a small task of one's own, no more queries are asked than any task has: half where as many
+    others say whether the model does the task.
     """
     s = study.settings
-    rows = []
+    rows = {}
     for task in (*s.tasks, *s.text_tasks):
         most = max(s.k, *_shots_of(study, task))
-        rows += [len(of_task.classes.rows) for of_task in task_studies(study, task, prompts=1, k=most)]
-    most, source = (min(rows), "the smallest task") if s.all_tasks else (min(rows) // 2, "half of the smallest task")
-    if s.prompts is not None:
-        object.__setattr__(s, "prompts", capped(s.prompts, most, source))
+        rows[task] = min(len(one.classes.rows) for one in task_studies(study, task, prompts=1, k=most))
+    parts, source = (1, "the smallest task") if s.all_tasks else (2, "half of the smallest task")
+    few = min(rows[task] for task in s.tasks) // parts < QUERIES  # a task of one's own
+    if s.prompts is not None or few:
+        most = min(rows.values()) // parts
+        object.__setattr__(s, "prompts", capped(s.prompts or QUERIES, most, source))
 
 
 # ------------------------------------------------------------------------------------------------ heads
@@ -172,12 +176,13 @@ def ablation(study: Study) -> dict[str, Any]:
     """Right answers to the primary task with demonstrations, [R, N] by row, under all edits of the plan.
 
     check: whether the whole model does the task, on as many other queries, so that what it is chosen by is not measured
-    again; None with `all_tasks`, where there may be no others.
+    again; None with `all_tasks`, where there may be no others. chance: of guessing.
     """
     edits, s = plan_of(study), study.settings
     studies = task_studies(study, s.primary_task, prompts=edits.setup["prompts"])
     check = None if s.all_tasks else check_task(studies[0].other_queries, len(s.tasks))
-    return {"plan": edits, "task": s.primary_task, "check": check, "right": answered_right(studies, edits.edits)}
+    chance, right = 1 / len(studies[0].classes.labels), answered_right(studies, edits.edits)
+    return {"plan": edits, "task": s.primary_task, "chance": chance, "check": check, "right": right}
 
 
 def plain_text(study: Study) -> dict[str, Any]:
@@ -220,7 +225,7 @@ def _by_shots(study: Study, task: str, unrelated: bool, edits: Plan, candidates:
     where it is above chance without any.
     """
     changes: dict[str, Any] = {"prompts": edits.setup["prompts"], "labels": LABELS[:2] if unrelated else None}
-    if task in TEXT_TASKS and study.settings.reference != "mnli":
+    if task in (*TEXT_TASKS, *DATASETS) and study.settings.reference != "mnli":
         changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
     shots = _shots_of(study, task)
     first = task_studies(study, task, k=max(shots), **changes)[0]
@@ -278,7 +283,7 @@ class WordPairs(Measurement):
             "schema": 1,
             "method_version": 1,
             "dataset": "word_pairs",
-            "tasks": list(map(word_pairs.shown_task, self.tasks)),
+            "tasks": list(self.tasks),
             "words": list(map(words_digest, self.found)),
             "prompts": self.prompts,
             "k": self.k,
@@ -325,7 +330,7 @@ class WordPairs(Measurement):
             groups = [groups_of(prompts.items, self.pair[1]) for prompts in self.drawn["test"]]
             right = logits.argmax(axis=1) == [group.target[0] for of_task in groups for group in of_task]
             parts = np.split(right, np.cumsum(list(map(len, groups)))[:-1])
-            return dict(zip(map(word_pairs.shown_task, self.tasks), parts, strict=True))
+            return dict(zip(self.tasks, parts, strict=True))
 
         return under_edits(self, self.measured, "answers", "answers", edits, compute)
 

@@ -67,7 +67,7 @@ def ablation(arrays: Arrays, settings: Any) -> Numbers:
     lost = paired_interval(rows[WHOLE].mean(axis=0) - rows[plan.ablated].mean(axis=0))
     return {
         "controls": plan.controls,
-        "primary": {"task": task, "p": p, "least p": least, "lost": lost},
+        "primary": {"task": task, "chance": arrays["chance"], "p": p, "least p": least, "lost": lost},
         "tasks_done": {task: check} if check and check.done else {},
         "queries": {task: rows[WHOLE].shape[1]},
         "accuracy": {task: {row: accuracy(drawn) for row, drawn in rows.items()}},

@@ -123,7 +123,7 @@ def ablation(values: Values) -> Grid:
     options: dict[str, Any] = {
         "heading": task if asked else f"{task}\n(not done)",
         "label": "accuracy",
-        "chance": 1 / len(label_space(task)),
+        "chance": values["primary"].get("chance") or 1 / len(label_space(task)),  # older values have none
         "reported": reported,
     }
     return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)

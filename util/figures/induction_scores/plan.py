@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from util.prompts import classification, induction_pattern
+from util.prompts import classification, induction_pattern, own_tasks
+from util.prompts.staicc import DATASETS
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles import heads as head_arguments
 from util.roles.attention_scores import INDUCTION_HEAD
@@ -111,10 +112,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {  # what follows from `settings`; wh
 
 
 def known_task(name: str) -> str:
-    """The name of a classification task. Raises ValueError, with all names, for a task that there is not."""
-    if name not in (*classification.NAMES, *TEXT_TASKS):
-        raise ValueError(f"there are {', '.join((*classification.NAMES, *TEXT_TASKS))}")
-    return name
+    """The name of a classification task: of the suite, of StaICC, or of one's own, which may be a file.
+
+    Raises ValueError, with all names, for a task that there is not.
+    """
+    own = own_tasks.find(name, classification.Task, (*classification.NAMES, *TEXT_TASKS, *DATASETS))
+    return own.name if own else name
 
 
 TaskName = Annotated[str, AfterValidator(known_task)]

@@ -30,9 +30,10 @@ from util.engine.label_scores import (
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
 from util.figures.induction_scores.plan import REFERENCE_PROMPTS, Edit, TaskName
-from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts
+from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts, staicc_task, staicc_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
+from util.prompts.staicc import DATASETS
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles import heads as head_arguments
 from util.roles.head_scores import heads_by_layer
@@ -66,12 +67,13 @@ class Answers:
 class TaskStudy(Measurement):
     """A classification task to answer: `prompts` queries from the one at `start` on; from 0, at most all.
 
-    task: one of `classification.NAMES` or of `text_tasks.TEXT_TASKS`. k, seed: demonstrations of each query, and what
-    they are drawn by. labels: other words than the task's own, in their order; those of a text task become unrelated to
-    its classes with Foo, Bar. data: where the texts of a text task are, see `load_text_task`. reference: what means are
-    taken over, other prompts of the task, StaICC's, or samples of MNLI's premises (Crosbie & Shutova 2024, section
-    4.3); reference_prompts: how many, and how many plain texts; reference_data: a folder with the premises, None for
-    the hub. permuted: whether the labels of the demonstrations are permuted among them.
+    task: one of `classification.NAMES`, of `text_tasks.TEXT_TASKS`, of StaICC's data sets, or of one's own, see
+    `prompts.own_tasks`. k, seed: demonstrations of each query, and what they are drawn by. labels: other words than the
+    task's own, in their order; those of a text task become unrelated to its classes with Foo, Bar. data: where the
+    texts of a text task are, see `load_text_task`. reference: what means are taken over, other prompts of the task,
+    StaICC's, or samples of MNLI's premises (Crosbie & Shutova 2024, section 4.3); reference_prompts: how many, and how
+    many plain texts; reference_data: a folder with the premises, None for the hub. permuted: whether the labels of the
+    demonstrations are permuted among them.
     """
 
     task: TaskName = "wordseq1"
@@ -111,10 +113,16 @@ class TaskStudy(Measurement):
 
     @cached_property
     def _texts(self) -> tuple[classification.Task, dict[str, str]]:
-        """The task with its own labels, and which texts a text task has; they are read once."""
-        if self.task not in TEXT_TASKS:
+        """The task with its own labels, and which texts it has; they are read once."""
+        if self.task in classification.NAMES:
             return classification.task(self.task), {}
-        task, version = load_text_task(self.task, self.data)
+        if self.task in TEXT_TASKS:
+            task, version = load_text_task(self.task, self.data)
+        elif self.task in DATASETS:
+            task, version = staicc_task(self.task), f"StaICC {staicc_version()}"
+        else:
+            task = classification.task(self.task)
+            version = digest([repr((task.rows, task.pool, task.labels, task.layout))])
         return task, {"data_version": version}
 
     @property

@@ -32,7 +32,7 @@ from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores, path_effects
+from util.scores.exact import exact_scores, path_effects, stream_effects
 from util.scores.graph import ComponentGraph, circuits_of
 from util.stats.heads import Head, top
 from util.study.model import digest, lists_digest
@@ -168,6 +168,33 @@ def example(study: Study) -> Arrays:
 
     more = {"prompts": list(settings.texts), "names": list(settings.names), "seed": settings.seed}
     return study.record("IOI example", compute, lambda: settings.texts, **more).data
+
+
+def streams(study: Study) -> Arrays:
+    """What is carried at each token of the texts of the settings by the stream and by what is added to it.
+
+    effects [3, layers, T]: changes of the logit difference, see `scores.exact.stream_effects`; base, source: these;
+    tokens [T]: of the source, as text. Or refused: why a class has none.
+    """
+    settings, refused = study.settings, taken_apart(study)["refused"]
+
+    def compute() -> Arrays:
+        model, tokenizer = study.pair
+        tokens = ioi_tokens(pair_from_texts(*settings.texts, *settings.names), tokenizer)
+        base, source, answers = (torch.tensor([ids]) for ids in (tokens.base, tokens.source, tokens.answers))
+        effects, plain = stream_effects(model, base, source, answers)
+        return {
+            "effects": effects[:, :, 0].numpy(),
+            "base": float(plain[0]),
+            "source": float(logit_difference(model, source, answers)[0]),
+            "tokens": [tokenizer.decode([token]) for token in tokens.source],
+            "refused": "",
+        }
+
+    more = {"prompts": list(settings.texts), "names": list(settings.names)}
+    if refused:
+        return {"refused": refused}
+    return study.record("IOI streams", compute, lambda: settings.texts, **more).data
 
 
 # ------------------------------------------------------------------------------------------------ many pairs

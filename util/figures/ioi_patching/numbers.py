@@ -89,6 +89,15 @@ def example(arrays: Arrays, settings: Any) -> Numbers:
     return {"scores": scores, **effects, "selectivity": selectivity(difference), "example": shown}
 
 
+def streams(arrays: Arrays, settings: Any) -> Numbers:
+    """What streams carry, as shares of the whole effect [3, layers, T], from the first token that carries anything."""
+    if arrays["refused"]:
+        return {"streams": {"refused": arrays["refused"]}}
+    shares = arrays["effects"] / (arrays["source"] - arrays["base"])
+    first = int(shares.any((0, 1)).argmax())
+    return {"streams": {"shares": shares[:, :, first:], "tokens": arrays["tokens"][first:]}}
+
+
 # ------------------------------------------------------------------------------------------------ many pairs
 
 

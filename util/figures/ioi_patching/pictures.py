@@ -23,6 +23,7 @@ from util.show.panels import (
     curve,
     heads,
     name_columns,
+    print_in_cells,
     short_number,
     triples,
 )
@@ -150,12 +151,17 @@ def patching(values: Values) -> Grid:
 def activations(values: Values) -> Grid:
     """P3: the outputs of one layer's heads, a panel for each token of the source; mean norms of all layers."""
     shown = values["example"]
-    tokens = [f'"{token}"'.replace("\n", "\\n").replace("$", r"\$") for token in shown["tokens"]]  # as they are
+    tokens = _quoted(shown["tokens"])
     panels = [
         partial(_outputs, z, token, "plasma", np.percentile(z, (2, 98)))
         for z, token in zip(_array(shown["z"]), tokens, strict=True)
     ]
     return _of_outputs(panels, 0.9, partial(_lengths, _array(shown["lengths"]), tokens), 1.9)
+
+
+def _quoted(tokens: Iterable[str]) -> list[str]:
+    """Tokens as they are."""
+    return [f'"{token}"'.replace("\n", "\\n").replace("$", r"\$") for token in tokens]
 
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
@@ -175,6 +181,31 @@ def differences(values: Values) -> Grid:
         panels.append(partial(_outputs, z, f"layer {place * shown['every']}", "RdBu_r", (-limit, limit)))
     ratio = partial(_over_layers, _array(values["selectivity"]), None, "", "selectivity ratio")
     return _of_outputs(panels, 1.05, ratio, 1.7)
+
+
+def streams(values: Values) -> Grid | None:
+    """What the residual stream, attention's outputs and MLPs' outputs carry, by layer and token."""
+    if "refused" in values["streams"]:
+        return None
+    tokens, shares = values["streams"]["tokens"], _array(values["streams"]["shares"])
+    limit = colour_limit(shares)
+
+    def panel(title: str, share: Floats, ax: Axes) -> None:
+        image = ax.imshow(share, cmap="RdBu_r", vmin=-limit, vmax=limit, **UPRIGHT)
+        texts = {place: short_number(share.T[place]) for place in heads_where(np.abs(share.T) >= limit / 10)}
+        if len(share) <= SHOWN:
+            print_in_cells(image, texts)
+        ax.set_xticks(range(len(tokens)), _quoted(tokens), rotation=90)
+        ax.set_yticks(count_ticks(len(share), 8))
+        ax.set_title(title, fontsize=7)
+
+    def bar(figure: Picture, axes: Sequence[Axes]) -> None:
+        axes[0].set_ylabel("layer")
+        colour_bar(figure, axes, "share of the effect")
+
+    titles = ("A) residual stream", "B) attention's output", "C) MLP's output")
+    panels = [partial(panel, title, share) for title, share in zip(titles, shares, strict=True)]
+    return Grid(panels, least=1.2, height=2.4, share="y", finish=bar)
 
 
 # ------------------------------------------------------------------------------------------------ many pairs

@@ -109,6 +109,22 @@ def patching_says(values: Values) -> Iterator[str]:
     yield f"{head} alone from the source {moves}"
 
 
+def streams_say(values: Values) -> Iterator[str]:
+    """Where the stream carries the effect, early and late, and which outputs move it there."""
+    streams = values["streams"]
+    if "refused" in streams:
+        yield f"streams: not measured, {streams['refused']}"
+        return
+    tokens, (stream, attention, _) = streams["tokens"], np.array(streams["shares"], dtype=float)
+    first, last = (np.flatnonzero(stream[:, place] > 0.5) for place in (0, -1))
+    if len(first) and len(last):
+        between = sorted([first[-1], last[0]])
+        yield 'The effect passes from "{}" to "{}" in layers {} to {}'.format(tokens[0], tokens[-1], *between)
+    layer, place = np.unravel_index(np.abs(attention).argmax(), attention.shape)
+    share = f"{attention[layer, place]:.2f} of the effect"
+    yield f'What attention writes in layer {layer} at "{tokens[place]}" carries most, {share}.'
+
+
 # ------------------------------------------------------------------------------------------------ many pairs
 
 
@@ -336,6 +352,7 @@ def _one_pair(says: Callable[[Values], Iterable[str]], panels: Callable[[Values]
     return Part(numbers.example, "example", says, about, panels)
 
 
+STREAMS = "{model}, one pair of prompts; at one token of one layer from the source"
 PAIRS = "{model}, {corruption}, {pairs} pairs"
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
 PATHS = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
@@ -351,6 +368,7 @@ FIGURE = Figure(
         "p3": _one_pair(activations_say, pictures.activations, OUTPUTS),
         "p4": _one_pair(differences_say, pictures.differences, MINUS),
         "p5": _one_pair(patching_says, pictures.patching),
+        "streams": Part(numbers.streams, "streams", streams_say, _about(STREAMS, "streams"), pictures.streams),
         "population": Part(
             numbers.population, "population", population_says, _about(PAIRS, "population"), pictures.population,
             heads_table,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from util.roles.rules import Evidence, Role, TestedHead
 from util.show.part import say
@@ -11,6 +15,7 @@ from util.stats.heads import Head, head_name
 
 Numbers = dict[str, Any]
 
+HAS = "has the role"  # the verdict
 EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads that carry most have none of these
 
 
@@ -34,6 +39,27 @@ def roles(evidence: Sequence[Evidence]) -> Numbers:
 
 def _by_name(heads: Sequence[TestedHead]) -> Numbers:
     return {head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p} for head in heads}
+
+
+def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFrame:
+    """A line for each head and role: what the second half of the prompts says, and the verdict.
+
+    score, with its null; effect beyond the control, and p, corrected for all heads that were tested; without the last
+    two where the first half did not choose the head: its score does not pass.
+    """
+    rows = []
+    for head, one in product(heads, evidence):
+        second, null = one.score.halves[1], np.broadcast_to(one.score.null, one.score.value.shape)
+        line = {"head": head_name(head), "role": str(one.role)}
+        tested = next((tested for tested in one.tested if tested.head == head), None)
+        if tested is None:
+            score, level = (float(values[(second, *head)].mean()) for values in (one.score.value, null))
+            rows.append({**line, "score": score, "null": level, "verdict": "no: the score does not pass"})
+            continue
+        verdict = HAS if tested in one.confirmed else "no: the effect, or the score, is not confirmed"
+        scores = {"score": tested.score, "null": tested.null, "effect": tested.effect, "p": tested.p}
+        rows.append({**line, **scores, "verdict": verdict})
+    return pd.DataFrame(rows, columns=["head", "role", "score", "null", "effect", "p", "verdict"])
 
 
 def with_role(evidence: Sequence[Evidence]) -> list[Head]:

@@ -1,14 +1,26 @@
-"""Heads of an induction circuit in models: planted, trained and untrained."""
+"""Heads of an induction circuit in models, planted, trained and untrained; and what plain text loses without them."""
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Any
 
+from util.engine.batches import TOKEN_BUDGET
+from util.engine.handshake import prepare
+from util.engine.instruments import PatchHeads
+from util.engine.label_scores import text_losses
+from util.engine.replay import BaseRuns
 from util.figures.planted_controls import planted_control
+from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
 from util.models import planted
-from util.roles.attention_scores import best_heads
+from util.prompts.sequences import excerpts
+from util.roles.attention_scores import INDUCTION_HEAD, best_heads
+from util.roles.head_scores import heads_by_layer
 from util.roles.sequences_study import patterns, scores
+from util.stats.heads import Head, heads_where, layer_matched, shortage
 from util.study.study import Study
+
+LONGEST, CONTROLS = 511, 3  # tokens of an excerpt; control sets
 
 
 def _sequences(study: Study) -> dict[str, Any]:
@@ -36,3 +48,44 @@ def attention(study: Study) -> dict[str, Any]:
     best = best_heads(study.arrays("heads")["trained"])
     rows = patterns(study, [head for head, _ in best.values()], **_sequences(study))
     return {"title": study.model.title, "best": best, "attention": dict(zip(best, rows["attention"], strict=True))}
+
+
+def text(study: Study) -> dict[str, Any]:
+    """Losses of excerpts of a novel [N, T - 1], by what is ablated: nothing, all induction heads, or control sets.
+
+    heads: those with a prefix-matching score of INDUCTION_HEAD or more; their outputs are zero at all positions. A
+    control set has as many other heads in the same layers; there are none where a layer has too few.
+    """
+    score = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
+    heads, others = heads_where(score >= INDUCTION_HEAD), score < INDUCTION_HEAD
+    sets: dict[str, list[Head]] = {WHOLE: []} | ({WITHOUT: heads} if heads else {})
+    if heads and not shortage(heads, others):
+        drawn = layer_matched(heads, others, CONTROLS, study.settings.seed)
+        sets |= {f"without other heads {number}": some for number, some in enumerate(drawn, 1)}
+
+    @cache
+    def texts() -> list[list[int]]:
+        model, tokenizer = study.pair
+        context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST
+        return excerpts(tokenizer, min(LONGEST, context), study.settings.excerpts).tolist()
+
+    def losses(ablated: list[Head]) -> dict[str, Any]:
+        zeros = [PatchHeads(*of_layer, 0.0) for of_layer in heads_by_layer(prepare(study.pair[0]), ablated).items()]
+        found = text_losses(study.pair[0], texts(), lambda batch: zeros, TOKEN_BUDGET, runs(), by_token=True)
+        return {"losses": found}
+
+    @cache
+    def runs() -> BaseRuns:
+        return BaseRuns(study.pair[0])
+
+    request = {"excerpts": study.settings.excerpts, "longest": LONGEST}
+    shown = study.progress(sets.items(), "plain text")
+    return {
+        "heads": heads,
+        "losses": {
+            name: study.record(
+                "plain text", partial(losses, some), lambda: map(str, texts()), **request, ablated=[*map(list, some)]
+            ).data["losses"]
+            for name, some in shown
+        },
+    }

@@ -15,6 +15,7 @@ from util import paths
 from util.roles import attention_scores
 from util.roles.attention_scores import ROLES, best_heads, head_intervals
 from util.stats.heads import head_name
+from util.stats.intervals import mean_interval
 
 Floats = NDArray[np.floating]
 SLOTS = ("token", "previous", "output")  # of the residual stream of the construction
@@ -22,6 +23,9 @@ SCORES = ("prefix matching", "previous token")
 SEQUENCE = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])  # of the lecture
 TOKENS, DIMENSIONS = ["a", "b", "c", "ab"], ["a", "b", "c"]  # the fourth token is half a, half b
 VISIBLE = 0.1  # attention that is drawn
+EARLY, LATE, AROUND = 50, 500, 10  # tokens between which loss falls in context; so many on either side count, too
+STEPS = 16  # of the curve of losses
+WHOLE, WITHOUT = "whole model", "without induction heads"
 VOCABULARY, COPY = 64, 15  # tokens of the model of the phase change; distinct ones of a sequence that it is measured on
 
 
@@ -133,6 +137,34 @@ def _visible(pattern: Floats) -> dict[str, Any]:
     order = np.argsort(pattern[query, key])  # strong ones lie above weak ones
     query, key = query[order], key[order]
     return {"tokens": len(pattern), "query": query, "key": key, "weight": pattern[query, key]}
+
+
+def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """The in-context-learning score (Olsson et al. 2022): the loss at token 500 minus that at token 50, by ablation.
+
+    In a shorter context it is the last token. Each loss is the mean over 21 tokens, those around it, so that as few
+    excerpts tell it. score: with intervals over excerpts; change: of the score, and lost: of the late loss, paired with
+    the whole model's; curve: mean losses [STEPS] of spans of tokens that grow, and where each ends.
+    """
+    losses = arrays["losses"]
+    tokens = 1 + losses[WHOLE].shape[1]
+    late = min(LATE, tokens - AROUND)
+    early, end = (slice(at - AROUND - 2, at + AROUND - 1) for at in (EARLY, late))  # losses begin with token 2
+    scores = {row: loss[:, end].mean(axis=1) - loss[:, early].mean(axis=1) for row, loss in losses.items()}
+    ends = np.unique(np.geomspace(2, tokens, STEPS + 1).astype(int))
+    spans = [slice(start - 1, stop - 1) for start, stop in zip(ends, ends[1:], strict=False)]
+    return {
+        "in context": {
+            "heads": [head_name(head) for head in arrays["heads"]],
+            "tokens": [EARLY, late],
+            "excerpts": len(losses[WHOLE]),
+            "lost": {row: mean_interval((loss - losses[WHOLE])[:, end].mean(axis=1)) for row, loss in losses.items()},
+            "score": {row: mean_interval(score) for row, score in scores.items()},
+            "change": {row: mean_interval(score - scores[WHOLE]) for row, score in scores.items() if row != WHOLE},
+            "curve": {row: [loss[:, span].mean() for span in spans] for row, loss in losses.items()},
+            "ends": ends[1:],
+        }
+    }
 
 
 # ------------------------------------------------------------------------------------------------ training

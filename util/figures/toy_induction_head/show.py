@@ -16,10 +16,20 @@ from matplotlib.patches import Rectangle
 from pydantic import Field
 
 from util.figures.toy_induction_head import numbers
-from util.figures.toy_induction_head.numbers import COPY, DIMENSIONS, SEQUENCE, SLOTS, TOKENS, VISIBLE, VOCABULARY
+from util.figures.toy_induction_head.numbers import (
+    COPY,
+    DIMENSIONS,
+    SEQUENCE,
+    SLOTS,
+    TOKENS,
+    VISIBLE,
+    VOCABULARY,
+    WHOLE,
+    WITHOUT,
+)
 from util.show.draw import Grid, Panel, matrix
 from util.show.panels import colour_bar, level
-from util.show.part import Figure, Part, Values, say, written
+from util.show.part import Figure, Part, Values, listed, say, written
 from util.show.style import BLUE, GREY, ORANGE
 from util.show.style import ROLES as LOOKS
 from util.study.checked import AsList, Count, Int, Natural, Number, Text, checked
@@ -37,7 +47,8 @@ class Settings:
 
     length, copies: of a repeated sequence; sequences: of random tokens, half to choose a head on, half to measure it
     on; seed: of the first sequence. beta: how sharp attention by hand is, of `vocabulary` tokens; texts: what it
-    continues. untrained_control: whether the untrained twin is measured too, a second model in memory.
+    continues. excerpts: of a novel, whose losses are measured. untrained_control: whether the untrained twin is
+    measured too, a second model in memory.
     """
 
     length: AtLeastTwo = 50
@@ -47,6 +58,7 @@ class Settings:
     beta: Number = 60.0
     vocabulary: Count = 200
     texts: Annotated[tuple[Text, ...], AsList] = ("the cat and the c", "abcdef", "abaca", "p=f r=i p=")
+    excerpts: AtLeastTwo = 64
     untrained_control: bool = True
 
     def __post_init__(self) -> None:
@@ -174,6 +186,48 @@ def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
     ax.spines[:].set_visible(True)
 
 
+# ------------------------------------------------------------------------------------------------ plain text
+
+
+def in_context_says(values: Values) -> Iterator[str]:
+    found = values["in context"]
+    scores, number = {row: written(score) for row, score in found["score"].items()}, len(found["heads"])
+    early, late = found["tokens"]
+    whole = f"(the loss at token {late} minus that at token {early}) is {scores[WHOLE]} nats"
+    if not number:
+        yield f"The in-context-learning score {whole}; no head is an induction head"
+        return
+    lost, change = found["lost"][WITHOUT], found["change"][WITHOUT]
+    both = f"loss rises by {lost[0]:.2f} nats, the in-context-learning score by {change[0]:.2f}"
+    yield f"Without {number} induction heads {both}"
+    yield (
+        f"That score {whole}. Without the heads it changes by {written(change)}, the loss at token {late} alone by "
+        f"{written(lost)}."
+    )
+    others = [row for row in found["change"] if row != WITHOUT]
+    if others:
+        changes = ([f"{found[name][row][0]:+.2f}" for row in others] for name in ("change", "lost"))
+        yield "Without as many other heads of the same layers they change by {} and {}.".format(*map(listed, changes))
+
+
+def in_context(values: Values) -> Grid:
+    return Grid([partial(_by_token, values["in context"])], height=2.1)
+
+
+def _by_token(found: Values, ax: Axes) -> None:
+    """Mean losses over spans of tokens that grow."""
+    looks = {WHOLE: (BLUE, "whole model"), WITHOUT: (ORANGE, f"without {len(found['heads'])} induction heads")}
+    for row, curve in [*found["curve"].items()][::-1]:
+        colour, name = looks.get(row, (GREY, "without as many others" if row.endswith(" 1") else "_"))
+        ax.plot(found["ends"], curve, color=colour, label=name, marker="o", ms=2.5, lw=1.0)
+    for token in found["tokens"]:
+        ax.axvline(token, color="0.85", lw=0.7, zorder=0)
+    ax.set(xscale="log", xlabel="token of the excerpt, up to", ylabel="loss, nats per token")
+    ticks = [5, 10, 20, 200, *found["tokens"]]
+    ax.set_xticks(ticks, map(str, ticks))
+    ax.minorticks_off()
+
+
 # ------------------------------------------------------------------------------------------------ training
 
 
@@ -249,6 +303,10 @@ FIGURE = Figure(
             ),
         ),
         "texts": Part(numbers.texts, says=texts_say),
+        "in_context": Part(
+            numbers.in_context, "text", says=in_context_says, panels=in_context,
+            about=lambda values: f"{values['model']}, {values['in context']['excerpts']} excerpts of a novel",
+        ),
         "phase_change": Part(
             numbers.phase_change, says=training_says, panels=training,
             about=lambda values: (

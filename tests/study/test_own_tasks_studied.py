@@ -1,0 +1,142 @@
+"""From a file of word pairs to the heads that matter, and what of the file stands in requests."""
+
+import json
+from typing import Any
+
+import pytest
+
+from util.commands import edge_configs
+from util.figures.edge_ablation.runs import Run
+from util.figures.edge_ablation.settings import Draw
+from util.figures.induction_scores.task_study import TaskStudy
+from util.load_model_and_data import staicc_prompts, staicc_task
+from util.prompts import own_tasks
+from util.prompts.prompt import UnsupportedTokenizer
+from util.prompts.row_files import column
+from util.prompts.staicc import DATASETS
+from util.roles.function_vectors import FunctionVectorStudy
+from util.study import model as model_room
+from util.study.model import Model
+from util.study.study import Study
+
+KNOWN = column("embedded_words", "word")[:24]
+FIVE_LINES = """
+from util.study.study import Study
+
+study = Study("edge_ablation", "embedded", tasks="animals.csv", k=4)
+study.show("circuits")
+study.show("map")
+study.show("pruning")
+print(study.arrays("pruning")["animals"]["head"]["kept"])
+"""
+FEW = "k=4, prompts=6, donor_seeds=(0,), random_circuits=2, search_prompts=6, per_round=0.5, untrained_control=False"
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch, tmp_path):
+    monkeypatch.setattr(own_tasks, "_REGISTERED", {})
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def write(pairs, name="animals.csv", header="input,output"):
+    with open(name, "w", encoding="utf-8") as file:
+        print(header, *(",".join(pair) for pair in pairs), sep="\n", file=file)
+    return name
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    monkeypatch.setattr(model_room, "load_ICL_model", lambda *_, **__: pytest.fail("a model is loaded"))
+
+
+def test_five_lines_lead_from_a_file_to_the_heads_that_matter(capsys):
+    write((word, word.capitalize()) for word in KNOWN)
+    place: dict[str, Any] = {}
+    exec(FIVE_LINES.replace("k=4", FEW), place)
+    study, shown = place["study"], capsys.readouterr().out
+    values = study.values_of("circuits", "map", "pruning")
+    accuracy = values["accuracy"]["animals"]
+    assert accuracy["FULL"][0] == 1 > accuracy["no demonstrations"][0]
+    assert "score of `CTX+AGG`: 1.00 in `animals`" in shown and "no demonstrations" in shown
+    left = values["pruning"]["by_task"]["animals"]["head"]
+    kept = study.arrays("pruning")["animals"]["head"]["kept"]
+    assert len(kept) == left["result"] < left["units"] and str(kept) in shown and kept[0].startswith("L")
+    assert values["request"]["tasks"] == ["animals"] and values["request"]["pruned_tasks"] == ["animals"]
+    assert "animals.csv" not in json.dumps(values["request"])
+
+
+def test_what_the_model_does_not_do_is_said(capsys):
+    write(zip(KNOWN, KNOWN[5:] + KNOWN[:5], strict=True))
+    exec(FIVE_LINES.replace("k=4", FEW), {})
+    assert "none, since the whole model is no better than without any edges" in capsys.readouterr().out
+
+
+def test_rows_that_the_tokenizer_cannot_carry_are_refused_before_weights_are_read(unloaded):
+    write([("red", "Red"), ("blue", "Blue"), ("green", "Green"), ("black", "Black")])
+    message = r"animals.csv, row 1: the tokenizer cannot carry 'red' and 'Red' \(split: the separator ' ->' is 2 tokens"
+    with pytest.raises(UnsupportedTokenizer, match=message):
+        Study("edge_ablation", tasks="animals.csv", k=1, layout="arrow", corruptions=[1])
+    write([(word, f"{word}s") for word in "car dog cat boy girl book tree house king queen".split()], "plural.csv")
+    with pytest.raises(UnsupportedTokenizer, match=r"task 'plural': no prompt .*its answer begins as the query said"):
+        Study("edge_ablation", tasks="plural.csv", k=2, corruptions=[1])
+    assert Model("embedded").twin().tokenizer.get_vocab() == Model("embedded").tokenizer.get_vocab()
+    config = {"action": "accuracy", "request": {"task": "animals.csv", "k": 1, "layout": "arrow"}}
+    (checked,) = edge_configs.CONFIGS.validate_python([config])
+    with pytest.raises(UnsupportedTokenizer, match="animals.csv, row 1"):
+        edge_configs.prepared(checked, Model("embedded"))
+
+
+def test_a_config_has_files_layouts_by_name_and_corruptions_of_ones_own(tmp_path):
+    shifted = KNOWN[1:] + KNOWN[:1]
+    rows = [(word, word.capitalize(), other) for word, other in zip(KNOWN, shifted, strict=True)]
+    write(rows, header="input,output,unrelated_input")
+    pairs = [row[:2] for row in rows]
+    code = f"from util.prompts.word_pairs import WordPairTask\nupper = WordPairTask('upper', {pairs})\n"
+    (tmp_path / "mine.py").write_text(code)
+    request = {"task": "animals.csv", "k": 3, "prompts": 4, "layout": "colon"}
+    configs = edge_configs.CONFIGS.validate_python([
+        {"action": "ablation", "request": request, "donor_seeds": [0], "removed": ["AGG"]},
+        {"action": "accuracy", "request": {**request, "task": "mine.py:upper", "layout": "tab"}, "donor_seeds": [0]},
+    ])  # fmt: skip
+    model, requests = Model("embedded", verbose=False), []
+    for config, name in zip(configs, ("animals", "upper"), strict=True):
+        study, result = edge_configs.prepared(config, model, folder=tmp_path)
+        edge_configs.write(config, study, result)
+        written = json.loads((result.folder / "result.json").read_text())
+        assert written["request"]["request"]["task"] == name and str(tmp_path) not in json.dumps(written["request"])
+        requests.append(written["request"]["request"])
+    donor = Run(Study("edge_ablation", model, folder=tmp_path), configs[0].draws[0]).drawn.items[0].donors[0]
+    assert donor.text.count(": ") == 3 and "\t" not in donor.text
+    write([(x, y, KNOWN[2 - (x == KNOWN[2])]) for x, y, _ in rows], header="input,output,unrelated_input")
+    other = Draw(**{**request, "trained": True})
+    changed = Run(Study("edge_ablation", model, folder=tmp_path), other).request
+    assert changed["words"] != requests[0]["words"] and changed["task"] == "animals"
+    assert FunctionVectorStudy(model, "animals.csv", 3, prompts=4).own_request["dataset"] == "animals"
+
+
+@pytest.mark.parametrize("name", [
+    name if name in ("trec", "hate_speech_18") else pytest.param(name, marks=pytest.mark.slow) for name in DATASETS
+])  # fmt: skip
+def test_data_sets_of_staicc_are_classification_tasks_in_their_own_template(name):
+    task, prompt = staicc_task(name), staicc_prompts(name, 4)[0]
+    labels, texts = task.labels, dict(task.pool)
+    shown = prompt.text.split(task.layout.end)[:-1]
+    pairs = [(text, label.strip()) for text, _, label in (line.partition(task.layout.separator) for line in shown)]
+    assert all(texts[text] == label for text, label in pairs)
+    query = prompt.text.split(task.layout.end)[-1].removesuffix(task.layout.separator)
+    made = task.layout.prompt(pairs, query, dict(task.rows)[query], labels)
+    assert (made.with_label(), made.labels) == (prompt.with_label(), prompt.labels)
+    assert TaskStudy("embedded", name, 4, 2).classes is task
+
+
+def test_notebook_02_takes_a_file(tmp_path, unloaded):
+    texts = [
+        (f"{word} and {other}", "Foo" if word < KNOWN[3] else "Bar") for word in KNOWN[:6] for other in KNOWN[6:12]
+    ]
+    write(texts, "kinds.csv", "text,label")
+    study = Study("induction_scores", tasks=["kinds.csv", "trec"], primary_task="kinds.csv", text_tasks=[], prompts=4)
+    assert study.settings.tasks == ("kinds", "trec") and study.settings.primary_task == "kinds"
+    few = Study("induction_scores", tasks="kinds.csv", primary_task="kinds.csv", text_tasks=[])
+    assert few.settings.prompts == len(texts) // 2  # half of them say whether the task is done

@@ -1,0 +1,181 @@
+"""Tasks of one's own: registered in Python, or in a file or folder that is named in the place of a task's name.
+
+A place is a .csv, .json, .jsonl or .parquet file, a folder that `datasets` has written by `save_to_disk`, or
+my_tasks.py:plural, a task of a Python file, which is run. What it holds is registered where it is named, under the name
+of the file, the folder or the task: this stands in settings, requests and titles, and never a path. Requests have a
+digest of the content.
+"""
+
+import csv
+import importlib.util
+import io
+import json
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+from util.prompts import row_files
+
+Columns = tuple[tuple[str, str], ...]
+PAIRS: Columns = (("input", "output"), ("x", "y"))
+CLASSES: Columns = (("text", "label"),)
+
+
+class Task(Protocol):
+    """A kind of tasks: what they are called, and the columns that say that rows are of this kind."""
+
+    kind: ClassVar[str]
+    columns: ClassVar[Columns]
+
+    @property
+    def name(self) -> str: ...
+
+    @classmethod
+    def of_rows(cls, name: str, rows: Sequence[dict[str, Any]], source: str) -> Self:
+        """The task of rows. source: what they are called. Raises ValueError with the number of a bad row, from 1."""
+
+
+T = TypeVar("T", bound=Task)
+_REGISTERED: dict[str, tuple[Any, str]] = {}  # by name: tasks, and the places that they are from, "" for none
+_RUNNING = ContextVar("_RUNNING", default="")  # the Python file that is run
+
+
+def register(task: T, built_in: Iterable[str] = (), place: str = "") -> T:
+    """Make a task known by its name, and return it; one of another content from the same place is replaced.
+
+    built_in: names that are taken. Raises ValueError if the name is taken by another task.
+    """
+    place = place or _RUNNING.get()
+    known, origin = _REGISTERED.get(task.name, (None, place))
+    if task.name in built_in or (known not in (None, task) and not place == origin != ""):
+        raise ValueError(f"there is a task {task.name!r} already; give yours another name")
+    if known != task:
+        _REGISTERED[task.name] = task, place
+    return _REGISTERED[task.name][0]
+
+
+def names(kind: type[Task]) -> tuple[str, ...]:
+    """The names of the registered tasks of a kind."""
+    return tuple(name for name, (task, _) in _REGISTERED.items() if isinstance(task, kind))
+
+
+def is_place(name: str) -> bool:
+    """Whether this is no task's name but a place that has one."""
+    path = Path(name)
+    return (
+        name.rpartition(":")[0].endswith(".py")
+        or path.suffix.lower() in row_files.SUFFIXES
+        or (name not in _REGISTERED and row_files.is_saved(path))
+    )
+
+
+def find(name: str, kind: type[T], built_in: Sequence[str]) -> T | None:
+    """The registered task of that name, or the one of that place; None for a name of `built_in`.
+
+    Raises ValueError for another name, with all that there are; for a task of another kind; and for a place that
+    cannot be read, with the number of a bad row, from 1 without the line of columns.
+    """
+    if name in built_in:
+        if name in _REGISTERED:
+            raise ValueError(f"there are two tasks {name!r}, the suite's and yours; give yours another name")
+        return None
+    task = _read(name, kind, built_in) if is_place(name) else _REGISTERED.get(name, (None, ""))[0]
+    if task is None:
+        known = ", ".join((*built_in, *names(kind)))
+        raise ValueError(
+            f"unknown {kind.kind} task {name!r}; there are {known}, and files of yours such as animals.csv"
+        )
+    if not isinstance(task, kind):
+        raise ValueError(f"{name!r} is no {kind.kind} task, which is needed here; name another one")
+    return task
+
+
+def _read(name: str, kind: type[T], built_in: Sequence[str]) -> Any:
+    file, _, member = name.rpartition(":")
+    if file.endswith(".py"):
+        return _of_python(Path(file).expanduser(), member, built_in)
+    place = Path(name).expanduser()
+    rows = rows_of(place, (*PAIRS, *CLASSES))
+    if not any({*columns} <= {*rows[0]} for columns in kind.columns):
+        wanted = ", or ".join(map(" and ".join, kind.columns))
+        raise ValueError(
+            f"{place}: a {kind.kind} task is needed here, one split with the columns {wanted}; it has "
+            f"{', '.join(map(str, rows[0]))}"
+        )
+    called = place.resolve().name if place.is_dir() else place.stem
+    return register(kind.of_rows(called, rows, str(place)), built_in, str(place.resolve()))
+
+
+def _of_python(file: Path, member: str, built_in: Sequence[str]) -> Any:
+    """The task that a Python file has as a variable, or has registered under this name. The file is run."""
+    spec, place = importlib.util.spec_from_file_location(file.stem, file), str(file.resolve())
+    assert spec is not None and spec.loader is not None  # of a file that ends with .py
+    module = importlib.util.module_from_spec(spec)
+    running = _RUNNING.set(place)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's code raises
+        raise ValueError(f"cannot run {file}: {type(error).__name__}: {error}") from error
+    finally:
+        _RUNNING.reset(running)
+    known, origin = _REGISTERED.get(member, (None, ""))
+    task: Any = getattr(module, member, known if origin == place else None)
+    if not hasattr(task, "of_rows"):
+        raise ValueError(f"{file} has no task {member!r}: assign a WordPairTask or a classification.Task to this name")
+    return register(task, built_in, place)
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+def rows_of(place: Path, known: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The rows of a file or folder, by column.
+
+    known: pairs of columns, one of which makes the first line of a CSV file a header. Without it, the first two columns
+    are input and output, from the first line on. JSON: a list of objects or of [input, output], or one object input ->
+    output; [input, output, "*"] has a mark. Labels of a saved data set that are numbers of classes become their names.
+    Raises ValueError, naming the place, for any other content, for no rows, and where `datasets` is missing.
+    """
+    try:
+        if row_files.is_saved(place):
+            rows = _saved(place)
+        elif place.suffix.lower() == ".json":
+            rows = _json(place.read_text(encoding="utf-8-sig"))
+        elif place.suffix.lower() in (".jsonl", ".parquet"):
+            rows = [*row_files.rows(place)]
+        else:
+            rows = _csv(place.read_text(encoding="utf-8-sig"), known)
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise ValueError(f"cannot read a task from {place}: {error}") from error
+    if not rows:
+        raise ValueError(f"{place}: there are no rows")
+    return [row if isinstance(row, dict) else {"input": row} for row in rows]
+
+
+def _csv(text: str, known: Iterable[tuple[str, str]]) -> list[Any]:
+    lines = [line for line in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if line]
+    header = bool(lines) and any({*columns} <= {*lines[0]} for columns in known)
+    columns = lines.pop(0) if header else ["input", "output"]
+    return [dict(zip(columns, line, strict=False)) for line in lines]
+
+
+def _json(text: str) -> list[Any]:
+    rows = json.loads(text, object_pairs_hook=tuple)  # a dictionary would hide repeated inputs
+    if not isinstance(rows, list):
+        return [dict(zip(("input", "output"), row, strict=True)) for row in rows]
+    columns = ("input", "output", "mark")
+    return [
+        dict(row) if isinstance(row, tuple)
+        else dict(zip(columns, row, strict=False)) if isinstance(row, list) and len(row) in (2, 3)
+        else row
+        for row in rows
+    ]  # fmt: skip
+
+
+def _saved(folder: Path) -> list[Any]:
+    data = row_files.saved(folder)
+    if not hasattr(data, "keys"):
+        classes = getattr(getattr(data, "features", {}).get("label"), "names", None)
+        return [{**row, "label": classes[row["label"]]} if classes else row for row in data]
+    raise ValueError(f"it has the splits {', '.join(map(str, data))}; save one of them")
