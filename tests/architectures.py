@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from util.engine.handshake import prepare
+
 VOCABULARY = 99
 LAYERS = 3
 HEADS = 4
@@ -164,6 +166,15 @@ def build(name: str, dtype: torch.dtype = torch.float32, spread: float = 0.2, se
     kind, options, *_ = (SUPPORTED | ADAPTED | BYPASSING)[name]
     config = AutoConfig.for_model(kind, **(options | changes))
     return random_model(config, spread, seed).to(dtype)
+
+
+def prepared(name: str, dtype: torch.dtype = torch.float32, **changes):
+    """The model called `name`, see `build`, ready for instruments."""
+    model = build(name, dtype, **changes)
+    if dtype == torch.float64 and hasattr(model.config, "_experts_implementation"):
+        model.set_experts_implementation("eager")  # the other one has no float64
+    prepare(model)
+    return model
 
 
 def random_model(config: PreTrainedConfig, spread: float, seed: int) -> PreTrainedModel:

@@ -150,6 +150,11 @@ INSTRUMENTS: dict[str, Run] = {
 }
 
 
+def instrumented(model: PreTrainedModel) -> list[np.ndarray]:
+    """All that instruments give on a model."""
+    return [value.float().cpu().numpy() for run in INSTRUMENTS.values() for value in run(model).values()]
+
+
 # ------------------------------------------------------------------------------------------------ what is built on them
 
 

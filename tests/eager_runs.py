@@ -80,33 +80,6 @@ def run(model, inputs: dict, writes: dict | None = None, cuts: set | None = None
     return Run(output.logits, dict(zip(sorted(modules), weights, strict=True)), z)
 
 
-def run_each(model, inputs: dict, lengths: list[int], writes: dict | None = None, cuts: set | None = None) -> Run:
-    """The same for a right-padded batch: every prompt alone and unpadded; zeros stand where padding was."""
-    ids = inputs["input_ids"]
-    others = {name: value for name, value in inputs.items() if name != "input_ids"}
-    total, runs = ids.shape[1], []
-    for b, length in enumerate(lengths):
-        own_writes = {(la, 0, t, h): v for (la, row, t, h), v in (writes or {}).items() if row == b and t < length}
-        own_cuts = {(la, h, 0, q, k) for la, h, row, q, k in (cuts or set()) if row == b}
-        runs.append(run(model, others | {"input_ids": ids[b : b + 1, :length]}, own_writes, own_cuts))
-
-    def stack(tensors, *dimensions):
-        return torch.cat([_pad(tensor, dimensions, total) for tensor in tensors])
-
-    return Run(
-        stack([r.logits for r in runs], 1),
-        {layer: stack([r.weights[layer] for r in runs], 2, 3) for layer in runs[0].weights},
-        {layer: stack([r.z[layer] for r in runs], 1) for layer in runs[0].z},
-    )
-
-
-def _pad(tensor, dimensions, total):
-    shape = [total if d in dimensions else n for d, n in enumerate(tensor.shape)]
-    out = tensor.new_zeros(shape)
-    out[tuple(slice(0, n) for n in tensor.shape)] = tensor
-    return out
-
-
 @contextlib.contextmanager
 def _removing(handle):
     try:

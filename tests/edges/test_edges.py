@@ -14,8 +14,6 @@ from util.edges.edge import (
     TYPE_PAIRS,
     Edge,
     check_matched,
-    edges,
-    kinds,
     random_circuits,
     removed_by,
     together,
@@ -81,20 +79,6 @@ def test_circuits_keep_what_their_names_say(tokens):
     assert (kept["AGG-ONLY"] | context == kept["CTX+AGG"]).all() and not (kept["AGG-ONLY"] & context).any()
     for name, found in CIRCUITS.items():
         assert (removed_by(found, tokens) == everything & ~kept[name]).all()
-
-
-def test_codes_are_a_union_that_knows_no_order_and_no_overlap(tokens):
-    removed, probed = edges("t->y", "n->x"), edges("x->y", "y->last_separator")
-    codes = kinds(removed, probed, tokens)
-    assert (codes == kinds(removed[::-1], probed, tokens)).all()
-    assert ((codes == 1) == together(removed, tokens)).all()
-    for number, edge in enumerate(probed, 2):
-        assert ((codes == number) == edge.cells(tokens)).all()
-    assert not codes.diagonal().any()
-    with pytest.raises(ValueError, match="x->y and what is removed"):
-        kinds(edges("*->y"), probed, tokens)
-    with pytest.raises(ValueError, match="x->y:same and x->y"):
-        kinds((), (*edges("x->y"), Edge("x", "y", "same")), tokens)
 
 
 def test_random_circuits_keep_as_many_type_pairs_and_none_comes_twice():

@@ -5,23 +5,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests import architectures
-from tests.architectures import ADAPTED, SUPPORTED
+from tests.architectures import ADAPTED, SUPPORTED, prepared
+from tests.engine.test_label_scores import planned
 from util.engine.attention import support
 from util.engine.call import Instrument
-from util.engine.handshake import prepare
 from util.engine.instruments import Knockout, PatchHeads
-from util.engine.label_scores import Scoring, label_log_probs, text_losses
+from util.engine.label_scores import label_log_probs, text_losses
 from util.engine.replay import BaseRuns, startable
-
-# of several tokens, so that rows have branches where the class allows them
-LABELS = ((11,), (12, 13), (12, 14, 15))
-
-
-def planned(lengths=(9, 12, 7, 12)):
-    rng = np.random.default_rng(0)
-    ids = [tuple(rng.integers(20, architectures.VOCABULARY, length).tolist()) for length in lengths]
-    return Scoring([], ids, [LABELS] * len(ids), np.zeros(len(ids), int))
 
 
 def edits_of(layers):
@@ -37,10 +27,9 @@ def edits_of(layers):
 @pytest.mark.parametrize("name", [*SUPPORTED, *ADAPTED])
 @pytest.mark.filterwarnings("ignore:Knockout")
 def test_every_bit_is_that_of_whole_passes(name):
-    model = architectures.build(name, torch.float32)
-    layers, plan = prepare(model).layers, planned()
+    model, plan = prepared(name), planned()
     runs, text_runs = BaseRuns(model), BaseRuns(model)
-    for title, attach in edits_of(layers).items():
+    for title, attach in edits_of(support(model).layers).items():
         alone, shared = (label_log_probs(model, plan, attach, 32, runs=some)["log_prob"] for some in (None, runs))
         np.testing.assert_array_equal(shared, alone, err_msg=title)
         alone, shared = (text_losses(model, plan.ids, attach, 32, some) for some in (None, text_runs))
@@ -49,9 +38,9 @@ def test_every_bit_is_that_of_whole_passes(name):
 
 @pytest.mark.parametrize(("rows", "share"), [(4, 0.75), (3, 1.0)])
 def test_layers_before_the_edit_are_computed_once_where_there_is_room(rows, share):
-    model = built()
+    model = prepared("llama")
     last = support(model).layers[-1]
-    runs = BaseRuns(model, limit=rows * 14 * model.config.hidden_size * 4)  # of up to 14 tokens in float32
+    runs = BaseRuns(model, limit=rows * 16 * model.config.hidden_size * 4)  # of up to 16 tokens in float32
     flops = []
     for _ in range(2):
         with FlopCounterMode(display=False) as counter:
@@ -62,14 +51,8 @@ def test_layers_before_the_edit_are_computed_once_where_there_is_room(rows, shar
 
 def test_a_model_whose_logits_change_runs_whole():
     """Layers that read what an earlier layer left behind cannot be started at."""
-    model = built()
+    model = prepared("llama")
     model.model.embed_tokens.register_forward_pre_hook(lambda *_: setattr(model, "seen", 0.0))
     model.model.layers[0].mlp.register_forward_hook(lambda _, __, out: setattr(model, "seen", out.mean()))
     model.model.layers[-1].mlp.register_forward_hook(lambda _, __, out: out + model.seen)
     assert startable(model) is None
-
-
-def built():
-    model = architectures.build("llama", torch.float32)
-    prepare(model)
-    return model

@@ -4,9 +4,7 @@
 found so.
 """
 
-import copy
 import json
-import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -105,7 +103,7 @@ def ids(length, seed=0):
     return torch.randint(3, 99, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-QUICK = {"deepseek_v32", "granite_swa", "longrope", "mistral", "recurrent_gemma"}
+QUICK = {"deepseek_v32", "granite_swa", "recurrent_gemma"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in EXACT])
@@ -152,9 +150,8 @@ def test_a_class_that_writes_wrong_things_from_a_cache_is_refused_there_alone():
     check_writing(moshi, [8], 3)
     with pytest.raises(UnsupportedModel, match=r"MoshiForCausalLM.*from a cache"):
         check_writing(moshi, [8, SWITCH + 4], 3)
-    found = outcome("minimax", layer_types=["full_attention"] * 4)
-    assert found.status == "partial" and found.path.startswith("whole forward passes"), found
-    assert any("continuations: MiniMaxForCausalLM" in missing for missing in found.missing)
+    with pytest.raises(UnsupportedModel, match="MiniMaxForCausalLM.*does not go on from a cache"):
+        check_writing(prepared("minimax"), [8], 3)
 
 
 @pytest.mark.parametrize("context", [25, 26, 40])
@@ -168,20 +165,6 @@ def test_a_cache_is_tried_on_no_more_tokens_than_are_read(monkeypatch, context):
     assert checked == [window] and max(read) == FIRST + 3  # the third token is written, not read
     check_writing(model, [window + 1], context - window)
     assert checked[1:] == [context] and max(read) == min(window + 4, context)
-
-
-def test_lack_of_memory_is_no_fault_of_a_class_that_writes(monkeypatch):
-    model = prepared("llama")
-
-    def full(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-
-    own = batches.DynamicCache.reorder_cache
-    monkeypatch.setattr(batches.DynamicCache, "reorder_cache", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        check_writing(model, [8], 3)
-    monkeypatch.setattr(batches.DynamicCache, "reorder_cache", own)
-    check_writing(model, [8], 3)
 
 
 # ------------------------------------------------------------------------------------------------ lengths that switch
@@ -241,14 +224,6 @@ def test_a_length_is_tried_once_and_leaves_instruments_alone(monkeypatch):
     assert tried == [support(model).tried] and tried[0] > window + 8  # well past the switch
 
 
-def test_copies_and_pickles_of_a_model_that_switches():
-    model = prepared("mistral")
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301
-        assert torch.equal(twin(ids(24)).logits, model(ids(24)).logits)
-        prepare(twin)
-        assert support(twin).tried == support(model).tried
-
-
 @pytest.mark.parametrize(
     ("fault", "raised", "says"),
     [
@@ -272,23 +247,9 @@ def test_a_length_that_cannot_be_tried_says_what_works(monkeypatch, fault, raise
 # ------------------------------------------------------------------------------------------------ parts
 
 
-def test_selected_keys():
-    indices, full = torch.tensor([[[0, 2], [1, 2]]]), torch.ones(1, 1, 2, 3, dtype=torch.bool)
-    wanted = torch.tensor([[[[True, False, True], [False, True, True]]]])
-    assert torch.equal(selected_keys(full, indices, 3), wanted)
-    additive = selected_keys(torch.zeros(1, 1, 2, 3), indices, 3)
-    assert additive is not None and torch.equal(additive > -1e30, wanted)
-    assert selected_keys(None, indices, 3) is None and selected_keys(full, None, 3) is full
-
-
-@pytest.mark.parametrize("kind", ["granite_swa", "gpt_oss"])
-def test_rows_say_what_sinks_leave(kind):
-    """Whether the sink stands in the softmax or behind the values, rows sum to what it leaves, and give z."""
-    model = prepared(kind)
-    with instrument(model, rows := CaptureRows(torch.arange(8))):
-        model(ids(8), use_cache=False)
-    assert support(model).scaled_outputs == (kind == "granite_swa")
-    assert all(weights.sum(-1).max() < 1 + 1e-6 and weights.sum(-1).min() < 0.8 for weights in rows.weights.values())
+def test_selected_keys_close_a_mask_of_numbers_too():
+    mask = selected_keys(torch.zeros(1, 1, 2, 3), torch.tensor([[[0, 2], [1, 2]]]), 3)
+    assert mask is not None and (mask < -1e30).nonzero()[:, 2:].tolist() == [[0, 1], [1, 0]]
 
 
 def test_longrope_has_batches_of_its_own_beyond_the_original_context():
@@ -299,10 +260,6 @@ def test_longrope_has_batches_of_its_own_beyond_the_original_context():
     together = torch.from_numpy(next_token_logits(model, rows))
     alone = torch.cat([torch.from_numpy(next_token_logits(model, [row])) for row in rows])
     assert (together - alone).abs().max() < 1e-4
-    padded = torch.tensor([rows[0] + [0] * 15, rows[1]])
-    with torch.no_grad():
-        mixed = model(padded, use_cache=False).logits[0, 8]
-    assert (mixed - alone[0]).abs().max() > 1e-2  # what batches of mixed lengths would give
 
 
 # ------------------------------------------------------------------------------------------------ Apple's MPS
@@ -347,7 +304,6 @@ def test_the_table_of_classes():
     found = [classes.Outcome(**one) for one in table["classes"]]
     assert not [one.kind for one in found if one.status == "wrong"]
     assert all(max(one.errors.values()) <= table["bound"] for one in found if one.status in ("exact", "partial"))
-    assert all(one.gpus for one in found if one.status in ("exact", "partial"))
     assert all(one.reason for one in found if one.status in ("refused", "not built"))
     assert {"gpt2", "llama", "falcon", "deepseek_v32"} <= {one.kind for one in found if one.status == "exact"}
     if table["transformers"] == transformers.__version__:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests import architectures
+from tests.architectures import prepared
 from util.engine.components import Components, UnsupportedModel, blocks_of
-from util.engine.handshake import prepare
 
 PARALLEL = {"gpt_neox", "phi", "cohere", "cohere2", "gptj", "codegen", "falcon_7b", "falcon_40b"}
 NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}
@@ -23,13 +23,15 @@ def names():
 @pytest.mark.parametrize("name", names())
 @torch.no_grad()
 def test_parts_put_together_give_the_models_hidden_states(name):
+    """And the model is left as it was."""
     model = prepared(name)
+    theirs = model(IDS, output_hidden_states=True, use_cache=False)
+    hooks = hooks_of(model)
     if name in REFUSED:
         with pytest.raises(UnsupportedModel, match=REFUSED[name]):
             Components(model, IDS)
         return
     parts = Components(model, IDS)
-    theirs = parts.model(IDS, output_hidden_states=True, use_cache=False)
     for layer in range(parts.layers):
         hidden = parts.base.hidden[layer]
         torch.testing.assert_close(hidden, theirs.hidden_states[layer], atol=1e-5, rtol=1e-5)
@@ -41,12 +43,7 @@ def test_parts_put_together_give_the_models_hidden_states(name):
     torch.testing.assert_close(parts.logits(parts.base.hidden[-1][:, -1]), theirs.logits[:, -1], atol=1e-4, rtol=1e-4)
     assert parts.parallel == (name in PARALLEL)
     assert {block.normed for block in parts.blocks} == {name in NORMED}
-
-
-def prepared(name, **changes):
-    model = architectures.build(name, **changes)
-    prepare(model)
-    return model
+    assert torch.equal(model(IDS, use_cache=False).logits, theirs.logits) and hooks_of(model) == hooks
 
 
 @torch.no_grad()
@@ -81,28 +78,5 @@ def test_factors_are_the_configs():
         assert {block.factor for block in blocks_of(prepared("granite", residual_multiplier=factor))} == {factor}
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
-@torch.no_grad()
-def test_taking_apart_leaves_the_model_as_it_was(name):
-    model = prepared(name)
-    before, hooks = model(IDS, use_cache=False).logits, hooks_of(model)
-    parts = Components(model, IDS)
-    parts.reads(0, parts.base.hidden[0])
-    parts.adds(0, parts.base.hidden[0])
-    assert torch.equal(model(IDS, use_cache=False).logits, before)
-    assert hooks_of(model) == hooks
-
-
 def hooks_of(model):
     return [(*module._forward_hooks, *module._forward_pre_hooks) for module in model.modules()]
-
-
-@torch.no_grad()
-def test_writes_of_single_heads_sum_to_the_projection():
-    for name in ("gpt2", "llama"):
-        model = prepared(name)
-        parts = Components(model, IDS)
-        z = parts.base.z[1]
-        alone = parts.head_writes(1, z).sum(-2)
-        nothing = parts.blocks[1].projection(torch.zeros_like(z).flatten(-2))
-        torch.testing.assert_close(alone + nothing, parts.blocks[1].projection(z.flatten(-2)), atol=1e-5, rtol=1e-5)

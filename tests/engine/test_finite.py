@@ -1,14 +1,15 @@
 """What is not finite stops a run, and is named: no accuracy of 0 comes of a NaN, and nothing of it is stored."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests import toys
+from tests import device_runs, toys
 from util.edges.ablation import WHOLE
-from util.edges.splicing import continuations, groups_of, outcomes
+from util.edges.splicing import continuations, outcomes
 from util.engine import batches, label_scores, means
 from util.engine.batches import Row
 from util.engine.components import direct_effects
@@ -16,13 +17,10 @@ from util.engine.finite import NotFinite, all_finite, check_finite, check_record
 from util.engine.handshake import check_ids, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.replay import Edit, replay
-from util.load_model_and_data import load_ICL_model
-from util.prompts import word_pair_prompts
 from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
 
 NAN, WORD, PLACE = float("nan"), 977, 5  # a token of one prompt alone, and which
-DAMAGED = r"checkpoint is damaged: {} is not finite"
 
 
 def texts(count=8, length=12):
@@ -47,18 +45,6 @@ def damaged(name, row=None, family="llama", before=True):
     return model
 
 
-@torch.no_grad()
-def overflowing():
-    """A model in float16 that overflows where WORD is read, in its first MLP, and nowhere else."""
-    model = toys.model("gpt2")
-    model.transformer.wte.weight[WORD] = 0.0
-    model.transformer.wte.weight[WORD, 0] = 65472.0
-    model.transformer.h[0].mlp.c_proj.bias[0] = 300.0
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())  # untied, or all logits overflowed
-    model.lm_head.weight[WORD] = 0.0
-    return model
-
-
 def reads(model, rows):
     """Every way in which the experiments run rows of tokens, by name."""
 
@@ -76,32 +62,16 @@ def reads(model, rows):
     }
 
 
-NAMES = sorted(reads(None, []))
+names = pytest.mark.parametrize("name", sorted(reads(None, [])))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@names
 def test_a_damaged_embedding_is_named_where_a_prompt_has_it(name):
     model, rows = damaged("model.embed_tokens.weight", WORD), texts()
-    match = (
-        rf"prompt {PLACE} \({len(rows[PLACE])} tokens\) are NaN. "
-        "The " + DAMAGED.format("model.embed_tokens.weight")
-    )
-    with pytest.raises(NotFinite, match=match):
+    cause = r"The checkpoint is damaged: model.embed_tokens.weight is not finite"
+    with pytest.raises(NotFinite, match=rf"prompt {PLACE} \({len(rows[PLACE])} tokens\) are NaN. {cause}"):
         reads(model, rows)[name]()
     reads(model, [row for row in rows if WORD not in row])[name]()  # the others are as they were
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_overflow_in_16_bits_names_the_types_that_hold_it(name):
-    model, rows = overflowing().half(), texts()
-    prepare(model)
-    with pytest.raises(NotFinite, match=rf"prompt {PLACE} .*float16 ends at 65504.*bfloat16"):
-        reads(model, rows)[name]()
-    reads(model, [row for row in rows if WORD not in row])[name]()
-    for dtype in (torch.bfloat16, torch.float32):  # what the message says is true
-        cured = overflowing().to(dtype)
-        prepare(cured)
-        reads(cured, rows)[name]()
 
 
 def test_edited_runs_are_checked_too():
@@ -129,50 +99,36 @@ def test_edited_runs_are_checked_too():
 
 
 def test_word_pairs_are_checked():
-    tokenizer = toys.tokenizer(on_tasks=True)
-    torch.manual_seed(0)
-    shape = toys.SHAPE | {"vocab_size": len(tokenizer)}
-    model = toys.LlamaForCausalLM(toys.LlamaConfig(**shape, **toys.MLP)).eval()
+    model, groups = toys.model(), device_runs.groups(1000)
     prepare(model)
-    groups = groups_of(word_pair_prompts.prompts("copying", tokenizer, n=3, k=2, corruptions=(0,)).items, tokenizer)
-    others = {token for group in groups[:2] for token in group.base.ids}
+    alone = {*groups[1].base.ids} - {*groups[0].base.ids}
     with torch.no_grad():
-        model.model.embed_tokens.weight[next(token for token in groups[2].base.ids if token not in others)] = NAN
-    with pytest.raises(NotFinite, match="logits of prompt 2 .*embed_tokens.weight is not finite"):
-        outcomes(model, groups)
-    with pytest.raises(NotFinite, match="logits of prompt 2 .*embed_tokens.weight is not finite"):
-        continuations(model, tokenizer, groups, WHOLE)
+        model.model.embed_tokens.weight[[*alone]] = NAN
+    for work in (partial(outcomes, model), partial(continuations, model, device_runs.Letters())):
+        with pytest.raises(NotFinite, match="logits of prompt 1 .*embed_tokens.weight is not finite"):
+            work(groups, WHOLE)
 
 
-def test_a_record_holds_nan_only_where_it_is_declared():
-    model = toys.model()
-    data: dict[str, Any] = {
-        "ids": np.arange(3),
-        "direct": np.array([[1.0, NAN]]),
-        "layers": [0],
-        "scores": np.ones((2, 2), "f4"),
-    }
-    assert check_record(data, model) == data
-    for name, value in (("scores", NAN), ("scores", np.inf), ("direct", np.inf)):
-        wrong = data | {name: data[name].copy()}
-        wrong[name][-1, 1] = value
-        with pytest.raises(
-            NotFinite, match=rf"'{name}' is {value} at \[{len(data[name]) - 1}, 1\] .*nothing was stored"
-        ):
-            check_record(wrong, model)
+@pytest.mark.parametrize(("name", "value"), [("scores", NAN), ("scores", np.inf), ("direct", np.inf)])
+def test_a_record_holds_nan_only_where_it_is_declared(name, value):
+    data: dict[str, Any] = {"direct": np.array([[1.0, NAN]]), "layers": [0], "scores": np.ones((1, 2), "f4")}
+    assert check_record(data, toys.model()) == data
+    data[name][0, 1] = value
+    with pytest.raises(NotFinite, match=rf"'{name}' is {value} at \[0, 1\] .*nothing was stored"):
+        check_record(data, toys.model())
 
 
 def test_an_experiment_that_overlooks_it_stores_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(batches, "check_finite", lambda *_: None)
-    pair = load_ICL_model(
-        (damaged("model.embed_tokens.weight", slice(300, 900), before=False), toys.tokenizer()), verbose=False
-    )
+    model = damaged("model.embed_tokens.weight", slice(300, 900), before=False)
+    study = SequenceStudy(Model.given(model, toys.tokenizer(), "given:damaged"), 6, 3, folder=tmp_path)
     with pytest.raises(NotFinite, match="'prefix_matching' is nan"):
-        SequenceStudy(Model.given(*pair, "given:damaged"), 6, 3, folder=tmp_path).scores()
+        study.scores()
     assert not list(tmp_path.rglob("*.pickle"))
 
 
 def test_what_only_padding_overflows_into_is_no_fault():
+    """An overflow names the types that hold it."""
     model, rows = toys.model("gpt2"), texts()
     with torch.no_grad():
         model.transformer.wte.weight[0] = 0.0  # the token that fills rows up
@@ -182,7 +138,7 @@ def test_what_only_padding_overflows_into_is_no_fault():
         model.lm_head.weight[0] = 0.0
     prepare(model.half())
     assert not any(0 in row for row in rows)
-    with pytest.raises(NotFinite, match="prompt 1 .* float16 ends"):
+    with pytest.raises(NotFinite, match="prompt 1 .* float16 ends at 65504.*bfloat16"):
         reads(model, [rows[0], (5, 0, *rows[1])])["forward"]()
 
     def visit(batch):
@@ -193,18 +149,17 @@ def test_what_only_padding_overflows_into_is_no_fault():
 
 
 def test_only_what_is_not_finite_is_refused():
-    model = toys.model()
-    huge = torch.full((2, 3), 3e38)
-    assert not huge.sum().isfinite() and all_finite(huge)
-    check_finite(huge, "the logits", model, [[1], [2]])
-    check_finite(torch.full((2, 300), 60000.0, dtype=torch.float16), "the logits", model, [[1], [2]])
+    """Neither a sum that overflows nor one that cancels out decides."""
+    model, prompts = toys.model(), [[1], [2]]
+    check_finite(torch.full((2, 3), 3e38), "the logits", model, prompts)
+    check_finite(torch.full((2, 300), 60000.0, dtype=torch.float16), "the logits", model, prompts)
     for value in (NAN, np.inf, -np.inf):
         with pytest.raises(NotFinite, match=r"prompt 9 \(1 tokens\)"):
-            check_finite(torch.tensor([[0.0, 1.0], [2.0, value]]), "the logits", model, [[1], [2]], [8, 9])
-    assert not all_finite(torch.tensor([np.inf, -np.inf]))  # whose sum is NaN
+            check_finite(torch.tensor([[0.0, 1.0], [2.0, value]]), "the logits", model, prompts, [8, 9])
+    assert not all_finite(torch.tensor([np.inf, -np.inf]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@names
 def test_a_token_without_an_embedding_is_named_before_the_first_pass(name, monkeypatch):
     model = toys.model()
     prepare(model)

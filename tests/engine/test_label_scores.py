@@ -3,7 +3,7 @@
 The loop is the class's own eager attention under plain hooks (`tests.eager_runs`): nothing of the engine is in it.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests import architectures, device_runs, eager_runs, toys
+from tests.architectures import prepared
 from tests.tiny_models import tiny_model
 from util.engine.batches import may_branch
 from util.engine.call import UnsupportedModel
@@ -38,8 +39,7 @@ LABELS = ((11,), (12, 13), (12, 14, 15), (12, 14, 16, 11), (17, 12))
 @cache
 def built(name):
     dtype = torch.float32 if name in FLOAT32 else torch.float64
-    prepare(model := architectures.build(name, dtype))
-    return model, eager_runs.reference(architectures.build(name, dtype))
+    return prepared(name, dtype), eager_runs.reference(architectures.build(name, dtype))
 
 
 def planned(labels=LABELS, lengths=(9, 12, 7, 12)):
@@ -114,20 +114,13 @@ def test_the_labels_of_a_prompt_share_its_pass_where_that_is_exact(monkeypatch):
 
 def test_padding_beside_branches_has_positions_that_the_model_has():
     """A prompt as long as the context, beside one whose labels run as branches: what is padded is not one longer."""
-    model = prepared_gpt2(positions := 12)
+    model = prepared("gpt2", torch.float64, max_position_embeddings=(positions := 12))
     full, branched = range(20, 20 + positions), range(40, 40 + positions - 1)
     labels = [((11,), (12,), (13,)), ((11,), (12, 13), (14, 15))]
     plan = Scoring([], [tuple(full), tuple(branched)], labels, np.zeros(2, int))
     assert plan.lengths == [positions, positions]
     together, apart = (label_log_probs(model, plan, token_budget=budget)["log_prob"] for budget in (2048, 1))
     np.testing.assert_allclose(together, apart, atol=1e-10)
-
-
-def prepared_gpt2(positions, **changes):
-    """A model with a learned vector for each position, and for no more."""
-    model = architectures.build("gpt2", torch.float64, max_position_embeddings=positions, **changes)
-    prepare(model)
-    return model
 
 
 # ------------------------------------------------------------------------------------------------ from strings
@@ -158,11 +151,12 @@ def test_a_prompt_may_be_as_long_as_the_context(labels):
     """The last token of a label is predicted, not read, so it needs no position."""
     tokenizer, prompt = toys.tokenizer("bpe", 300), question("one two :", labels)
     longest = max(len(tokenizer(f"{prompt.text} {label}")["input_ids"]) for label in labels) - 1
-    model = prepared_gpt2(longest, vocab_size=len(tokenizer))
+    build = partial(prepared, "gpt2", torch.float64, vocab_size=len(tokenizer))
+    model = build(max_position_embeddings=longest)
     plan = scoring(model, tokenizer, [prompt])
     assert plan.lengths == [longest] and np.isfinite(label_log_probs(model, plan)["log_prob"]).all()
     with pytest.raises(ValueError, match=f"has {longest} tokens, this model places {longest - 1}"):
-        scoring(prepared_gpt2(longest - 1, vocab_size=len(tokenizer)), tokenizer, [prompt])
+        scoring(build(max_position_embeddings=longest - 1), tokenizer, [prompt])
 
 
 def test_labels_that_cannot_be_told_apart_or_change_the_prompt_are_refused():
@@ -201,18 +195,3 @@ def test_hidden_states_that_are_not_those_of_attention_have_no_similarity(kind):
     )
     with pytest.raises(UnsupportedModel, match="not one .B, T, d. before each attention"):
         label_reads(model, plan)
-
-
-def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(wide_softmax):
-    for name in ("llama", "gemma2"):  # in one row for each prompt, and in one for each label
-        tokenizer = toys.tokenizer("bpe", 300)
-        model = architectures.build(name, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=256)
-        prompts = [question(text, ("party", "paint", "x")) for text in ("one two :", "a longer one :")]
-        plan = scoring(model, tokenizer, prompts)
-        short = Scoring(
-            plan.tokens, plan.ids, [tuple(label[:1] for label in row[1:]) for row in plan.labels], plan.gold
-        )
-        found, wanted = (label_log_probs(model, each, text=True) for each in (plan, short))
-        np.testing.assert_allclose(found["text_loss"], wanted["text_loss"], atol=1e-10)
-        plain = label_log_probs(model, plan)
-        np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-10)

@@ -1,18 +1,21 @@
 """Replayed runs against the naive loop: one whole forward pass of the class for every edit, on every architecture."""
 
 import re
-from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
-from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
+from tests import architectures
+from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY
 from tests.tiny_models import tiny_model
 from util.engine import replay as room
 from util.engine.attention import instrument, support
+from util.engine.batches import check_writing
 from util.engine.components import blocks_of, direct_effects
-from util.engine.handshake import prepare, well_past
+from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, replay
 
@@ -25,12 +28,7 @@ SINGLE_INSIDE = {"deepseek_v2": 1e-6, "deepseek_v3": 1e-6}
 names = pytest.mark.parametrize("name", [*SUPPORTED, *(name for name in ADAPTED if name != "xglm")])  # no float64
 
 
-def prepared(name, dtype=torch.float64, **changes):
-    model = build(name, dtype, **changes)
-    if hasattr(model.config, "_experts_implementation"):
-        model.set_experts_implementation("eager")  # the other one has no float64
-    prepare(model)
-    return model
+prepared = partial(architectures.prepared, dtype=torch.float64)
 
 
 def prompts(count=2):
@@ -148,47 +146,36 @@ def test_a_layer_that_reads_more_than_its_arguments_takes_whole_forward_passes()
     assert re.match(r"whole forward passes \(.*(change the logits|Error)", room.plan_of(model).path)
 
 
-def test_lack_of_memory_is_no_fault_of_a_class(monkeypatch):
-    model, own = prepared("gpt2"), room._Base.edited
+@pytest.mark.parametrize(
+    ("owner", "method", "trial"),
+    [
+        (room._Base, "edited", room.plan_of),
+        (room._Base, "edited", blocks_of),
+        (DynamicCache, "reorder_cache", lambda model: check_writing(model, [8], 3)),
+    ],
+)
+def test_lack_of_memory_is_no_fault_of_a_class(owner, method, trial, monkeypatch):
+    model = prepared("gpt2")
 
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
 
-    monkeypatch.setattr(room._Base, "edited", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        room.plan_of(model)
-    with pytest.raises(torch.OutOfMemoryError):
-        blocks_of(model)
-    monkeypatch.setattr(room._Base, "edited", own)  # with memory again, both are found out
-    assert room.plan_of(model).path == "replayed layers" and len(blocks_of(model)) == 3
+    with monkeypatch.context() as short:
+        short.setattr(owner, method, full)
+        with pytest.raises(torch.OutOfMemoryError):
+            trial(model)
+    trial(model)  # with memory again it is found out
+    assert room.plan_of(model).replays
 
 
-def test_each_range_of_lengths_has_its_own_plan(monkeypatch):
-    """A model that is called alone wrongly past its window goes on to replay shorter prompts."""
-    model, tried = prepared("mistral", sliding_window=10), list[int]()
-    (window,), plan_at = support(model).switches, room.plan_at
-
-    def only_short(given, length):
-        tried.append(length)
-        plan = plan_at(given, length)
-        return plan if length <= window else replace(plan, path="whole forward passes (long)")
-
-    monkeypatch.setattr(room, "plan_at", room.once(only_short))
-    short, long = window - 1, window + 6
-    for length, replays in ((long, False), (short, True), (long + 1, False), (short, True)):
-        assert room.plan_of(model, length).replays == replays
-    assert tried == [well_past(model, window), room.SHORT]  # whatever length comes first
-    change = {0: torch.zeros(2, 1, HEADS, 16, dtype=torch.float64)}
-    assert direct_effects(model, torch.full((2, long), 5), change, ANSWERS) is None
-    assert direct_effects(model, torch.full((2, short), 5), change, ANSWERS) is not None
-
-
-def test_a_length_just_past_a_switch_is_planned_as_one_well_past_it():
+def test_each_range_of_lengths_has_a_plan_that_is_made_well_past_its_switch():
     """Doge drops keys beyond its window for single tokens, so that a replay of one token more still looks right."""
     model = tiny_model("doge", keep_window_size=12)
     prepare(model)
-    assert not room.plan_of(model, 13).replays and not room.plan_of(model, 24).replays
-    assert room.plan_of(model, 8).replays
+    for length, replays in ((13, False), (8, True), (24, False), (8, True)):  # whatever length comes first
+        assert room.plan_of(model, length).replays == replays
+    change = {0: torch.zeros(2, 1, HEADS, 16)}
+    assert direct_effects(model, torch.full((2, 8), 5), change, ANSWERS) is None  # nor can its layers be taken apart
 
 
 def test_whole_forward_passes_give_the_same():
@@ -214,36 +201,32 @@ def state(model):
     ]
 
 
-def test_the_model_is_left_as_it_was_after_errors_too():
-    model, (base, source) = prepared("gpt2"), prompts()
-    before, logits = state(model), model(base).logits
-
-    def broken(place):
-        raise KeyboardInterrupt
-
-    edits = every_head(model, heads_of(model, source))
-    for wrong, error in (
-        ([*edits, Edit(1, broken)], KeyboardInterrupt),
-        ([Edit(7, lambda place: [])], ValueError),
-        ([Edit(0, lambda place: [PatchHeads(0, 99, 0.0)])], ValueError),
-    ):
-        with pytest.raises(error):
-            replay(model, base, wrong, ANSWERS, FIRST)
-        assert state(model) == before and torch.equal(model(base).logits, logits)
-    assert not model.training and all(p.grad is None for p in model.parameters())
+def broken(place):
+    raise KeyboardInterrupt
 
 
-def test_bad_input_is_refused():
-    model, (base, source) = prepared("gpt2"), prompts()
-    edits = every_head(model, heads_of(model, source))
-    for arguments in ((base[0], ANSWERS, 0), (base, ANSWERS[:1], 0), (base, ANSWERS, LENGTH), (base, ANSWERS, -1)):
-        with pytest.raises(ValueError, match="different lengths"):
-            replay(model, arguments[0], edits, *arguments[1:])
-    with pytest.raises(MemoryError, match="budget"):
-        replay(model, base, edits, ANSWERS, FIRST, budget=100)
-    model.train()
-    with pytest.raises(ValueError, match="training"):
-        replay(model, base, edits, ANSWERS, FIRST)
+BASE = prompts()[0]
+WRONG = [  # prompts, answers and more arguments of a replay
+    ((BASE, ANSWERS, FIRST), Edit(1, broken), KeyboardInterrupt, None),
+    ((BASE, ANSWERS, FIRST), Edit(7, lambda place: []), ValueError, None),
+    ((BASE, ANSWERS, FIRST), Edit(0, lambda place: [PatchHeads(0, 99, 0.0)]), ValueError, "99"),
+    *(
+        (arguments, Edit(0, lambda place: []), ValueError, "different lengths")
+        for arguments in ((BASE[0], ANSWERS), (BASE, ANSWERS[:1]), (BASE, ANSWERS, LENGTH), (BASE, ANSWERS, -1))
+    ),
+    ((BASE, ANSWERS, FIRST, False, 100), Edit(0, lambda place: []), MemoryError, "budget"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "wrong", "error", "message"), WRONG)
+def test_the_model_is_left_as_it_was_after_errors(arguments, wrong, error, message):
+    model = prepared("gpt2")
+    before, logits = state(model), model(BASE).logits
+    edits = [*every_head(model, heads_of(model, BASE)), wrong]
+    ids, *others = arguments
+    with pytest.raises(error, match=message):
+        replay(model, ids, edits, *others)
+    assert state(model) == before and torch.equal(model(BASE).logits, logits)
 
 
 # ------------------------------------------------------------------------------------------------ what it costs
@@ -267,7 +250,7 @@ NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}  # a norm behind at
 SCALED = {"granite"}  # a multiplier
 
 
-def frozen(model, base, source, layer, head, place):
+def frozen(model, base, source, layer, head, place, answers=ANSWERS):
     """The logits with one head from the source at one token, all other heads and the MLPs as in the base run."""
     z, other = heads_of(model, base), heads_of(model, source)
     z[layer][:, place, head] = other[layer][:, place, head]
@@ -283,7 +266,7 @@ def frozen(model, base, source, layer, head, place):
         values = dict(zip(mlps, kept, strict=True))
         hooks = [mlp.register_forward_hook(lambda mlp, _, __: values[mlp].clone()) for mlp in mlps]
         with instrument(model, *(PatchHeads(at, range(HEADS), value) for at, value in z.items())):
-            logits = model(base, use_cache=False).logits[:, place].gather(1, ANSWERS)
+            logits = model(base, use_cache=False).logits[:, place].gather(1, answers)
     for hook in hooks:
         hook.remove()
     return logits

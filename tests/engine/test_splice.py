@@ -3,20 +3,13 @@
 import pytest
 import torch
 
-from tests.architectures import HEADS, VOCABULARY, build
+from tests.architectures import HEADS, VOCABULARY, prepared
 from util.engine.attention import instrument, support
-from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, CaptureStates, Knockout, Splice
 
 pytestmark = pytest.mark.usefixtures("wide_softmax")
 
 LENGTH = 12
-
-
-def prepared(name, dtype=torch.float64):
-    model = build(name, dtype)
-    prepare(model)
-    return model
 
 
 def states_of(model, ids):
@@ -42,26 +35,10 @@ def run(model, ids, *instruments):
         return model(ids, use_cache=False).logits
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
-def test_a_donor_that_is_the_prompt_changes_nothing_and_padding_neither(name):
-    model = prepared(name)
-    ids, given = drawn(model)
-    plain, found = run(model, ids[1:]), run(model, ids[1:], Splice(**given))
-    assert (found - plain).abs().max() > 1e-2
-    own = {"states": states_of(model, ids[1:])}
-    assert (run(model, ids[1:], Splice(**given | own)) - plain).abs().max() < 1e-10
-    padded = torch.nn.functional.pad(ids, (0, 3))
-    codes = torch.zeros(2, LENGTH + 3, LENGTH + 3, dtype=torch.long)
-    codes[1, :LENGTH, :LENGTH] = given["codes"]  # the first row reads nothing
-    both = {"codes": codes, "donors": torch.tensor([[1], [0]]), "states": states_of(model, padded)}
-    together = run(model, padded, Splice(**given | both))[:, :LENGTH]
-    assert (together[1:] - found).abs().max() < 1e-10 and (together[:1] - run(model, ids[:1])).abs().max() < 1e-10
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
 @pytest.mark.filterwarnings("ignore:Knockout")
 def test_rows_add_up_what_is_read_of_every_place_and_a_knockout_closes_it(name):
-    model = prepared(name, torch.float32)
+    model = prepared(name)
     ids, given = drawn(model)
     whole, rows = CaptureRows(torch.arange(LENGTH)), CaptureRows(torch.tensor([9, 11]))
     spliced = run(model, ids[1:], Splice(**given), whole)

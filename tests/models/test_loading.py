@@ -5,10 +5,8 @@ import json
 import os
 import pickle
 import shutil
-import time
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError
@@ -18,7 +16,6 @@ from tests import toys
 from util import load_model_and_data as loading
 from util.engine import attention, call
 from util.engine.handshake import prepare
-from util.figures.forerunner_heads import measure as magnitudes
 from util.study.model import Model
 
 
@@ -54,16 +51,11 @@ def test_dtypes(folder, tmp_path, monkeypatch):
 
 def test_quantized_is_nf4_with_bfloat16_compute(tmp_path):
     toys.save(tmp_path, toys.wide())
-    model, tokenizer = loading.load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
+    model, _ = loading.load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
     config = model.config.quantization_config
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
     exact, _ = loading.load_ICL_model(tmp_path, "cpu", None, False, False, None, verbose=False)  # as in the reference
     assert loading.describe(model).replace(", 4-bit NF4", "").replace("bfloat16", "float32") == loading.describe(exact)
-    prompts = loading.staicc_prompts(2, 1)[:3]
-    four, full = (
-        magnitudes.copy_magnitudes(m, magnitudes.label_run(m, tokenizer, prompts))["magnitude"] for m in (model, exact)
-    )
-    assert 0 < np.abs(four - full).max() < 0.05  # quantised for real, and still the same model
     assert not getattr(loading.untrained_twin(model), "is_quantized", False)
 
 
@@ -223,37 +215,26 @@ def test_revision_follows_every_file_that_may_decide_what_the_model_does(name, f
 
 
 def test_a_large_folder_is_read_once_and_again_when_its_content_changes(tmp_path, monkeypatch):
+    """Also where names, sizes and times stay as they are, and where what is kept of it is damaged."""
     monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
-    place, read, original = tmp_path / "texts", [], loading._content
+    read, original = [], loading._content
     monkeypatch.setattr(loading, "_content", lambda *a: (read.append(a), original(*a))[1])
     monkeypatch.setattr(loading, "SMALL", 1)
-    place.mkdir()
-    (place / "train.jsonl").write_text("one")
-    first = loading.resolved_revision(place)
-    assert first == loading.resolved_revision(place) and len(read) == 2  # it was just written
+    file = tmp_path / "texts" / "train.jsonl"
+    file.parent.mkdir()
+    file.write_text("one")
+    first = loading.resolved_revision(file.parent)
+    assert first == loading.resolved_revision(file.parent) and len(read) == 2  # it was just written
     monkeypatch.setattr(loading, "SETTLED", -(10**9))
-    assert [loading.resolved_revision(place) for _ in range(3)] == [first] * 3 and len(read) == 3
-    times = (place / "train.jsonl").stat()
-    (place / "train.jsonl").write_text("two")
-    os.utime(place / "train.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns))
-    second = loading.resolved_revision(place)
+    assert [loading.resolved_revision(file.parent) for _ in range(3)] == [first] * 3 and len(read) == 3
+    times = file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = loading.resolved_revision(file.parent)
     assert second != first
-    for file in (tmp_path / "material" / "folders").iterdir():
-        file.write_text("{")
-    assert loading.resolved_revision(place) == second and len(read) == 5
-
-
-@pytest.mark.parametrize("place", ["model.gguf", "texts/train.jsonl"])
-def test_files_are_read_once_and_again_where_others_have_the_same_names_sizes_and_times(place, tmp_path):
-    file, said = tmp_path / place, []
-    file.parent.mkdir(exist_ok=True)
-    asked = file if place.endswith("gguf") else file.parent
-    for text in ("one", "two"):
-        file.write_text(text)
-        os.utime(file, ns=(0, 0))
-        said += [loading.resolved_revision(asked) for _ in range(2)]
-        time.sleep(0.02)  # the clock of a file system is coarse
-    assert said[0] == said[1] != said[2] == said[3]
+    for kept in (tmp_path / "material" / "folders").iterdir():
+        kept.write_text("{")
+    assert loading.resolved_revision(file.parent) == second and len(read) == 5
 
 
 def test_untrained_twin_has_the_shape_and_other_weights(folder):

@@ -3,11 +3,9 @@
 import json
 import subprocess
 import sys
-import threading
 import warnings
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +20,6 @@ from util import paths
 from util.models import packaged
 from util.models.table import Wheel
 from util.roles.sequences_study import SequenceStudy
-from util.study.model import Model
 
 # ------------------------------------------------------------------------------------------------ GGUF files
 
@@ -76,15 +73,13 @@ def test_a_gguf_file_is_converted_once_for_each_content(models, tmp_path, monkey
     file = gguf_files.write(tmp_path / "a.gguf", toys.model("llama"), toys.tokenizer())
     first, _ = loading.load_ICL_model(file, verbose=False)
     again, _ = loading.load_ICL_model(file, dtype="bfloat16", verbose=False)
+    revision = loading.resolved_revision(file)
     assert len(converted) == 1 and torch.equal(again.lm_head.weight, first.lm_head.weight.bfloat16())
     gguf_files.write(file, toys.model("llama", seed=1), toys.tokenizer())
     other, _ = loading.load_ICL_model(file, verbose=False)
+    assert loading.resolved_revision(file) != revision and str(revision).startswith("file:")
     assert len(converted) == 2 and not torch.equal(other.lm_head.weight, first.lm_head.weight)
-    third = gguf_files.write(tmp_path / "b.gguf", toys.model("llama", seed=2), toys.tokenizer())
-    monkeypatch.setattr(loading.memory, "free", lambda: {"cpu": 1000})
-    with pytest.raises(MemoryError, match="are needed on cpu"):
-        loading.load_ICL_model(third)
-    assert len([*models.glob("[ab]-*")]) == 2
+    assert len([*models.glob("a-*")]) == 2
 
 
 def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monkeypatch):
@@ -237,20 +232,6 @@ def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeyp
     assert not packaged.place("toy").exists()
 
 
-def test_an_interrupted_conversion_leaves_nothing_half_made(package, monkeypatch):
-    def interrupted(file: Path, folder: Path) -> None:
-        (folder / "model.safetensors").write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(packaged, "convert", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            packaged.folder("toy")
-    assert not packaged.place("toy").exists()
-    packaged.folder("toy")
-    assert {path.name for path in package.models.iterdir()} == {packaged.place("toy").name, "toy.lock"}
-
-
 @pytest.mark.parametrize("spoiled", ["model.safetensors", packaged.MADE, "added.json"])
 def test_files_that_changed_since_the_conversion_are_made_anew(spoiled, package, capsys):
     file = packaged.folder("toy") / spoiled
@@ -289,10 +270,6 @@ def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
     assert "secret-place" not in json.dumps([study.request, study.origins], default=str)
     assert "secret-place" not in "".join(capsys.readouterr())
     assert scores.description.startswith("tiny: LlamaForCausalLM")
-    with pytest.raises(ValueError, match="the request is for 'tiny', but the model given is 'generalist'"):
-        study.replace(
-            model=Model(str(folder), loader=lambda: Model("embedded").pair), folder=tmp_path / "third"
-        ).scores()
 
 
 def test_a_request_of_another_process_wants_its_model(tmp_path):
@@ -300,25 +277,3 @@ def test_a_request_of_another_process_wants_its_model(tmp_path):
     loading._LOCAL_PLACES.pop(request["model"])
     with pytest.raises(OSError, match="local model 'tiny', whose folder this process was never told"):
         loading.load_ICL_model(request["model"])
-
-
-def test_of_two_processes_one_makes_it_and_the_other_waits(package, monkeypatch):
-    began, go, calls, convert = threading.Event(), threading.Event(), [], packaged.convert
-
-    def slow(file: Path, folder: Path) -> None:
-        calls.append(file)
-        began.set()
-        assert go.wait(60)
-        convert(file, folder)
-
-    monkeypatch.setattr(packaged, "convert", slow)
-    first = threading.Thread(target=packaged.folder, args=("toy",))
-    first.start()
-    assert began.wait(60)
-    second = threading.Thread(target=packaged.folder, args=("toy",))
-    second.start()
-    go.set()
-    first.join(60)
-    second.join(60)
-    assert len(calls) == 1 and packaged.is_converted(packaged.place("toy"))
-    assert not first.is_alive() and not second.is_alive()

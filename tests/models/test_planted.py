@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests import toys
+from tests import eager_runs, toys
+from tests.roles.test_attention_scores import by_the_definition
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout, PatchHeads
-from util.figures.forerunner_heads import measure, numbers
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts.classification import associative_map_prompts
@@ -17,7 +17,7 @@ from util.prompts.prompt import Layout
 from util.prompts.row_files import column
 from util.prompts.sequences import repeated_sequences
 from util.prompts.token_types import type_tokens
-from util.study.study import Study
+from util.roles.attention_scores import uniform_prefix_matching
 
 families = pytest.mark.parametrize("family", planted.FAMILIES)
 
@@ -28,16 +28,11 @@ def forward(model, ids, *instruments):
         return model(torch.as_tensor(ids), use_cache=False).logits.numpy()
 
 
+@torch.no_grad()
 def eager(model, ids):
     """Attention of every head by transformers alone, [B, L, H, T, T]."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        with torch.no_grad():
-            attentions = model(torch.as_tensor(ids), output_attentions=True, use_cache=False).attentions
-    finally:
-        model.set_attn_implementation(before)
-    return torch.stack(attentions, 1).double().numpy()
+    weights = eager_runs.run(eager_runs.reference(model), {"input_ids": torch.as_tensor(ids)}).weights
+    return torch.stack([*weights.values()], 1).double().numpy()
 
 
 def removal(heads):
@@ -76,16 +71,6 @@ def check_decoys(plant, ids):
 # ------------------------------------------------------------------------------------------------ induction
 
 
-def prefix_matching(attention, length, copies):
-    """[L, H], by definition: attention to all that followed earlier occurrences, mean of queries and sequences."""
-    total = 0
-    for copy in range(1, copies):
-        for place in range(length):
-            query = 1 + copy * length + place
-            total = total + sum(attention[..., query, 1 + c * length + place + 1] for c in range(copy))
-    return (total / ((copies - 1) * length)).mean(0)
-
-
 def continues(plant, ids, length):
     """Share of the tokens after the first copy that the model predicts."""
     return lambda *instruments: float(
@@ -101,12 +86,12 @@ def test_induction(family):
     sequences = repeated_sequences(tokenizer, length=25, copies=3, seeds=range(2))
     attention = eager(model, sequences.ids)
     positions = np.arange(1, sequences.ids.shape[1])
-    scores = prefix_matching(attention, 25, 3)
+    scores = by_the_definition(attention, 25, 3).mean(0)
     check_expected(plant, scores, previous_token=0, induction=1)
+    assert plant.found_exactly("induction", scores, 0.5)
     check_expected(plant, attention[..., positions, positions - 1].mean((0, -1)), previous_token=1)
-    uniform = prefix_matching((1 / (1 + np.arange(76)))[None, :, None] * np.tri(76)[None], 25, 3)
     for head in plant.decoys:
-        assert scores[head] == pytest.approx(float(uniform), rel=0.3)
+        assert scores[head] == pytest.approx(uniform_prefix_matching(25, 3), rel=0.3)
     check_parts(plant, continues(plant, sequences.ids, 25))
     check_decoys(plant, sequences.ids)
     first = (forward(model, sequences.ids).argmax(-1)[:, :24] == sequences.ids[:, 1:25]).mean()
@@ -141,17 +126,6 @@ def test_forerunner(family):
     check_decoys(plant, rows[0])
 
 
-def test_the_forerunner_figure_gives_the_three_verdicts(tmp_path):
-    study = Study("forerunner_heads", prompts=24, untrained_control=False, folder=tmp_path)
-    found = measure.planted(study, family="llama")
-    verdicts = numbers.verdicts(found)
-    assert {role: str(verdicts[layer, head]) for layer, head, role in found["roles"]} == {
-        "labels only": numbers.FORERUNNER, "any token": numbers.PREVIOUS_TOKEN, "never": numbers.NEITHER,
-    }  # fmt: skip
-    assert (verdicts != numbers.NEITHER).sum() == sum(role != "never" for *_, role in found["roles"])  # no other head
-    assert [*tmp_path.glob("copy-magnitudes-given-planted*.pickle")]
-
-
 # ------------------------------------------------------------------------------------------------ look-up
 
 
@@ -176,7 +150,7 @@ def test_look_up(family):
         if {*type_tokens(Layout().prompt([(word, word)], word, word), tokenizer).sizes} == {1}
     ]
     prompts = associative_map_prompts(whole[:40], whole[40:60], keys=6, count=12)
-    model, _ = load_ICL_model((plant.model, tokenizer), verbose=False)
+    load_ICL_model((plant.model, tokenizer), verbose=False)
     typed = [type_tokens(prompt, tokenizer) for prompt in prompts]
     rows = np.array([t.ids for t in typed])
     gold = [tokenizer.encode(prompt.label(), add_special_tokens=False)[0] for prompt in prompts]
@@ -184,10 +158,6 @@ def test_look_up(family):
     def behaviour(*instruments):
         return float((forward(plant.model, rows, *instruments)[:, -1].argmax(-1) == gold).mean())
 
-    attention = eager(model, rows)
-    read = [prompt.demonstrations.index(prompt.gold) for prompt in prompts]  # labels are distinct: one y holds it
-    places = [[i for i, kind in enumerate(t.types) if kind == "y"][at] for t, at in zip(typed, read, strict=True)]
-    check_expected(plant, np.mean([attention[n, ..., -1, at] for n, at in enumerate(places)], 0), **{"look-up": 1})
     check_parts(plant, behaviour)
     check_decoys(plant, rows)
 

@@ -11,7 +11,7 @@ SHAPES = [(7, 4, True), (5, 2, False), (2, 3, True)]
 PAPER = (50, 4)  # Crosbie & Shutova
 
 
-def by_the_definition(attention, length, copies, bos):
+def by_the_definition(attention, length, copies, bos=True):
     """The sum over earlier copies of the token after the match, averaged over queries, in loops."""
     total = 0.0
     for copy in range(1, copies):

@@ -106,14 +106,13 @@ def test_an_effect_that_would_be_seen_is_seen_in_four_of_five_samples(n, tested)
 
 
 def test_the_smallest_effect_is_that_of_the_heads_that_may_have_been_missed():
+    """Not of those that have the role, which may be known less well."""
     found = evidence(mattering=(STRONG,))
     missed, having = map(found.heads.index, (QUIET, STRONG))
     expected = LEAST + detectable(mean_interval(found.effect[:, missed], comparisons=2), N // 2, 2)
-    wide = found.effect.copy()
-    wide[:, having] += np.linspace(-1, 1, N // 2) * 0.3  # the head still has its role, and is known less well
-    for one in (found, replace(found, effect=wide)):
-        assert names(one) == {STRONG} and one.n == N // 2 and one.detectable == expected
-    assert evidence(mattering=(STRONG, QUIET)).detectable is not None and evidence(attending=()).detectable is None
+    found.effect[:, having] += np.linspace(-1, 1, N // 2) * 0.3
+    assert names(found) == {STRONG} and found.n == N // 2 and found.detectable == expected
+    assert evidence(attending=()).detectable is None
 
 
 def test_intervals_hold_together_and_are_listed_by_effect():
@@ -144,14 +143,6 @@ def test_p_is_that_of_the_interval(kind, alpha):
     assert (above == (low > 0)).all() and 0 < above.sum() < 400
 
 
-def test_p_is_the_larger_of_the_two_and_corrected_for_the_heads_that_were_tested():
-    found = evidence()
-    score = mean_p(found.score.excess(1)[(slice(None), *STRONG)])
-    effect = mean_p(found.effect[:, found.heads.index(STRONG)] - LEAST)
-    [head] = found.confirmed
-    assert head.p == pytest.approx(2 * 2 * max(score, effect)) and len(found.heads) == 2
-
-
 def test_prompts_of_one_cluster_count_once():
     """A score that four copies of few prompts have is no better known than that of the few."""
     rng = np.random.default_rng(1)
@@ -162,16 +153,3 @@ def test_prompts_of_one_cluster_count_once():
     assert len(as_few.chosen()) < len(as_many.chosen())
     first, second = as_few.halves
     assert not set(clusters[first]) & set(clusters[second])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_head_has_the_role_just_where_the_intervals_that_are_shown_say_so(seed):
-    """Of effects around what has to be exceeded, some are listed: those whose intervals lie above it."""
-    rng = np.random.default_rng(seed)
-    score = Score(0.8 + 0.01 * rng.normal(0, 1, (N, LAYERS, HEADS)), np.full(1, 0.2))
-    heads = score.chosen()
-    effect = LEAST + rng.uniform(0, 0.06, len(heads)) + 0.05 * rng.normal(0, 1, (len(score.halves[1]), len(heads)))
-    found = Evidence(Role.INDUCTION, score, heads, effect, np.zeros(1))
-    above = mean_intervals(effect, comparisons=len(heads)).low > LEAST
-    assert names(found) == {head for head, is_above in zip(heads, above, strict=True) if is_above}
-    assert 0 < above.sum() < len(heads)

@@ -76,14 +76,6 @@ def test_the_edges_are_those_of_the_definition(graph):
     assert [graph.place(name) for name in names] == places
 
 
-def test_senders_and_readers_come_in_the_order_that_is_said():
-    graph = ComponentGraph(2, 2)
-    assert graph.senders == ("input", "a0.h0", "a0.h1", "m0", "a1.h0", "a1.h1", "m1")
-    assert graph.readers[:7] == ("a0.h0<q>", "a0.h1<q>", "a0.h0<k>", "a0.h1<k>", "a0.h0<v>", "a0.h1<v>", "m0")
-    owners = [graph.nodes[node] for node in graph.node_of_reader]
-    assert owners == [reader.split("<")[0] for reader in graph.readers]
-
-
 # ------------------------------------------------------------------------------------------------ circuits
 
 

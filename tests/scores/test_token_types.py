@@ -14,14 +14,15 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from tests import eager_runs
-from tests.architectures import HEADS, LAYERS, attention_layers, build
-from tests.edges.test_splicing import few, groups, toy, watched, words
+from tests.architectures import HEADS, LAYERS
+from tests.edges.test_splicing import few, groups, toy
+from tests.scores.test_units import whole
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge, together
 from util.edges.splicing import Group
 from util.edges.states import Store
+from util.engine.attention import support
 from util.engine.call import Call
-from util.engine.handshake import prepare
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit
 from util.scores.token_types import PrunedRun, answers, scores
@@ -32,10 +33,6 @@ OWN_SOFTMAX = torch.nn.functional.softmax  # the fixture wide_softmax has anothe
 NAMES = ("llama", "gemma2", "phi")
 names = pytest.mark.parametrize("name", NAMES)
 REMOVED = Ablation(removed=("x->t:same", "y->x:earlier"), heads=((0, 0), (0, 1), (1, 2), (2, 3)))
-
-
-def whole(**options):
-    return Circuit.whole(LAYERS, HEADS, [group.base for group in groups()], **options)
 
 
 def pruned(seed=0, share=0.3, **options):
@@ -245,9 +242,8 @@ def pruned_alone(model, chosen, circuit):
     return found
 
 
-def of_last_layer(name):
-    """A circuit of some units of the last layer that has attention."""
-    layers = len(attention_layers(name))
+def of_last_layer(layers):
+    """A circuit of some units of the last of so many layers that have attention."""
     circuit = Circuit.whole(layers, HEADS, [group.base for group in few()])
     rng, at = np.random.default_rng(0), np.arange(layers)[:, None, None] == layers - 1
     for sort in ("head", "edge"):
@@ -272,25 +268,13 @@ def test_batches_padding_and_pieces_change_no_score(name, monkeypatch):
     circuit = pruned()
     one = scores(toy(name), groups(), circuit, token_budget=10**6)
     monkeypatch.setattr(token_types, "CELLS", 2**12)  # rows in pieces
-    two = scores(toy(name), groups(), circuit, token_budget=1)
+    two = scores(toy(name), groups(), circuit, token_budget=1, store=(store := Store()))
+    stored, plain = (answers(toy(name), groups(), circuit, store=kept)["log_prob"] for kept in (store, None))
+    np.testing.assert_allclose(stored, plain, rtol=0, atol=1e-12)  # what donors left in a run serves others
     for sort in SORTS:
         np.testing.assert_allclose(one[sort], two[sort], rtol=0, atol=1e-10)
     np.testing.assert_allclose(one["losses"], two["losses"], rtol=0, atol=1e-10)
     np.testing.assert_allclose(one["losses"], ours(name, groups(), circuit), rtol=0, atol=1e-10)
-
-
-@names
-def test_donors_that_are_kept_run_once_and_change_nothing(name):
-    """What they leave in a run without gradients serves runs with gradients, too."""
-    model, store, passes = toy(name), Store(), list[int]()
-    measures = {"log_prob": answers, "edge": scores}
-    for circuit, key, count in (("whole", "log_prob", 1), ("pruned", "log_prob", 2), ("started", "edge", 1)):
-        circuit, measure = CIRCUITS[circuit](), measures[key]
-        passes.clear()
-        with watched(model, lambda ids: passes.append(len(ids))):
-            found = measure(model, few(), circuit, store=store)[key]
-        assert len(passes) == count
-        np.testing.assert_allclose(found, measure(model, few(), circuit)[key], rtol=0, atol=1e-12)
 
 
 def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
@@ -303,26 +287,20 @@ def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
     chosen.requires_grad_(False)
 
 
-EXPERTS = ("gpt_oss", "qwen3_next", "deepseek_v2")  # their kernels know no float64
+EXPERTS = ("gpt_oss", "qwen3_next", "deepseek_v2")  # their routers are in float32
 OTHERS = (*NAMES, "gpt2", "gpt_oss", "bloom", "falcon_alibi", "llama4_text", "qwen3_next", "deepseek_v2", "olmo2")
-
-
-@cache
-def single(name):
-    model = build(name, vocab_size=len(words()))
-    prepare(model)
-    return model
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_classes_with_sinks_alibi_chunks_gates_and_other_layers(name, monkeypatch):
     """Local-exact scores of the last layer that has attention, where the rest is made linear, are those of runs."""
-    check_last_layer(name, monkeypatch, 1e-4 if name in EXPERTS else 1e-10)
+    check_last_layer(toy(name), monkeypatch, 1e-4 if name in EXPERTS else 1e-10)
 
 
-def check_last_layer(name, monkeypatch, tolerance):
-    model, circuit = single(name) if name in EXPERTS else toy(name), of_last_layer(name)
-    make_linear(monkeypatch, attention_layers(name)[-1])
+def check_last_layer(model, monkeypatch, tolerance):
+    layers = support(model).layers
+    circuit = of_last_layer(len(layers))
+    make_linear(monkeypatch, layers[-1])
     found, wanted = scores(model, few(), circuit), pruned_alone(model, few(), circuit)
     for sort in SORTS:
         np.testing.assert_allclose(found[sort], wanted[sort], rtol=0, atol=tolerance)
@@ -351,7 +329,7 @@ def test_local_exact_scores_are_true_where_donors_score_far_above_the_prompt(nam
     monkeypatch.setattr(PrunedRun, "run_donors", far)
     monkeypatch.setattr(Call, "joint_scores", measured)
     monkeypatch.setattr(torch.nn.functional, "softmax", OWN_SOFTMAX)
-    check_last_layer(name, monkeypatch, 1e-4)
+    check_last_layer(toy(name), monkeypatch, 1e-4)
     assert max(gaps) > 200
 
 

@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from tests.architectures import HEADS, LAYERS
 from tests.edges.test_splicing import groups
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS
 from util.scores.pruning import Circuit, kept, prune, random_living, read_scores, write_scores
-
-LAYERS, HEADS = 3, 4
 
 
 def whole(**options):
@@ -27,9 +26,7 @@ def first_heads(circuit, count):
 def test_units_have_an_order_and_names():
     circuit = whole()
     assert circuit.living_heads.shape == (3, 4, 6) and circuit.living_edges.shape == (3, 4, len(TYPE_PAIRS))
-    for sort in ("head", "edge"):
-        names = circuit.all_names(sort)
-        assert names == circuit.names(sort) and len(set(names)) == circuit.count(sort)
+    assert all(len({*circuit.names(sort)}) == circuit.count(sort) for sort in ("head", "edge"))
     place = np.ravel_multi_index((2, 1, circuit.types.index("y")), circuit.living_heads.shape)
     assert circuit.all_names("head")[place] == "L2H1 y" and circuit.all_names("edge")[0] == f"L0H0 {TYPE_PAIRS[0]}"
     assert first_heads(circuit, 2).names("head") == ["L0H0 x", "L0H0 t"]
@@ -113,17 +110,10 @@ def test_pruning_ends_before_the_accuracy_falls():
     assert prune(made_up, start, "head", floor=0).units_left[-1] == 0
 
 
-def test_keep_lists_and_scores_of_earlier_rounds_give_the_same_rounds(tmp_path):
+def test_keep_lists_of_earlier_rounds_give_the_same_rounds():
     start = Circuit.whole(3, 4)
     found = prune(made_up, start, "head", 0.95)
-    for number, one in enumerate(found.rounds[:-1]):
-        write_scores(tmp_path / f"{number}.json", one.circuit, "head", made_up(one.circuit)[1])
-
-    def read(circuit, number):
-        file = tmp_path / f"{number}.json"
-        return np.ones(3, bool), read_scores(file, circuit, "head") if file.exists() else None
-
-    again = prune(read, start, "head", 0.95, keep=found.units_left[1:])
+    again = prune(made_up, start, "head", 0.95, keep=found.units_left[1:])
     assert [one.circuit.digest for one in again.rounds] == [one.circuit.digest for one in found.rounds]
     with pytest.raises(ValueError, match="units are alive"):
         prune(made_up, start, "head", 0.95, keep=[60, 61])

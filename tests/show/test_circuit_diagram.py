@@ -14,21 +14,6 @@ from util.show.circuit_diagram import LOGITS, Edge, Node, circuit_grid
 from util.show.draw import draw
 from util.show.style import COLUMN, WIDTH
 
-KINDS = ((), (), (Role.MOVER,), (Role.INDUCTION, Role.MOVER), (Role.INHIBITION,), (*Role,)[:3])  # roles of a node
-
-
-def random_circuit(layers):
-    """Sixteen heads drawn at random, each pair of which in other layers may have an edge, and edges to the logits."""
-    rng = np.random.default_rng(0)
-    heads = sorted(map(int, rng.choice(layers * 9, 16, replace=False)))
-    nodes = [Node(f"L{place // 9}H{place % 9}", place // 9, KINDS[rng.integers(len(KINDS))]) for place in heads]
-    pairs = [(one, other) for one, other in combinations(nodes, 2) if one.layer < other.layer]
-    edges = [Edge(node.name, LOGITS, float(rng.normal(0, 0.3))) for node in nodes[::2]]
-    for place in rng.permutation(len(pairs))[:32]:
-        (sender, reader), channel = pairs[place], ("query", "key", "value")[rng.integers(3)]
-        edges.append(Edge(sender.name, reader.name, float(rng.normal(0, 0.3)), channel))
-    return nodes, sorted(edges, key=lambda edge: -abs(edge.weight))
-
 
 def drawn(nodes, edges, width=WIDTH):
     """The picture, its texts with their colours, and the arrows, strongest first."""
@@ -38,17 +23,17 @@ def drawn(nodes, edges, width=WIDTH):
     return figure, texts, [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
 
 
-@pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (12, WIDTH), (48, WIDTH)])
+@pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (48, WIDTH)])
 def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
-    nodes, edges = random_circuit(layers)
-    figure, texts, arrows = drawn(nodes, edges, width)
-    box = figure.legends[0].get_window_extent()
-    assert faults(figure) == [] and box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0
-    assert len(arrows) == 32 and {*texts} >= {node.name for node in nodes}
-    middles = diagram.places(nodes, edges, 386)
-    for one, other in combinations(nodes, 2):
-        apart = middles[other.name] - middles[one.name]
-        assert (abs(apart) >= diagram.CARD).any() and np.sign(apart[0]) == np.sign(other.layer - one.layer)
+    rng = np.random.default_rng(0)
+    heads = sorted(rng.choice(layers * 9, 16, replace=False).tolist())
+    nodes = [Node(f"L{head // 9}H{head % 9}", head // 9, tuple(Role)[: head % 4]) for head in heads]
+    pairs = [(one.name, other.name) for one, other in combinations(nodes, 2) if one.layer < other.layer]
+    ends = [(node.name, LOGITS) for node in nodes[::2]]
+    ends += [pairs[place] for place in rng.permutation(len(pairs))[:32]]
+    edges = [Edge(*end, float(rng.normal(0, 0.3))) for end in ends]
+    figure, texts, arrows = drawn(nodes, sorted(edges, key=lambda edge: -abs(edge.weight)), width)
+    assert faults(figure) == [] and len(arrows) == 32 and {*texts} >= {node.name for node in nodes}
 
 
 def test_nodes_of_a_layer_stand_in_the_order_of_what_speaks_to_them():

@@ -16,16 +16,6 @@ from util.show.style import COLUMN, WIDTH
 EYE = partial(matrix, values=np.eye(2))
 
 
-@pytest.mark.parametrize(("width", "columns"), [(WIDTH, 3), (COLUMN, 2)])
-def test_panels_fold_at_the_width(width, columns):
-    panels = [partial(matrix, values=np.eye(3), title=f"{number}") for number in range(5)]
-    figure = draw(Grid(panels, least=1.6, x="across", y="down"), "a title", "a subtitle", width)
-    shown = [ax for ax in figure.axes if ax.axison]
-    assert [ax.get_title() for ax in shown] == list("01234")
-    assert len({round(ax.get_position().x0, 6) for ax in shown}) == columns
-    assert figure.get_size_inches()[0] == width and figure.get_suptitle() == "a title" and not faults(figure)
-
-
 def test_labels_of_panels_stand_in_one_legend_once_each_and_what_spans_panels_is_drawn():
     def labelled(name):
         return lambda ax: ax.plot([0, 1], [0, 1], label=name)

@@ -28,19 +28,15 @@ def shown(panel, width=WIDTH, **grid):
 @pytest.mark.parametrize("width", [COLUMN, WIDTH])
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
 def test_a_map_of_heads_counts_from_0_and_has_numbers_where_they_can_be_read(layers, heads, width):
-    values = np.arange(layers * heads).reshape(layers, heads) / (layers * heads)
     texts = {(0, 1): "1", (layers - 1, heads - 1): "999"}
-    panel = partial(panels.heads, values=values, limits=(0.25, 1), title="a map", texts=texts, bar="share")
+    panel = partial(panels.heads, values=np.eye(layers, heads), limits=(0.25, 1), texts=texts, bar="share")
     ax, bar = shown(panel, width, height=1.8).axes
-    (image,) = ax.get_images()
-    np.testing.assert_array_equal(image.get_array(), values.T)
-    assert image.get_clim() == (0.25, 1) and ax.get_title() == "a map" and ax.get_ylim() == (-0.5, heads - 0.5)
+    assert ax.get_images()[0].get_clim() == (0.25, 1) and "share" in (bar.get_ylabel(), bar.get_xlabel())
     for axis, count in ((ax.xaxis, layers), (ax.yaxis, heads)):
         ticks = axis.get_ticklocs().tolist()
         assert ticks[0] == 0 and len(ticks) >= 3 and ticks[-1] < count and {*np.diff(ticks, 2)} <= {0}
     fit = layers <= 12 and (width - panels.AXIS) / layers >= 0.24
     assert {text.get_position(): text.get_text() for text in ax.texts} == (texts if fit else {})
-    assert "share" in (bar.get_ylabel(), bar.get_xlabel())
 
 
 def test_a_map_without_limits_is_symmetric_and_none_saturates_and_its_texts_stand_out():

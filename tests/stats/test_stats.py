@@ -211,13 +211,6 @@ def test_the_gold_labels_log_probability_is_mass_and_which_label():
     np.testing.assert_allclose(np.exp(mass), np.exp(log_prob).sum(1))
 
 
-def test_an_interval_of_symmetric_values_is_students():
-    values = np.random.default_rng(0).normal(size=12)
-    values = np.r_[values, -values]
-    low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval()
-    assert mean_interval(values) == pytest.approx((0, low, high), abs=1e-12)
-
-
 def test_wilsons_interval_against_known_values():
     low, high = wilson(15, 20)
     assert (round(float(low), 4), round(float(high), 4)) == (0.5313, 0.8881)

@@ -1,7 +1,5 @@
 """A study: settings are checked, parts are named, records are shared, what could not be written is not lost."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -31,14 +29,13 @@ def test_an_unknown_part_lists_the_parts(study):
 def test_a_study_does_not_change_and_replace_checks_again(study):
     other = study.replace(copies=3, model="embedded/phase")
     assert (study.settings.copies, other.settings.copies, other.settings.length) == (2, 3, 5)
-    assert other.folder == study.folder and other.model.name == "embedded/phase"
+    assert other.model.name == "embedded/phase"
     for wrong, message in ({"copies": 1}, "copies = 1: "), ({"shots": 1}, "has no argument 'shots'"):
         with pytest.raises(ValueError, match=message):
             study.replace(**wrong)
     twin = study.twin(3)
     assert twin.model.untrained_seed == 3 and not twin.settings.untrained_control
     assert study.settings.untrained_control and study.model.untrained_seed is None
-    assert json.loads(json.dumps(study.request)) == study.request
     assert study.request["figure"] == "toy_induction_head" and study.request["length"] == 5
 
 
