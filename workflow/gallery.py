@@ -1,7 +1,7 @@
 """The gallery, figures/README.md: what each paper claims, and each model's picture and finding: `make gallery`."""
 
 from util import paths
-from util.show.part import STORED, figure_of, sentences, stored
+from util.show.part import STORED, figure_of, sentences, stored, title
 from util.show.style import WIDTH
 
 PAGE = "figures/README.md"
@@ -61,9 +61,12 @@ def page() -> str:
             place = f"{paths.model_folder(model)}/{stem}_{part}.png".lstrip("/")
             if values is None or not (paths.root() / "figures" / place).exists():
                 continue
-            titles.append(values["model"])
-            pictures.append(f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {values["model"]}">')
-            found.append(sentences(figure_of(stem), values, measured=True)[0])
+            name, figure = title(values), figure_of(stem)
+            titles.append(name)
+            pictures.append(f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">')
+            shown = [f"{next(iter(figure.parts[part].says(values)))}."]
+            primary = [one for one in sentences(figure, values, measured=True) if one.startswith("Primary endpoint")]
+            found.append((primary or shown)[0])
         rows = [titles, ["---"] * len(titles), pictures, found]
         lines += [*(f"| {' | '.join(row)} |" for row in rows), ""]
         lines.append(f"`make figures NOTEBOOKS=notebooks/{notebook}.ipynb MODEL=smollm2`\n")

@@ -29,7 +29,7 @@ from util.figures.toy_induction_head.numbers import (
 )
 from util.show.draw import Grid, Panel, matrix
 from util.show.panels import colour_bar, level
-from util.show.part import Figure, Part, Values, listed, say, written
+from util.show.part import Figure, Part, Values, listed, say, title, written
 from util.show.style import BLUE, GREY, ORANGE
 from util.show.style import ROLES as LOOKS
 from util.study.checked import AsList, Count, Int, Natural, Number, Text, checked
@@ -207,23 +207,38 @@ def in_context_says(values: Values) -> Iterator[str]:
     others = [row for row in found["change"] if row != WITHOUT]
     if others:
         changes = ([f"{found[name][row][0]:+.2f}" for row in others] for name in ("change", "lost"))
-        yield "Without as many other heads of the same layers they change by {} and {}.".format(*map(listed, changes))
+        score, loss = map(listed, changes)
+        yield f"Without as many other heads of the same layers the score changes by {score}, the loss by {loss}."
 
 
 def in_context(values: Values) -> Grid:
-    return Grid([partial(_by_token, values["in context"])], height=2.1)
+    found = values["in context"]
+    panels = [partial(_whole, found)] + [partial(_rises, found)] * bool(found["heads"])
+    return Grid(panels, least=2.2, height=2.0)
 
 
-def _by_token(found: Values, ax: Axes) -> None:
+def _whole(found: Values, ax: Axes) -> None:
     """Mean losses over spans of tokens that grow."""
-    looks = {WHOLE: (BLUE, "whole model"), WITHOUT: (ORANGE, f"without {len(found['heads'])} induction heads")}
-    for row, curve in [*found["curve"].items()][::-1]:
+    _spans(ax, found, found["curve"][WHOLE], BLUE, "")
+    ax.set(title="A) whole model", ylabel="loss, nats per token")
+
+
+def _rises(found: Values, ax: Axes) -> None:
+    """By how much losses rise without heads."""
+    looks = {WITHOUT: (ORANGE, f"without {len(found['heads'])} induction heads")}
+    for row in [row for row in found["curve"] if row != WHOLE][::-1]:
         colour, name = looks.get(row, (GREY, "without as many others" if row.endswith(" 1") else "_"))
-        ax.plot(found["ends"], curve, color=colour, label=name, marker="o", ms=2.5, lw=1.0)
+        _spans(ax, found, np.subtract(found["curve"][row], found["curve"][WHOLE]), colour, name)
+    level(ax, 0, "")
+    ax.set(title="B) without heads", ylabel="rise of the loss")
+
+
+def _spans(ax: Axes, found: Values, curve: Any, colour: str, name: str) -> None:
+    ax.plot(found["ends"], curve, color=colour, label=name, marker="o", ms=2.5, lw=1.0)
     for token in found["tokens"]:
         ax.axvline(token, color="0.85", lw=0.7, zorder=0)
-    ax.set(xscale="log", xlabel="token of the excerpt, up to", ylabel="loss, nats per token")
-    ticks = [5, 10, 20, 200, *found["tokens"]]
+    ticks = [5, 20, 200, *found["tokens"]]
+    ax.set(xscale="log", xlabel="token of the excerpt, up to")
     ax.set_xticks(ticks, map(str, ticks))
     ax.minorticks_off()
 
@@ -305,7 +320,7 @@ FIGURE = Figure(
         "texts": Part(numbers.texts, says=texts_say),
         "in_context": Part(
             numbers.in_context, "text", says=in_context_says, panels=in_context,
-            about=lambda values: f"{values['model']}, {values['in context']['excerpts']} excerpts of a novel",
+            about=lambda values: f"{title(values)}, {values['in context']['excerpts']} excerpts of a novel",
         ),
         "phase_change": Part(
             numbers.phase_change, says=training_says, panels=training,
