@@ -18,8 +18,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from util import paths
+from util.prompts.row_files import column
 
 REPO = Path(__file__).resolve().parents[2]
+README = (REPO / "README.md").read_text(encoding="utf-8")
 CONFIG = REPO / "tests" / "nbval_sanitize.cfg"
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 DIRECT = [Requirement(line) for line in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
@@ -208,6 +210,12 @@ def test_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
     assert (work / "scores" / "result.json").exists() and [*work.iterdir()] == [work / "scores"]
     assert [*(tmp_path / "cache" / "icl-circuits").iterdir()]
     assert run("draw", "smollm2", "--figure", "ioi_patching", "--out", "pictures").stdout.count(".png") > 5
+    known = [f"{word},{word.capitalize()}" for word in column("embedded_words", "word")[:24]]
+    (work / "animals.csv").write_text("\n".join(["input,output", *known]))
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "animals.csv" in block)
+    python = [tmp_path / "env" / "bin" / "python", "-c", code]
+    kept = subprocess.run(python, cwd=work, env=env, capture_output=True, text=True, check=True).stdout
+    assert "L" in kept.splitlines()[-1] and not (work / "experiment_material").exists()
 
 
 # ---- folders ----
