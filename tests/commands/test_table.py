@@ -95,7 +95,7 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
 
 def test_every_command_that_measures_is_in_the_table():
     named = {words_of(command)[0] for command in OURS}
-    assert named | {"look"} == {
+    assert named | {"look", "roles"} == {
         name for module, commands in COMMANDS.items() for name in commands if module != "stored"
     }
     assert all(theirs and differs for _, theirs, _, differs in ROWS)
