@@ -50,13 +50,12 @@ SECTIONS = {  # by notebook: the part that is shown, the paper, and what it clai
 
 def page() -> str:
     """The gallery, from the stored values."""
-    models = [model for model in (*STORED[1:], STORED[0]) if stored("toy_induction_head", model)]
     lines = [HEAD]
     for notebook, (part, paper, claim) in SECTIONS.items():
         stem = notebook.partition("_")[2]
         lines += [f"## [{notebook}](../notebooks/{notebook}.ipynb)\n", f"{paper}: {claim}\n"]
         titles, pictures, found = list[str](), list[str](), list[str]()
-        for model in models:
+        for model in (*STORED[1:], STORED[0]):  # the control last
             values = stored(stem, model)
             place = f"{paths.model_folder(model)}/{stem}_{part}.png".lstrip("/")
             if values is None or not (paths.root() / "figures" / place).exists():

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.engine.call import Instrument, Support
 from util.engine.handshake import prepare
-from util.engine.instruments import ScoreRows
+from util.engine.instruments import PatchHeads, ScoreRows
 from util.prompts.sequences import Sequences
 from util.roles import attention_scores
 from util.roles.attention_scores import Floats
@@ -32,6 +32,11 @@ def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, 
     for layer, head in heads:
         by_layer.setdefault(model.layers[layer], []).append(head)
     return by_layer
+
+
+def silenced(model: Support, heads: Sequence[Sequence[int]]) -> list[PatchHeads]:
+    """What makes heads put out zero at all positions. Raises what `heads_by_layer` raises."""
+    return [PatchHeads(layer, some, 0.0) for layer, some in heads_by_layer(model, heads).items()]
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from util.engine.attention import support
 from util.engine.batches import Batch, Row, all_logits, check_context, forward, logits_at, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, Knockout, PatchHeads
+from util.engine.instruments import CaptureRows, Knockout
 from util.engine.replay import BaseRuns
 from util.prompts.sequences import EXCLUDE, Sequences, repeated_sequences
 from util.roles import attention_scores
 from util.roles.effects import Cells, Heads, Numbers, chunks, evidence, other_cells
-from util.roles.head_scores import HeadScores, head_scores, heads_by_layer
+from util.roles.head_scores import HeadScores, head_scores, heads_by_layer, silenced
 from util.roles.heads import checked_heads, plain
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.heads import Head
@@ -43,8 +43,7 @@ def measured_scores(model: PreTrainedModel, sequences: Sequences, ablated: Heads
     ablated: heads whose outputs are zero meanwhile.
     """
     prepared = prepare(model)
-    zeros = [PatchHeads(layer, heads, 0.0) for layer, heads in heads_by_layer(prepared, ablated).items()]
-    scores = head_scores(model, sequences, *zeros)
+    scores = head_scores(model, sequences, *silenced(prepared, ablated))
     return {**scores, "ids": sequences.ids, "ranking": sequences.ranking, "layers": list(prepared.layers)}
 
 

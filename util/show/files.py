@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.numpy import load_file, save_file
@@ -174,6 +173,8 @@ def shown(figure: Figure, file: Path) -> Picture:
 
 def filled(template: Path, **values: Any) -> str:
     """The text of a page: a Jinja template with values, which are escaped. Raises UndefinedError for a missing one."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not for every command
+
     environment = Environment(
         loader=FileSystemLoader(template.parent), autoescape=True, trim_blocks=True, undefined=StrictUndefined
     )

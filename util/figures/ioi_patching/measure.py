@@ -28,7 +28,7 @@ from util.engine.instruments import CaptureHeads, PatchHeads
 from util.engine.replay import Edit, Place, replay
 from util.figures.ioi_patching import numbers
 from util.figures.ioi_patching.numbers import Bools, Ints
-from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
+from util.prompts.ioi import IOITokens, group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
@@ -132,6 +132,17 @@ def direct_map(model: PreTrainedModel, ids: Tensor, base: Activations, source: A
 # ------------------------------------------------------------------------------------------------ one pair
 
 
+def _texts(study: Study) -> tuple[IOITokens, Tensor, Tensor, Tensor]:
+    """The two texts of the settings as tokens; base and source [1, T] and the answers [1, 2] as tensors.
+
+    Raises ValueError for texts that do not go together, and for those that are longer than the context.
+    """
+    model, tokenizer = study.pair
+    tokens = ioi_tokens(pair_from_texts(*study.settings.texts, *study.settings.names), tokenizer)
+    check_context(model, [len(tokens.source)], "shorter texts")
+    return tokens, torch.tensor([tokens.base]), torch.tensor([tokens.source]), torch.tensor([tokens.answers])
+
+
 def example(study: Study) -> Arrays:
     """What a model does with the two texts of the settings, and what single heads change.
 
@@ -145,9 +156,7 @@ def example(study: Study) -> Arrays:
 
     def compute() -> Arrays:
         model, tokenizer = study.pair
-        tokens = ioi_tokens(pair_from_texts(*settings.texts, *settings.names), tokenizer)
-        check_context(model, [len(tokens.source)], "shorter texts")
-        base, source, answers = (torch.tensor([ids]) for ids in (tokens.base, tokens.source, tokens.answers))
+        tokens, base, source, answers = _texts(study)
         logits = last_logits(model, torch.cat([base, source]))
         z, base_z = heads_of(model, source), heads_of(model, base)
         pairs, log_softmax = logits[:, list(tokens.answers)], logits.log_softmax(1).numpy()
@@ -180,8 +189,7 @@ def streams(study: Study) -> Arrays:
 
     def compute() -> Arrays:
         model, tokenizer = study.pair
-        tokens = ioi_tokens(pair_from_texts(*settings.texts, *settings.names), tokenizer)
-        base, source, answers = (torch.tensor([ids]) for ids in (tokens.base, tokens.source, tokens.answers))
+        tokens, base, source, answers = _texts(study)
         effects, plain = stream_effects(model, base, source, answers)
         return {
             "effects": effects[:, :, 0].numpy(),

@@ -7,7 +7,6 @@ from typing import Any
 
 from util.engine.batches import TOKEN_BUDGET
 from util.engine.handshake import prepare
-from util.engine.instruments import PatchHeads
 from util.engine.label_scores import text_losses
 from util.engine.replay import BaseRuns
 from util.figures.planted_controls import planted_control
@@ -15,7 +14,7 @@ from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
 from util.models import planted
 from util.prompts.sequences import excerpts
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads
-from util.roles.head_scores import heads_by_layer
+from util.roles.head_scores import silenced
 from util.roles.sequences_study import patterns, scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
 from util.study.study import Study
@@ -70,7 +69,7 @@ def text(study: Study) -> dict[str, Any]:
         return excerpts(tokenizer, min(LONGEST, context), study.settings.excerpts).tolist()
 
     def losses(ablated: list[Head]) -> dict[str, Any]:
-        zeros = [PatchHeads(*of_layer, 0.0) for of_layer in heads_by_layer(prepare(study.pair[0]), ablated).items()]
+        zeros = silenced(prepare(study.pair[0]), ablated)
         found = text_losses(study.pair[0], texts(), lambda batch: zeros, TOKEN_BUDGET, runs(), by_token=True)
         return {"losses": found}
 
