@@ -126,7 +126,7 @@ def load_ICL_model(
             intern = _internlm2(source)
             config = internlm2.to_llama({}, intern)[1] if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
-            tokenizer = _tokenizer(name, source)
+            tokenizer = _tokenizer(name, source, intern)
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
@@ -179,9 +179,9 @@ def _smaller(
     return found
 
 
-def _tokenizer(name: str | Path, source: dict[str, Any]) -> Any:
+def _tokenizer(name: str | Path, source: dict[str, Any], intern: dict[str, Any] | None) -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
-    if intern := _internlm2(source):
+    if intern:
         return internlm2.tokenizer(_files(source, internlm2.TOKENIZER), intern)
     # Where a GGUF file was converted, tokenizer.json is right: some classes (Qwen2's) split in a way of their own.
     converted = packaged.is_converted(source["pretrained_model_name_or_path"])
@@ -198,7 +198,8 @@ def load_tokenizer(name: str | Path, revision: str | None = None, cache_dir: str
     """The tokenizer of a model, without its weights. Raises what `load_ICL_model` raises where it cannot be read."""
     hub = {"revision": revision, "token": None, "cache_dir": cache_dir, "force_download": False}
     with _hub_errors(name, None):
-        return _tokenizer(name, {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub})
+        source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
+        return _tokenizer(name, source, _internlm2(source))
 
 
 def _internlm2(source: dict[str, Any]) -> dict[str, Any] | None:

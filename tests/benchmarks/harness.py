@@ -20,7 +20,7 @@ def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
     from lm_eval.models.huggingface import HFLM
 
     from util.extras.harness.model import InterventionLM
-    from util.figures.induction_scores.plan import INTACT, Edit
+    from util.figures.edits import INTACT, Edit
     from util.prompts import classification
     from util.study.model import Model
 

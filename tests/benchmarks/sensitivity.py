@@ -14,11 +14,11 @@ from tokenizers.processors import TemplateProcessing
 from util.figures.edge_ablation import runs
 from util.figures.edge_ablation.measure import KEPT
 from util.figures.edge_ablation.numbers import scores_of
+from util.figures.edits import INTACT, Edit
 from util.figures.forerunner_heads.measure import Data, answers
 from util.figures.forerunner_heads.numbers import WHOLE, Condition, scores
-from util.figures.induction_scores import plan
-from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.numbers import intervals
+from util.figures.task_study import TaskStudy
 from util.roles.label_roles import DATASETS
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import head_name, top
@@ -53,7 +53,7 @@ def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labe
     """Accuracy with and without the best heads by prefix matching."""
     best = top(SequenceStudy(model, seed=seed).scores().mean(), heads)
     task = TaskStudy(model, "wordseq1", 10, prompts, 42 + seed, **labels)
-    answers = task.answers({"whole": plan.INTACT, "without": plan.Edit.ablate(best)})
+    answers = task.answers({"whole": INTACT, "without": Edit.ablate(best)})
     return {f"02 wordseq1, {name}": accuracy(answer.right) for name, answer in answers.items()}
 
 

@@ -14,8 +14,8 @@ from tests import authors_clone
 from util import paths
 from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
-from util.figures.induction_scores.plan import INTACT, Edit
-from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.edits import INTACT, Edit
+from util.figures.task_study import TaskStudy
 from util.roles.sequences_study import SequenceStudy
 from util.show.files import plain
 from util.stats.heads import layer_matched, top

@@ -14,8 +14,8 @@ import lm_eval.evaluator  # noqa: E402
 import lm_eval.tasks  # noqa: E402
 
 from util.commands.frame import app  # noqa: E402
-from util.figures.induction_scores.plan import Edit  # noqa: E402
-from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
+from util.figures.edits import Edit  # noqa: E402
+from util.figures.task_study import TaskStudy  # noqa: E402
 from util.roles.sequences_study import SequenceStudy  # noqa: E402
 from util.stats.heads import top  # noqa: E402
 

@@ -16,8 +16,12 @@ from tests import eager_runs  # noqa: E402
 from tests.extras.conftest import harness_run, log_probs  # noqa: E402
 from util.engine.label_scores import scoring  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
-from util.figures.induction_scores.plan import INTACT, MODES, Edit  # noqa: E402
-from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
+from util.figures.edits import (
+    INTACT,
+    MODES,
+    Edit,  # noqa: E402
+)
+from util.figures.task_study import TaskStudy  # noqa: E402
 from util.models.embedded import path  # noqa: E402
 from util.prompts import classification, induction_pattern  # noqa: E402
 from util.stats.answers import label_mass, which_label  # noqa: E402

@@ -12,7 +12,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: ma
 from util.edges.edge import Edge  # noqa: E402
 from util.extras.harness.interventions import edit_of  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
-from util.figures.induction_scores.plan import INTACT, Edit  # noqa: E402
+from util.figures.edits import INTACT, Edit  # noqa: E402
 from util.prompts import classification  # noqa: E402
 
 HEADS = ((2, 1),)

@@ -144,7 +144,7 @@ RUNS = [
             "reference": "staicc", "text_tasks": ["sst2"], "quantized": True,
         },
         ["of 12 heads ha", "Planted induction heads found exactly: True"],
-        {"scores", "pattern", "ablation", "function_vectors"},  # no task is done for shots
+        {"scores", "pattern", "ablation"},  # no task is done for shots
     ),
     (
         "03_ioi_patching", {"kind": "opt", "num_hidden_layers": 5},

@@ -3,7 +3,7 @@
 import pytest
 
 from tests import authors_clone
-from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.task_study import TaskStudy
 from util.prompts import authors_rows, classification
 from util.prompts.authors_rows import THEIRS
 

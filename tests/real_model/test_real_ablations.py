@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from tests.real_model import plain
 from tests.real_model.conftest import Subject
+from util.figures.edits import INTACT, MODES, Edit
 from util.figures.forerunner_heads import measure, numbers
-from util.figures.induction_scores.plan import INTACT, MODES, Edit
-from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
 from util.study.study import Study

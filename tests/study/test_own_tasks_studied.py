@@ -8,7 +8,7 @@ import pytest
 from util.commands import edge_configs
 from util.figures.edge_ablation.runs import Run
 from util.figures.edge_ablation.settings import Draw
-from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts, staicc_task
 from util.prompts import own_tasks
 from util.prompts.prompt import UnsupportedTokenizer

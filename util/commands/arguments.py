@@ -18,7 +18,7 @@ from util.stats.heads import Head
 from util.study.checked import as_list, distinct
 
 if TYPE_CHECKING:
-    from util.figures.induction_scores.task_study import TaskStudy
+    from util.figures.task_study import TaskStudy
     from util.study.model import Model
 
 
@@ -128,7 +128,7 @@ class Queries:
 
     def studies(self, model: Model, **more: Any) -> list[TaskStudy]:
         """A study for each task and seed. more: of `TaskStudy`. Raises ValueError for an unknown task."""
-        from util.figures.induction_scores.task_study import TaskStudy
+        from util.figures.task_study import TaskStudy
 
         more |= {"data": self.data, "labels": self.labels}
         return [TaskStudy(model, task, self.k, self.prompts, seed, **more) for task in self.task for seed in self.seed]

@@ -21,12 +21,12 @@ import pandas as pd
 
 from util.commands.arguments import Chosen, Compared, ModelFlags, Queries, Reference, Seeds
 from util.commands.results import Out
-from util.figures.induction_scores.plan import INTACT, Edit, Mode
+from util.figures.edits import INTACT, Edit, Mode
 from util.stats.heads import Head, head_name, layer_matched, top
 from util.stats.intervals import accuracy, mcnemar, paired_interval, rank_p
 
 if TYPE_CHECKING:
-    from util.figures.induction_scores.task_study import Answers, TaskStudy
+    from util.figures.task_study import Answers, TaskStudy
     from util.roles.sequences_study import SequenceStudy
 
 
@@ -100,7 +100,7 @@ def edited_heads(flags: Chosen, sequences: Callable[[], SequenceStudy], controls
     sequences: gives the study whose prefix-matching scores choose; it is not called where heads are named and no others
     are drawn. Raises ValueError for heads that the model has not, and where a layer has too few others.
     """
-    from util.figures.induction_scores.plan import how_many
+    from util.figures.edits import how_many
     from util.roles.attention_scores import INDUCTION_HEAD
 
     score = cache(lambda: sequences().scores().mean())

@@ -54,7 +54,7 @@ def scores(
         frequent_exclude: the share of the most frequent tokens, and of the least frequent ones, that are never drawn
         figure: also scores.png and .pdf, the mean and the standard deviation of the sequences by head
     """
-    from util.figures.induction_scores.plan import PAPER_SHARES, how_many
+    from util.figures.edits import PAPER_SHARES, how_many
     from util.roles.sequences_study import SequenceStudy
 
     study = SequenceStudy(

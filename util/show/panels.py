@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
@@ -21,17 +22,24 @@ from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike, NDArray
 
 from util.show.draw import Grid, broken, room
-from util.show.style import RED
+from util.show.style import GREY, RED
 from util.stats.heads import Head
 from util.stats.intervals import Interval
 
 Curve = Mapping[str, ArrayLike]  # "mean", "low" and "high", [X] each
 Triple = Sequence[float]  # value, low, high
+Rows = Mapping[str, Triple]
 BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue, as the eye sees them (ITU-R BT.601)
 SMALL = 6  # points of small print
 BAR = 4.5  # inches: narrower figures have their colour bars below
 MARGIN = 0.5  # inches of a panel that its labels and title take, on either axis
 AXIS = 0.35  # of a map among others, that share its labels
+ROW = 0.2  # inches: the height of a row of shares
+DRAW = re.compile(r"(, control)? \d+$")  # what the names of draws of a control end with
+DIAMOND: dict[str, Any] = {"marker": "D", "mfc": "none", "ms": 3.2, "mew": 0.8}
+HERE = Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label="here (95 %)")
+CONTROLS = Line2D([], [], color=GREY, marker="|", ms=7, ls="", label="control sets, here")
+CHANCE = Line2D([], [], color="0.6", ls=":", lw=0.8, label="chance")
 TICK = 0.24  # inches that a tick label of two digits needs
 
 
@@ -316,3 +324,45 @@ def _placed(tokens: Sequence[str], printed: NDArray[np.bool_], room: float) -> l
 def _write(ax: Axes, text: str, x: float, y: float, colour: str) -> None:
     written = ax.text(x, y, text, fontsize=SIZE, color=colour, family=FONT, ha="center", va="center", parse_math=False)
     written.set_in_layout(False)  # or the axes would shrink around it, and points no longer be points
+
+
+# ------------------------------------------------------------------------------------------------ rows of shares
+
+
+def row_panel(
+    ax: Axes,
+    rows: Rows,
+    heading: str,
+    label: str,
+    chance: float | None,
+    colours: Mapping[str, str],
+    reported: Mapping[str, float] = {},
+) -> None:
+    """Shares by name, each with its interval and its value beside it, and all draws of a control in one row.
+
+    chance: of guessing, where it is known; colours: of rows, by default red; reported: what a paper reports of another
+    model. Only the panels at the left have the names.
+    """
+    if chance is not None:
+        ax.axvline(chance, color="0.6", lw=0.8, ls=":")
+    names = row_names(rows)
+    for y, name in enumerate(names):
+        colour = colours.get(name, RED)
+        drawn = [triple[0] for draw, triple in rows.items() if draw != name and DRAW.sub("", draw) == name]
+        ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8)
+        if name in reported:
+            ax.plot(reported[name], y + 0.28, color=colour, **DIAMOND)
+        if name in rows:
+            intervals(ax, [rows[name]], y, colour, size=3, hollow=False)
+            ax.annotate(without_zero(rows[name][0], 2), (1.09, y), fontsize=6, va="center", annotation_clip=False)
+    ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), xlabel=label)
+    ax.set_title(heading, fontsize=7)
+    ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+    place = ax.get_subplotspec()
+    ax.set_yticks(range(len(names)), names)
+    ax.tick_params(labelleft=place is None or place.is_first_col())
+
+
+def row_names(rows: Rows) -> list[str]:
+    """The names of the rows that draws stand in, too."""
+    return list(dict.fromkeys(DRAW.sub("", name) for name in rows))

@@ -57,7 +57,7 @@ def circuits(untrained: Any = None, **by_task: Any) -> Any:
     return made_of(numbers.circuits({"tasks": by_task, "untrained": untrained}, Settings()))
 
 
-def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations():
+def test_the_title_of_circuits_counts_the_tasks_that_need_demonstrations():
     needs, not_ = compared(QUERY_ONLY=0.2, AGG_ONLY=0.5), compared(QUERY_ONLY=0.98)
     both = circuits(a=needs, b=not_)
     loss = numbers.sure_losses({"a": (needs["rows"]["FULL"], needs["rows"]["AGG-ONLY"])})["a"]
@@ -66,7 +66,7 @@ def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations(
         f"without demonstrations (QUERY-ONLY) in 1 of 2 tasks, by up to {both['sure losses']['QUERY-ONLY']['a']} in a"
     )
     read = f"without those read by each other or the query (AGG-ONLY) in 1 of 2 tasks, by up to {loss} in a"
-    assert title("circuits", both) == f"Accuracy surely falls {bare}; {read}"
+    assert title("circuits", both) == f"Accuracy falls significantly {bare}; {read}"
     assert both["sure losses"]["AGG-ONLY"] == {"a": loss} and [*both["sure losses"]["QUERY-ONLY"]] == ["a"]
     twin = [*FIGURE.parts["circuits"].says(circuits(needs["rows"], b=not_))][-1]
     assert twin == "Untrained twin, capitalization: accuracy 1.00 [0.91, 1.00] at most (in FULL)."
@@ -75,7 +75,7 @@ def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations(
 
 
 def test_a_loss_is_sure_only_after_all_are_counted():
-    """Six of forty are surely lost alone, not as the best of thirty."""
+    """Six of forty are significantly lost alone, not as the best of thirty."""
     pair = row(1.0), row(1 - 6 / N)
     same = {str(number): (row(1.0), row(1.0)) for number in range(29)}
     assert [*numbers.sure_losses({"it": pair})] == ["it"] and not numbers.sure_losses({"it": pair, **same})
@@ -87,7 +87,7 @@ def test_the_title_of_the_map_names_what_costs_most_or_nothing():
     made = made_of(numbers.single(rows | {"x->y:same": row(0.6), "query->last_separator": row(0.0)}, None))
     cost = Interval(*(made["costs"]["query->last_separator"][name] for name in ("log_prob", "low", "high")))
     assert title("map", made) == (
-        f"Ablated alone, 2 of 31 type pairs cost accuracy beyond chance, most query → last separator: {cost} nats"
+        f"Ablated alone, 2 of 31 type pairs significantly lower accuracy, most query → last separator: {cost} nats"
     )
     assert len(frames(drawn_axes(show.map_panels(made))[0])) == 2
 

@@ -29,7 +29,7 @@ def title(*tasks):
 # ------------------------------------------------------------------------------------------------ title and picture
 
 
-def test_the_title_is_what_demonstrations_are_worth_where_they_surely_help():
+def test_the_title_is_what_demonstrations_are_worth_where_they_help():
     found = title(PATTERN, TEXT, UNRELATED)
     assert found.startswith("10 demonstrations of wordseq1 are worth 0.45 [")
     assert ", without induction heads 0.00 [" in found

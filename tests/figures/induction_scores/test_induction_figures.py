@@ -6,8 +6,9 @@ import pytest
 from tests.figures.induction_scores.made_up_shots import ABLATED, GAIN, SETUP, WHOLE, first
 from tests.figures.induction_scores.made_up_shots import CHOSEN as THREE
 from tests.stored import read
+from util.figures.edits import Edit
 from util.figures.induction_scores import numbers, show
-from util.figures.induction_scores.plan import Edit, Plan
+from util.figures.induction_scores.plan import Plan
 from util.roles.head_scores import HeadScores
 from util.show.part import drawn
 from util.stats.answers import TaskCheck
@@ -109,7 +110,7 @@ def accuracies(ablated=0.4, control=0.9, k=10, done=True):
     return {"model": "a model", **request, "setup": SETUP, "chosen": THREE, **numbers.ablation(arrays, None)}
 
 
-def test_what_the_primary_task_surely_loses_is_told():
+def test_what_the_primary_task_loses_is_told():
     lost = title("ablation", accuracies())
     assert lost.startswith("Without the 3 best induction heads accuracy on wordseq1 falls by 0.50 [0.")
     assert lost.endswith("to 0.40")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from util.figures.induction_scores import plan
+from util.figures.edits import how_many
 from util.stats import heads as controls
 from util.stats import intervals
 from util.stats.heads import heads_where, top
@@ -18,10 +18,10 @@ from util.stats.intervals import mcnemar
 
 
 def test_a_share_of_the_heads_is_rounded_up():
-    counts = {size: [plan.how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
+    counts = {size: [how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
     assert counts == {32 * 32: [11, 31], 48 * 48: [24, 70], 12 * 12: [2, 5]}
     shares = (0.0, 0.01, 0.03, 0.07, 1.0)
-    assert [plan.how_many(share, 100) for share in shares] == [0, 1, 3, 7, 100]  # 7.000000000000001
+    assert [how_many(share, 100) for share in shares] == [0, 1, 3, 7, 100]  # 7.000000000000001
 
 
 def test_the_top_is_highest_first_and_equals_come_in_the_order_of_layer_and_head():

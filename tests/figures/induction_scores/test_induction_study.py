@@ -30,12 +30,12 @@ from util.engine.instruments import CaptureRows, Knockout, PatchHeads, ScoreRows
 from util.engine.label_scores import knockouts
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
+from util.figures.edits import INTACT, MODES, Edit
 from util.figures.induction_scores import measure
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.measure import answered_right, check_task
-from util.figures.induction_scores.plan import INTACT, MODES, Edit
-from util.figures.induction_scores.task_study import Answers, TaskStudy, task_studies
 from util.figures.planted_controls import planted_control
+from util.figures.task_study import Answers, TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern

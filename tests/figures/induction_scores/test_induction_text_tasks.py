@@ -6,8 +6,8 @@ import torch
 
 from tests.text_rows import written
 from tests.unloaded import NEVER, unloaded
-from util.figures.induction_scores.plan import INTACT, Edit
-from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.edits import INTACT, Edit
+from util.figures.task_study import TaskStudy
 from util.load_model_and_data import load_text_task, staicc_version
 from util.prompts import classification, induction_pattern
 from util.show.part import drawn

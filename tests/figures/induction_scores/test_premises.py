@@ -11,9 +11,9 @@ from tests import architectures, text_rows, toys
 from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
 from tests.unloaded import NEVER
 from util import load_model_and_data as door
-from util.figures.induction_scores import task_study
-from util.figures.induction_scores.plan import Edit
-from util.figures.induction_scores.task_study import TaskStudy, samples
+from util.figures import task_study
+from util.figures.edits import Edit
+from util.figures.task_study import TaskStudy, samples
 from util.load_model_and_data import load_ICL_model
 from util.prompts import classification
 from util.study.model import Model, digest

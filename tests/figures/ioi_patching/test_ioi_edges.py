@@ -85,7 +85,7 @@ def test_edges_that_matter_are_counted_and_the_largest_is_told_with_its_estimate
         assert edge[EXACT].value == pytest.approx(effects[place], abs=1e-3) and edge[EAP_IG] == effects[place]
     few, count, largest, cpr, cmd = show.edges_say(values)
     assert few.startswith("By EAP 46 of 46 edges (100.0 %) keep 1.00 [1.00, 1.00]")
-    assert count == "Two of 46 edges measured carry more than a hundredth of the effect for certain."
+    assert count == "Two of 46 edges measured carry significantly more than a hundredth of the effect."
     assert largest.startswith(f"The largest, `{names[3]}`, carries 0.50 [") and largest.endswith("EAP-IG inputs 0.50.")
     assert cpr.startswith("CPR: 0.") and cmd.count(f" by {EAP}") == 2
     assert show.edges_table(values).index[0] == names[3]
@@ -120,7 +120,7 @@ def test_without_a_whole_effect_nothing_is_a_share_of_it():
     found = result(np.zeros(46), {EAP: scores(1), EAP_IG: scores(2)}, full=1.0)
     assert found["matter"] == 0 and all(np.isnan(edge[EXACT]).all() for edge in found["strongest"].values())
     values = values_of(found)
-    none = "None of 46 edges measured carry more than a hundredth of the effect for certain."
+    none = "None of 46 edges measured carry significantly more than a hundredth of the effect."
     assert [*show.edges_say(values)] == ["", none] and show.edges_table(values).empty
     assert drawn(show.FIGURE.parts["edges"], values) is not None
 

@@ -208,7 +208,7 @@ def made_losses():
     rng, late = np.random.default_rng(0), np.arange(2, 512) > 100
     loss = 5 - 2.0 * late + rng.normal(0, 0.01, (8, 510))
     rows = {numbers.WHOLE: loss, numbers.WITHOUT: loss + late, "without other heads 1": loss + 1.0}
-    return {"heads": [(1, 2)], "losses": rows}
+    return {"heads": [(1, 2)], "losses": rows, "uniform": 8.0}
 
 
 def test_the_score_in_context_is_late_loss_minus_early_loss():
@@ -220,8 +220,12 @@ def test_the_score_in_context_is_late_loss_minus_early_loss():
     curve, ends = found["curve"][numbers.WHOLE], found["ends"]
     assert ends[-1] == 511 and [curve[0], curve[-1]] == [pytest.approx(5, abs=0.02), pytest.approx(3, abs=0.02)]
     said = [*show.FIGURE.parts["in_context"].says({"in context": found})]
-    assert said[0] == "Without 1 induction heads loss rises by 1.00 nats, the in-context-learning score by 1.00"
-    none = numbers.in_context({"heads": [], "losses": {numbers.WHOLE: made_losses()["losses"][numbers.WHOLE]}}, None)
+    assert said[0] == "Without 1 induction head loss rises by 1.00 nats, the in-context-learning score by 1.00"
+    assert "equal odds" not in "".join(said)
+    worse = numbers.in_context(made_losses() | {"uniform": 4.0}, None)
+    assert "no better than equal odds" in "".join(show.FIGURE.parts["in_context"].says(worse))
+    alone = {"heads": [], "losses": {numbers.WHOLE: made_losses()["losses"][numbers.WHOLE]}}
+    none = numbers.in_context(made_losses() | alone, None)
     [sentence] = show.FIGURE.parts["in_context"].says(none)
     assert sentence.endswith("no head is an induction head")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from util.figures.induction_scores.plan import INTACT, Edit
+from util.figures.edits import INTACT, Edit
 from util.study.model import Model, as_model
 
 SEEDS = (42, 43, 44)  # of demonstrations, those of Crosbie & Shutova's Table 2

@@ -17,8 +17,8 @@ from util.engine.call import Instrument
 from util.engine.handshake import prepare
 from util.engine.label_scores import knockouts
 from util.extras.harness import tasks
-from util.figures.induction_scores.plan import Edit
-from util.figures.induction_scores.task_study import BY_POSITION, TaskStudy
+from util.figures.edits import Edit
+from util.figures.task_study import BY_POSITION, TaskStudy
 from util.prompts import induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import matched_cells

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention, takes_means
-from util.figures.induction_scores.plan import INTACT, Edit
+from util.figures.edits import INTACT, Edit
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
 from util.study.model import Model, provenance

@@ -127,7 +127,7 @@ def score(circuit: Row, full: Row, none: Row | None = None) -> Interval:
 
 
 def sure_losses(whole_and_ablated: Mapping[str, tuple[Row, Row]]) -> dict[str, Interval]:
-    """The ablations, by name, that surely lose accuracy, of all that are tested together, and how much each loses.
+    """The ablations, by name, that significantly lower accuracy, of all tested together, and how much each loses.
 
     A one-sided test of paired differences by query, see `stats.tests.paired_p`, corrected by Holm's method; the
     interval is that test's, without correction.
@@ -163,7 +163,7 @@ def scores_of(rows: Rows) -> dict[str, Interval]:
 def circuits(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """By task and circuit: accuracy, also after bare queries; score; models: accuracy of the untrained twin.
 
-    And "sure losses": where accuracy surely falls without demonstrations and without contextualisation, see
+    And "sure losses": where accuracy falls significantly without demonstrations and without contextualisation, see
     `sure_losses`; chance in each task; what was written out, see `measure.circuits`.
     """
     compared, untrained = arrays["tasks"], arrays["untrained"]
@@ -204,7 +204,7 @@ def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """Accuracy without contextualisation from each layer on, and without aggregation below it.
 
-    lost: where accuracy surely falls, all windows tested together, by the name of the ablation.
+    lost: where accuracy falls significantly, all windows tested together, by the name of the ablation.
     """
     rows, at = arrays["rows"], arrays["at"]
     late, early = [*map(names.context_from, at)], [*map(names.aggregation_below, at)]

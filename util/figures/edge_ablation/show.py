@@ -64,7 +64,7 @@ def setting(values: Values, task: str = "") -> str:
 
 
 def circuits_say(values: Values) -> Iterator[str]:
-    """Where accuracy surely falls, by paired tests, the primary endpoint, and the untrained twin beside it.
+    """Where accuracy falls significantly, by paired tests, the primary endpoint, and the untrained twin beside it.
 
     Of other tasks nothing is said: so few queries do not show small losses. The claims have more.
     """
@@ -77,7 +77,7 @@ def circuits_say(values: Values) -> Iterator[str]:
             most = max(lost, key=lambda task: lost[task][0])
             tasks = f"{len(lost)} of {len(values['accuracy'])} tasks"
             falls.append(f"without {what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
-    yield f"Accuracy surely falls {'; '.join(falls)}" if falls else ""
+    yield f"Accuracy falls significantly {'; '.join(falls)}" if falls else ""
     for name in (names.CTX_AGG, names.AGG_ONLY):
         scores = [f"{row[name][0]:.2f} in `{task}`" for task, row in values["scores"].items() if known(row[name][0])]
         none = "none, since the whole model is no better than without any edges"
@@ -104,11 +104,11 @@ def circuits_table(values: Values) -> pd.DataFrame:
 
 
 def map_say(values: Values) -> Iterator[str]:
-    """How many edges lose accuracy beyond chance, and which costs most nats."""
+    """How many edges significantly lower accuracy, and which costs most nats."""
     costs = values["costs"]
     dear = sorted((name for name in costs if costs[name]["p"] < 0.05), key=lambda name: -costs[name]["log_prob"])
     cost = [costs[dear[0]][name] for name in ("log_prob", "low", "high")] if dear else []
-    text = "ablated alone, {n} of {of} type pairs {n:costs|cost} accuracy beyond chance, most {most}: {cost} nats"
+    text = "ablated alone, {n} of {of} type pairs significantly {n:lowers|lower} accuracy, most {most}: {cost} nats"
     yield say(text, n=len(dear), of=len(costs), most=in_text(dear[0]), cost=cost) if dear else ""
 
 
@@ -140,7 +140,7 @@ def circuit_say(values: Values) -> Iterator[str]:
 
 
 def windows_say(values: Values) -> Iterator[str]:
-    """From which layer on accuracy surely falls."""
+    """From which layer on accuracy falls significantly."""
     at, lost, falls = values["windows"]["at"], values["windows"]["lost"], []
     for text, name, layers in (
         ("aggregation is removed below layer {}", names.aggregation_below, at),
@@ -148,7 +148,7 @@ def windows_say(values: Values) -> Iterator[str]:
     ):
         sure = [layer for layer in layers if name(layer) in lost]
         falls += [f"{text.format(layer)} (by {written(lost[name(layer)])})" for layer in sure[:1]]
-    yield f"Accuracy surely falls where {', '.join(falls)}" if falls else ""
+    yield f"Accuracy falls significantly where {', '.join(falls)}" if falls else ""
 
 
 def probes_say(values: Values) -> Iterator[str]:
@@ -255,10 +255,10 @@ def _framed(label: str) -> list[Patch]:
 def map_panels(values: Values) -> Grid:
     """What every type pair costs when it alone is ablated: the colour says nats, the number accuracy.
 
-    Coloured are pairs whose interval of nats excludes 0, framed those whose loss of accuracy is beyond chance. Small
+    Coloured are pairs whose interval of nats excludes 0, framed those whose loss of accuracy is significant. Small
     costs are seen beside large ones, as the scale is that of asinh.
     """
-    return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost beyond chance"))
+    return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost significantly"))
 
 
 def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
@@ -284,9 +284,9 @@ def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
 def probes_panels(values: Values) -> Grid:
     """Accuracy inside a circuit [edges, donors] where one edge is read from another prompt that keeps some things.
 
-    The colour is the difference from the circuit. Framed: where the accuracy is lower beyond chance.
+    The colour is the difference from the circuit. Framed: where the accuracy is significantly lower.
     """
-    legend = _framed("lower than inside the circuit, beyond chance")
+    legend = _framed("significantly lower than inside the circuit")
     return Grid([partial(_probes, values["probes"])], height=2.6, legend=legend)
 
 

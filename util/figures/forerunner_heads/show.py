@@ -289,8 +289,8 @@ def ablation_table(values: Values) -> pd.DataFrame:
 def induction_say(values: Values) -> Iterator[str]:
     best, null = values["induction"]["likelihood"]["best head"], values["induction"]["null"]
     beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
-    some = f"In {beyond} of {layers} layers the best head prefers the query's label beyond chance"
-    yield some if beyond else f"In none of {layers} layers does the best head prefer the query's label beyond chance"
+    some = f"In {beyond} of {layers} layers the best head significantly prefers the query's label"
+    yield some if beyond else f"In none of {layers} layers does the best head significantly prefer the query's label"
 
 
 def ablation_panels(values: Values) -> Grid:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, TASKS, WHOLE, TaskShots, is_control_set
+from util.figures.edits import WHOLE
+from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, TASKS, TaskShots, is_control_set
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show import files

@@ -1,23 +1,59 @@
-"""The figure of induction heads: settings and sentences, made of its numbers."""
+"""The figure of induction heads: settings, sentences and pictures, made of its numbers.
+
+What tasks lose stands beside what Crosbie & Shutova (2024) report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from pydantic import AfterValidator, Field
 
-from util.figures.induction_scores import numbers, pictures
-from util.figures.induction_scores.plan import KNOCKED_OUT, PRESETS, WHOLE, Mode, TaskName, ablated_row, is_control_set
+from util.figures.edits import WHOLE, Mode, TaskName
+from util.figures.induction_scores import numbers
+from util.figures.induction_scores.numbers import published
+from util.figures.induction_scores.plan import (
+    KNOCKED_OUT,
+    LAYER_MATCHED,
+    OTHER_PATTERNS,
+    PRESETS,
+    ablated_row,
+    is_control_set,
+)
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
+from util.show.draw import Grid
+from util.show.panels import (
+    CHANCE,
+    CONTROLS,
+    DIAMOND,
+    HERE,
+    ROW,
+    heads,
+    intervals,
+    name_at_right,
+    points,
+    row_names,
+    row_panel,
+    token_grid,
+    triples,
+)
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
+from util.show.style import BLUE, GREY, PALE_RED, RED
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, detectable
 from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct
+
+COLOURS = {WHOLE: BLUE, KNOCKED_OUT: PALE_RED, **dict.fromkeys((LAYER_MATCHED, *OTHER_PATTERNS), GREY)}  # else red
+PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Llama-3-8B, 1 % of heads")
+
 
 # ------------------------------------------------------------------------------------------------ settings
 
@@ -187,27 +223,102 @@ def shots_say(values: Values) -> Iterator[str]:
     yield from (f"`{task}`: {why}." for task, why in benefits["left out"].items())
 
 
-# ------------------------------------------------------------------------------------------------ figure
-
-
 def planted_say(values: Values) -> Iterator[str]:
     yield f"Planted induction heads found exactly: {values['planted']['exact']}"
+
+
+# ------------------------------------------------------------------------------------------------ pictures
+
+
+def scores(values: Values) -> Grid:
+    """A: the scores of all heads. B: the best."""
+    found = values["scores"]
+
+    def all_heads(ax: Axes) -> None:
+        heads(ax, found["mean"], (0, 1), "A) all heads", bar="prefix-matching score")
+
+    return Grid([all_heads, partial(_best, found=found)], least=2.4, height=2.1)
+
+
+def _best(ax: Axes, found: Values) -> None:
+    """The best 16 heads, lines at the bound of induction heads, uniform attention and the best untrained head."""
+    strongest = top(np.array(found["mean"], dtype=float), min(16, np.size(found["mean"])))
+    intervals(ax, triples(found, strongest, "mean"), colour=BLUE, upright=True)
+    levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (float(found["uniform"]), "black")}
+    if found["untrained"] is not None:
+        levels["untrained"] = (float(np.max(found["untrained"])), "0.4")
+    for (level, colour), dashes in zip(levels.values(), ("--", ":", "-"), strict=False):
+        ax.axhline(level, color=colour, lw=0.8, ls=dashes)
+    ax.set_xticks(range(len(strongest)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)
+    ax.set(ylim=(-0.03, 1.03), yticks=(0, 0.5, 1), ylabel="prefix-matching score", title="B) the best heads")
+    name_at_right(ax, levels, 0.085)
+
+
+def pattern(values: Values) -> Grid:
+    """The tokens of a prompt, shaded by the attention that the best head gives them."""
+    found = values["pattern"]
+    name = f"{head_name(tuple(found['head']))} from the last token"
+    return token_grid(found["tokens"], np.array(found["rows"]), [name], found["queries"])
+
+
+def ablation(values: Values) -> Grid:
+    """The primary task under every edit, and what the paper reports in the same place."""
+    task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
+    reported, rows = published(task, k, ablated), values["accuracy"][task]
+    legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
+    asked = values["tasks_done"] or values["request"]["all_tasks"]
+    options: dict[str, Any] = {
+        "colours": COLOURS,
+        "heading": task if asked else f"{task}\n(not done)",
+        "label": "accuracy",
+        "chance": values["primary"].get("chance") or 1 / len(text_tasks.label_space(task)),  # older values have none
+        "reported": reported,
+    }
+    return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
+
+
+def shots(values: Values) -> Grid | None:
+    """A panel for each task with ablations, by the number of demonstrations."""
+    benefits, ablated = values["benefits"], ablated_row(len(values["chosen"]))
+    panels = [
+        partial(_by_shots, name=name, by_shots=by_shots, ablated=ablated, chance=benefits["tasks"][name]["chance"])
+        for name, by_shots in benefits["accuracy by shots"].items()
+        if ablated in by_shots[max(by_shots, key=int)]["accuracy"]
+    ]
+    return Grid(panels, height=1.7, share="y", legend=[HERE, CHANCE], least=1.3) if panels else None
+
+
+def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, chance: float) -> None:
+    ax.axhline(chance, color="0.6", lw=0.8, ls=":")
+    for x, row in enumerate(by_shots.values()):
+        at = np.full(len(row["controls"]), x + 0.3)
+        ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets, here")
+    for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
+        known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}
+        if known:  # prompts without demonstrations have no pattern to knock out
+            shifted = [x + 0.1 * number for x in known]
+            spread = [Interval(*triple) for triple in known.values()]
+            points(ax, shifted, spread, fmt="o-", color=COLOURS.get(edit, RED), label=edit)
+    ax.set_xticks(range(len(by_shots)), list(by_shots))
+    ax.set(xlim=(-0.6, len(by_shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
+    ax.set(xlabel="demonstrations", ylabel="accuracy")
+    ax.set_title(name.replace("_", " "), fontsize=7)
+
+
+# ------------------------------------------------------------------------------------------------ figure
 
 
 FIGURE = Figure(
     "induction_scores",
     Settings,
     {
-        "scores": Part(numbers.scores, "scores", scores_say, scores_about, pictures.scores),
-        "pattern": Part(numbers.pattern, "pattern", pattern_say, pattern_about, pictures.pattern),
+        "scores": Part(numbers.scores, "scores", scores_say, scores_about, scores),
+        "pattern": Part(numbers.pattern, "pattern", pattern_say, pattern_about, pattern),
         "ablation": Part(
-            numbers.ablation, "ablation", ablation_say, ablation_about, pictures.ablation, needs=("scores",)
+            numbers.ablation, "ablation", ablation_say, ablation_about, ablation, needs=("scores",)
         ),
         "plain_text": Part(numbers.plain_text, "plain_text", plain_text_says, needs=("scores",)),
-        "shots": Part(numbers.shots, "shots", shots_say, tasks_about, pictures.shots, needs=("scores",)),
-        "function_vectors": Part(
-            pictures.numbers, "function_vectors", pictures.says, pictures.about, pictures.panels, needs=("scores",)
-        ),
+        "shots": Part(numbers.shots, "shots", shots_say, tasks_about, shots, needs=("scores",)),
         "planted": Part(numbers.planted, "planted", planted_say),
         "claims": CLAIMS,
     },

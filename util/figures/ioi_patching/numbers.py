@@ -119,7 +119,7 @@ def _ratios(change: Floats, whole: Floats, clusters: Ints | None) -> Intervals:
 
 
 def carriers(effect: Intervals) -> Bools:
-    """Which heads, paths or edges [...] carry more than a hundredth of the whole effect for certain.
+    """Which heads, paths or edges [...] carry significantly more than a hundredth of the whole effect.
 
     That is, either way: the whole interval lies beyond CARRIES. False where it is NaN.
     """

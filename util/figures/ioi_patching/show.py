@@ -135,7 +135,7 @@ def _strongest(population: Values) -> list[Head]:
 
 
 def _certain(population: Values) -> list[Head]:
-    """The heads that carry more than a hundredth for certain, strongest first."""
+    """The heads that carry significantly more than a hundredth, strongest first."""
     certain = carriers(intervals(population["noised"]))
     return [head for head in _strongest(population) if certain[head]]
 
@@ -144,7 +144,7 @@ def population_says(values: Values) -> Iterator[str]:
     """How many heads carry the effect, the primary endpoint, and which heads these are."""
     population, heads = values["population"], _strongest(values["population"])
     certain, first = _certain(population), heads[0]
-    many = "{n:none} of {number} heads {n:carries|carry} more than a hundredth of the effect for certain"
+    many = "{n:none} of {number} heads {n:carries|carry} significantly more than a hundredth of the effect"
     yield say(many, n=len(certain), number=len(heads))
     yield (
         f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, carries "
@@ -160,7 +160,9 @@ def population_says(values: Values) -> Iterator[str]:
         twin = intervals(values["untrained"]["heads"])
         chance = int(((twin.low > 0) | (twin.high < 0)).sum())
         yield say(
-            "with fresh weights {n:none} of {number} heads {n:is|are} beyond chance.", n=chance, number=len(heads)
+            "with fresh weights {n:none} of {number} heads {n:has|have} a significant effect.",
+            n=chance,
+            number=len(heads),
         )
 
 
@@ -200,8 +202,9 @@ def kept_alone(values: Values) -> dict[int, Interval]:
 def telling_sizes(kept: Mapping[int, Interval], heads: int) -> list[int]:
     """The sizes of the sets that tell how many heads are enough. kept: see `kept_alone`.
 
-    That is the least of up to half of the heads that keeps nine tenths, or the best. But where a larger set surely
-    keeps less than a smaller one, there are three: the best before the dip, the least of all, the next above the best.
+    That is the least of up to half of the heads that keeps nine tenths, or the best. But where a larger set
+    keeps significantly less than a smaller one, there are three: the best before the dip, the least of all, the next
+    above the best.
     """
     for low in sorted(kept, key=lambda size: kept[size].value):
         best = max((size for size in kept if size < low), key=lambda size: kept[size].value, default=low)
@@ -232,7 +235,7 @@ def circuit_says(values: Values) -> Iterator[str]:
 
 
 def certain_paths(paths: Values) -> list[Edge]:
-    """The paths between heads, and from heads to the logits, that carry more than a hundredth for certain.
+    """The paths between heads, and from heads to the logits, that carry significantly more than a hundredth.
 
     The largest stands first. The channel of a path between heads is that which carries most, its share is that of all
     three together; paths to the logits have no channel.
@@ -256,7 +259,7 @@ def paths_say(values: Values) -> Iterator[str]:
     edges, count = certain_paths(paths), int(np.isfinite(intervals(paths["edges"]).value).sum())
     between = [f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}" for edge in edges if edge.channel]
     last = [f"{edge.sender} {edge.interval}" for edge in edges if not edge.channel]
-    yield f"{len(between)} of {count} paths between heads carry more than a hundredth of the effect for certain"
+    yield f"{len(between)} of {count} paths between heads carry significantly more than a hundredth of the effect"
     if between:
         yield f"The strongest: {listed(between[:4])}."
     yield f"Heads that write to the output, through MLPs: {listed(last[:4]) or 'none'}."
@@ -306,7 +309,7 @@ def edges_say(values: Values) -> Iterator[str]:
         yield f"edges: {graph['refused']}"
         return
     yield few_edges(graph)
-    many = "{n:none} of {drawn} edges measured {n:carries|carry} more than a hundredth of the effect for certain."
+    many = "{n:none} of {drawn} edges measured {n:carries|carry} significantly more than a hundredth of the effect."
     yield say(many, n=graph["matter"], drawn=graph["drawn"])
     if graph["matter"]:
         name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1][EXACT][0]))

@@ -1,4 +1,10 @@
-"""The roles of all heads, with scores and effects on held-out prompts, from the evidence alone."""
+"""The roles of all heads, with scores and effects on held-out prompts, from the evidence alone.
+
+Function vectors: Todd et al. 2024, "Function Vectors in Large Language Models", for the scores; Yin & Steinhardt 2025,
+"Which Attention Heads Matter for In-Context Learning?", sections 4 and 5, for the comparison. They exclude the best 2 %
+of the heads of one kind from the other; here the best n of either kind are excluded from the other, n being the size of
+all sets.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from util.figures.edits import WHOLE
 from util.roles.rules import Evidence, Role, TestedHead
 from util.show.part import say
-from util.stats.heads import Head, head_name
+from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
+from util.stats.intervals import accuracy, paired_interval
 
 Numbers = dict[str, Any]
+Floats = NDArray[np.floating]
+Sets = Mapping[str, Any]  # "sets" and "controls", each by kind, see `head_sets`
 
 HAS = "has the role"  # the verdict
 EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads that carry most have none of these
+INDUCTION, FUNCTION_VECTOR = "induction", "FV"  # kinds of heads
+INDUCTION_ALONE, FUNCTION_VECTOR_ALONE = "induction, not FV", "FV, not induction"
+PAIRS = "word pairs"  # what is answered, beside a classification task
+ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
 
 
 def roles(evidence: Sequence[Evidence]) -> Numbers:
@@ -108,3 +123,68 @@ def planted(arrays: Mapping[str, Any], settings: Any) -> Numbers:
 def found_exactly(evidence: Sequence[Evidence], truth: Mapping[Role, set[Head]]) -> bool:
     """Whether just the planted heads have each role; roles that are not planted must have none."""
     return all({head.head for head in one.confirmed} == truth.get(one.role, set()) for one in evidence)
+
+
+# ------------------------------------------------------------------------------------------------ function vectors
+
+
+def head_sets(matching: Floats, effect: Floats, norms: Floats, n: int, draws: int, seed: int = 0) -> Sets:
+    """Sets of n heads by prefix matching [L, H] and AIE [L, H], and control sets of each.
+
+    sets: the best heads by either, and the best that are not among the best n of the other. controls: other heads, as
+    many, that are in neither list of the best n; every layer has as many of them as of the set, or, where there are too
+    few such sets, they write as much as the set, by norms [L, H]. Raises ValueError where there are too few others.
+    """
+    best = {INDUCTION: top(matching, n), FUNCTION_VECTOR: top(effect, n)}
+
+    def alone(score: Floats, others: list[Head]) -> list[Head]:
+        return [head for head in top(score, 2 * n) if head not in others][:n]
+
+    sets = best | {
+        INDUCTION_ALONE: alone(matching, best[FUNCTION_VECTOR]),
+        FUNCTION_VECTOR_ALONE: alone(effect, best[INDUCTION]),
+    }
+    eligible = np.ones(matching.shape, bool)
+    eligible[tuple(np.array(best[INDUCTION] + best[FUNCTION_VECTOR]).T)] = False
+    controls = {}
+    for kind, chosen in sets.items():
+        drawn = [] if shortage(chosen, eligible) else layer_matched(chosen, eligible, draws, seed)
+        controls[kind] = drawn if len(drawn) == draws else norm_matched(chosen, eligible, norms, draws, seed)
+    return {"sets": sets, "controls": controls}
+
+
+def ablations(sets: Sets) -> dict[str, list[Head]]:
+    """The heads that are ablated by name: none of the whole model, those of each kind, and their control sets."""
+    controls = sets["controls"].items()
+    draws = {f"{kind}, control {i}": heads for kind, drawn in controls for i, heads in enumerate(drawn, 1)}
+    return {WHOLE: [], **sets["sets"], **draws}
+
+
+def function_vectors(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+    """Function-vector heads beside induction heads: their scores, which are both, and what is lost without either.
+
+    contrast: how much more is lost without the FV heads alone than without the induction heads alone, paired.
+    """
+    heads, sets, task = arrays["effects"], arrays["sets"], arrays["task"]
+    effects, best = heads.intervals(), sets["sets"]
+    pairs = {ablated: np.concatenate([*tasks.values()]) for ablated, tasks in arrays["pairs"].items()}
+    measured = {PAIRS: pairs, task: arrays["classified"]}
+    lost = {
+        name: paired_interval(rows[INDUCTION_ALONE].astype(np.float64) - rows[FUNCTION_VECTOR_ALONE])
+        for name, rows in measured.items()
+    }
+    found = {
+        "corruption": heads.corruption,
+        "prefix matching": arrays["prefix matching"],
+        "AIE": {"mean": effects.value, "low": effects.low, "high": effects.high},
+        **sets,
+        "both": [head for head in best[INDUCTION] if head in best[FUNCTION_VECTOR]],
+        "asked": {name: f"{len(rows[WHOLE])} queries" for name, rows in measured.items()},
+        "accuracy": {name: {row: accuracy(right) for row, right in rows.items()} for name, rows in measured.items()},
+        "contrast": lost,
+        "room": heads.room,
+        "prompts": len(heads.units),
+        "left out": list(heads.left_out.values()),
+        "classification": {"task": task, "chance": arrays["chance"]},
+    }
+    return {"function vectors": found}

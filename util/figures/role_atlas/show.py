@@ -5,19 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
 
+from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
+from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS, ROOM
 from util.roles.rules import units_of
-from util.show.draw import Grid, broken, room
-from util.show.panels import TICK, count_ticks, ink
-from util.show.part import Figure, Part, Values, in_words, listed, none_or, say, title, written
-from util.show.style import NO_ROLE, ROLES, RoleLook
-from util.stats.heads import Head
+from util.show.draw import Grid, Panel, broken, name_beside, room
+from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples
+from util.show.panels import ROW as SHARE_ROW
+from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, sign, title, written
+from util.show.style import BLUE, NO_ROLE, ROLES, RoleLook
+from util.stats.heads import Head, head_name, top
+from util.stats.intervals import Interval, detectable
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
 UNITS = {  # of effects; all others are in nats
@@ -28,6 +34,11 @@ NAMED = 3  # heads of a role that are named with their effects
 SHOWN = 5  # heads of a role that are lines of the table
 LETTERS = (7.5, 5.5)  # points: the width and height that two letters need
 BAR = (0.07, 0.16)  # shares of a tile: the room around its bar, and the bar's height
+RINGS = {  # around the best heads of a kind: the score that chose them, marker, colour, size
+    INDUCTION: ("prefix matching", "o", ROLES["induction"].colour, 4.5),
+    FUNCTION_VECTOR: ("AIE", "s", ROLES["function vector"].colour, 7.5),
+}
+FEW = 16  # queries: that so few show no difference is not said
 ROW, HEIGHTS = 0.26, (1.2, 3.4)  # inches: the height of a head, where there are few; the least and largest of all heads
 
 
@@ -113,6 +124,7 @@ def concludes(values: Values) -> Iterator[str]:
     elif twin:
         text = "of {n:words} {n:head|heads} of the untrained twin whose score passes {having} {verb} a role."
         yield say(text, n=n, having=none_or(twin["heads"]), verb="have" if twin["heads"] > 1 else "has")
+    yield from vectors_say(values)
 
 
 def planted_say(values: Values) -> Iterator[str]:
@@ -208,11 +220,86 @@ def _tile(
         ax.text(*middle, look.letters, fontsize=5, ha="center", va="center", color=colour, zorder=5)
 
 
+# ------------------------------------------------------------------------------------------------ function vectors
+
+
+def vectors_say(values: Values) -> Iterator[str]:
+    """How many heads are of both kinds; the best FV head; and of each measure, which kind it rests on more."""
+    found = values["function vectors"]
+    n, room, mean = len(found["sets"][FUNCTION_VECTOR]), found["room"] >= ROOM, np.array(found["AIE"]["mean"])
+    both = f"{len(found['both'])} of the {n} best induction heads are among the {n} best FV heads"
+    yield f"{both} ({n**2 / mean.size:.1f} by chance)" if room else ""
+    (best,) = top(mean, 1)
+    value, low, high = interval_at(found["AIE"], *best, value="mean")
+    yield (
+        f"The function-vector (FV) head with the largest average indirect effect is {head_name(best)}: {value:.3f} "
+        f"({low:.3f} to {high:.3f})."
+    )
+    if not room:
+        yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
+    yield from (f"Left out, {why}." for why in found["left out"])
+    for kind, difference in found["contrast"].items():
+        count = found["asked"][kind]
+        name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
+        if more := sign(difference):
+            yield (
+                f"{name} rest more on {'FV' if more > 0 else 'induction'} heads ({count}): without FV heads that are "
+                f"no induction heads {written(difference)} more is lost than without induction heads that are no FV "
+                "heads."
+            )
+        elif (queries := int(count.split()[0])) > FEW:
+            seen = f"differences from {detectable(Interval(*difference), queries):.2f} on would be seen"
+            yield f"{name}: no difference between the two kinds was detected ({count}; {seen})."
+
+
+def vectors_about(values: Values) -> str:
+    found = values["function vectors"]
+    corruption = found["corruption"].replace("_", " ")
+    heads = f"{len(found['sets'][FUNCTION_VECTOR])} heads of either kind"
+    return (
+        f"{title(values)}, {heads}; AIE on {found['prompts']} prompts of each task (corruption: {corruption}); B: "
+        "without these heads"
+    )
+
+
+def vectors(values: Values) -> Grid:
+    """A: prefix matching against AIE. B: what is answered right, by what is ablated."""
+    found = values["function vectors"]
+    shown: list[Panel] = [partial(_scatter, values=values)]
+    for measure, rows in found["accuracy"].items():
+        heading = f"{'B) ' * (len(shown) == 1)}{measure}\n{found['asked'][measure]}"
+        chance = None if measure == PAIRS else found["classification"]["chance"]
+        look: dict[str, Any] = {"label": "share right", "chance": chance, "colours": {WHOLE: BLUE}}
+        shown.append(partial(row_panel, rows=rows, heading=heading, **look))
+    rows_high = 0.7 + SHARE_ROW * len(row_names(rows))
+    heights = [2.3, *[rows_high] * (len(shown) - 1)]
+    return Grid(shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE])
+
+
+def _scatter(ax: Axes, values: Values) -> None:
+    """All heads by both scores; the best of either kind are marked, those by AIE with intervals and names."""
+    found = values["function vectors"]
+    matching, effect = np.array(found["prefix matching"]), np.array(found["AIE"]["mean"], dtype=float)
+    ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4)
+    halo = [withStroke(linewidth=2.2, foreground="white")]
+    for kind, (label, marker, colour, size) in RINGS.items():
+        places = tuple(np.array(found["sets"][kind]).T)
+        look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9, "path_effects": halo}
+        ax.plot(matching[places], effect[places], marker, label=f"best by {label}", **look)
+    best = list(map(tuple, found["sets"][FUNCTION_VECTOR]))
+    spread = [Interval(*triple) for triple in triples(found["AIE"], best, "mean")]
+    points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)
+    name_beside(ax, {head_name(head): (float(matching[head]), float(effect[head])) for head in best[:3]})
+    ax.axhline(0, color="0.7", lw=0.7, zorder=0)
+    ax.set(xlim=(-0.06, 1.06), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")
+
+
 FIGURE = Figure(
     "role_atlas",
     Settings,
     {
         "atlas": Part(numbers.atlas, "atlas", atlas_say, atlas_about, atlas, atlas_table),
+        "function_vectors": Part(numbers.function_vectors, "function_vectors", vectors_say, vectors_about, vectors),
         "untrained": Part(numbers.untrained, "untrained", untrained_say),
         "planted": Part(numbers.planted, "planted", planted_say),
     },

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 from util.engine.batches import TOKEN_BUDGET
 from util.engine.handshake import prepare
 from util.engine.label_scores import text_losses
@@ -52,8 +54,9 @@ def attention(study: Study) -> dict[str, Any]:
 def text(study: Study) -> dict[str, Any]:
     """Losses of excerpts of a novel [N, T - 1], by what is ablated: nothing, all induction heads, or control sets.
 
-    heads: those with a prefix-matching score of INDUCTION_HEAD or more; their outputs are zero at all positions. A
-    control set has as many other heads in the same layers; there are none where a layer has too few.
+    uniform: the loss of equal odds. heads: those with a prefix-matching score of INDUCTION_HEAD or more; their outputs
+    are zero at all positions. A control set has as many other heads in the same layers; there are none where a layer
+    has too few.
     """
     score = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     heads, others = heads_where(score >= INDUCTION_HEAD), score < INDUCTION_HEAD
@@ -71,20 +74,18 @@ def text(study: Study) -> dict[str, Any]:
     def losses(ablated: list[Head]) -> dict[str, Any]:
         zeros = silenced(prepare(study.pair[0]), ablated)
         found = text_losses(study.pair[0], texts(), lambda batch: zeros, TOKEN_BUDGET, runs(), by_token=True)
-        return {"losses": found}
+        return {"losses": found, "vocabulary": study.pair[0].config.get_text_config().vocab_size}
 
     @cache
     def runs() -> BaseRuns:
         return BaseRuns(study.pair[0])
 
-    request = {"excerpts": study.settings.excerpts, "longest": LONGEST}
-    shown = study.progress(sets.items(), "plain text")
-    return {
-        "heads": heads,
-        "losses": {
-            name: study.record(
-                "plain text", partial(losses, some), lambda: map(str, texts()), **request, ablated=[*map(list, some)]
-            ).data["losses"]
-            for name, some in shown
-        },
+    request = {"schema": 2, "excerpts": study.settings.excerpts, "longest": LONGEST}
+    found = {
+        name: study.record(
+            "plain text", partial(losses, some), lambda: map(str, texts()), **request, ablated=[*map(list, some)]
+        ).data
+        for name, some in study.progress(sets.items(), "plain text")
     }
+    uniform = float(np.log(found[WHOLE]["vocabulary"]))
+    return {"heads": heads, "losses": {name: one["losses"] for name, one in found.items()}, "uniform": uniform}

@@ -144,7 +144,8 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 
     In a shorter context it is the last token. Each loss is the mean over 21 tokens, those around it, so that as few
     excerpts tell it. score: with intervals over excerpts; change: of the score, and lost: of the late loss, paired with
-    the whole model's; curve: mean losses [STEPS] of spans of tokens that grow, and where each ends.
+    the whole model's; early: the loss at token 50, and uniform: that of equal odds; curve: mean losses [STEPS] of
+    spans of tokens that grow, and where each ends.
     """
     losses = arrays["losses"]
     tokens = 1 + losses[WHOLE].shape[1]
@@ -158,6 +159,8 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
             "heads": [head_name(head) for head in arrays["heads"]],
             "tokens": [EARLY, late],
             "excerpts": len(losses[WHOLE]),
+            "early": losses[WHOLE][:, early].mean(),
+            "uniform": arrays["uniform"],
             "lost": {row: mean_interval((loss - losses[WHOLE])[:, end].mean(axis=1)) for row, loss in losses.items()},
             "score": {row: mean_interval(score) for row, score in scores.items()},
             "change": {row: mean_interval(score - scores[WHOLE]) for row, score in scores.items() if row != WHOLE},

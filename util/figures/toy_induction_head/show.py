@@ -199,7 +199,9 @@ def in_context_says(values: Values) -> Iterator[str]:
         return
     lost, change = found["lost"][WITHOUT], found["change"][WITHOUT]
     both = f"loss rises by {lost[0]:.2f} nats, the in-context-learning score by {change[0]:.2f}"
-    yield f"Without {number} induction heads {both}"
+    yield say("Without {n} induction {n:head|heads} {both}", n=number, both=both)
+    if found["early"] >= found["uniform"]:
+        yield f"At token {early} the model is no better than equal odds, so that this score is not that of a reader."
     yield (
         f"That score {whole}. Without the heads it changes by {written(change)}, the loss at token {late} alone by "
         f"{written(lost)}."

@@ -29,7 +29,7 @@ from util.engine.label_scores import (
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
-from util.figures.induction_scores.plan import REFERENCE_PROMPTS, Edit, TaskName
+from util.figures.edits import Edit, TaskName
 from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts, staicc_task, staicc_version
 from util.prompts import authors_rows, classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
@@ -46,6 +46,7 @@ from util.study.study import Study
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 SAMPLE_TOKENS = 3000  # of a sample of MNLI's premises
+REFERENCE_PROMPTS = {"default": 64, "paper": 500}  # that means are taken over, by `settings`
 SKIPPED_POSITIONS = 8  # first tokens of a prompt or sample that no mean counts
 BY_POSITION = ("mean_pos", "input_mean")  # modes with a value for each position
 

@@ -6,9 +6,10 @@ import torch
 
 from tests import eager_runs
 from util.edges.splicing import groups_of
-from util.figures.induction_scores import measure, pictures
-from util.figures.induction_scores.measure import WordPairs
-from util.figures.induction_scores.pictures import (
+from util.figures.edits import INTACT, WHOLE, Edit
+from util.figures.role_atlas import measure, numbers, show
+from util.figures.role_atlas.measure import WordPairs
+from util.figures.role_atlas.numbers import (
     FUNCTION_VECTOR,
     FUNCTION_VECTOR_ALONE,
     INDUCTION,
@@ -17,9 +18,7 @@ from util.figures.induction_scores.pictures import (
     ablations,
     head_sets,
 )
-from util.figures.induction_scores.plan import INTACT, WHOLE, Edit
 from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy, IndirectEffects
-from util.roles.head_scores import HeadScores
 from util.stats.heads import top
 from util.study.study import Study
 
@@ -99,22 +98,25 @@ def made(room=0.7, **changes):
     effect += rng.normal(0, 0.02, effect.shape)
     task = IndirectEffects("made", "shuffled", np.arange(8), np.full(8, 0.1 + room), np.full(8, 0.1), effect + 0.1)
     heads = FunctionVectorHeads((task,), "made model")
-    scores = HeadScores({"prefix_matching": matching}, np.zeros((5, 9), int), range(4), "", 4, 2, True, "", "")
-    sets = head_sets(scores.mean(), heads.mean(), np.ones((4, 4)), 4, 3)
+    matching = matching.mean(axis=0)
+    sets = head_sets(matching, heads.mean(), np.ones((4, 4)), 4, 3)
     rate = {WHOLE: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}
     right = {ablated: np.arange(20) < 20 * rate.get(ablated, 0.85) for ablated in ablations(sets)}
     pairs = {ablated: {"made": rows[:10], "other": rows[10:]} for ablated, rows in right.items()}
-    arrays = {"effects": heads, "sets": sets, "pairs": pairs, "task": "wordseq1", "chance": 0.5, "classified": right}
-    return {"heads": scores, **arrays, **changes}
-
-
-def values(arrays):
-    scores = {"scores": {"mean": arrays["heads"].mean()}}
-    return {"model": "made model", **scores, **pictures.numbers(arrays, None)}
+    arrays = {
+        "prefix matching": matching,
+        "effects": heads,
+        "sets": sets,
+        "pairs": pairs,
+        "task": "wordseq1",
+        "chance": 0.5,
+        "classified": right,
+    }
+    return {**arrays, **changes}
 
 
 def found(**changes):
-    return values(made(**changes))["function vectors"]
+    return numbers.function_vectors(made(**changes), None)["function vectors"]
 
 
 def test_costs_are_those_of_the_arrays():
@@ -129,21 +131,17 @@ def test_costs_are_those_of_the_arrays():
 
 
 def test_what_is_said_of_both_kinds_follows_from_the_numbers():
-    finding, best, *contrasts = pictures.says(values(made()))
+    finding, best, *contrasts = show.vectors_say({"function vectors": found()})
     assert finding == "2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance)"
     assert best.startswith("The function-vector (FV) head with the largest average indirect effect is L1H0: 0.3")
     assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): without FV heads that are no ")
     assert "induction heads 0.30 [" in contrasts[0]
-    finding, _, no_room, *_ = pictures.says(values(made(room=0.04)))
+    finding, _, no_room, *_ = show.vectors_say({"function vectors": found(room=0.04)})
     assert finding == "" and no_room.startswith("Intact demonstrations hardly raise the answer")
     assert no_room not in contrasts
 
 
 # ------------------------------------------------------------------------------------------------ the whole
-
-
-def small(folder):
-    return Study("induction_scores", prompts=4, sequences=2, untrained_control=False, folder=folder)
 
 
 @pytest.mark.slow
@@ -160,8 +158,9 @@ def test_a_study_compares_both_kinds_of_heads(tmp_path, monkeypatch):
     monkeypatch.setattr(
         measure, "head_sets", lambda matching, effect, norms, *_: head_sets(matching, effect, norms, 3, 2)
     )
-    result = small(tmp_path).numbers("function_vectors")["function vectors"]
+    study = Study("role_atlas", untrained_control=False, folder=tmp_path)
+    result = study.numbers("function_vectors")["function vectors"]
     assert asked == ["shuffled"] * 2 + ["other_outputs"] * 2  # shuffled ones leave this model nothing to give back
-    assert result["corruption"] == "other_outputs" and result["room"] >= pictures.ROOM
+    assert result["corruption"] == "other_outputs" and result["room"] >= numbers.ROOM
     assert {len(sets) for sets in result["controls"].values()} == {2} and len(result["sets"][INDUCTION]) == 3
     assert result["asked"] == {PAIRS: "40 queries", "wordseq1": "40 queries"}
