@@ -33,6 +33,18 @@ def test_every_stored_picture_is_drawn_again_without_torch(model, stems, tmp_pat
         assert (np.abs(one - other).max(axis=2) > VISIBLE).sum() < 200, file.name
 
 
+def test_pictures_of_two_models_stand_side_by_side(tmp_path):
+    main(["draw", "smollm2", "embedded", "--figure", "role_atlas", "--out", str(tmp_path)])
+    assert {file.name for file in tmp_path.iterdir()} == {"role_atlas_atlas.png", "role_atlas_function_vectors.png"}
+    for file in tmp_path.iterdir():
+        left, right = (Image.open(paths.root() / "figures" / folder / file.name) for folder in ("smollm2", ""))
+        with Image.open(file) as joined:
+            assert joined.size == (left.width + right.width, max(left.height, right.height))
+            beside = joined.convert("RGB").crop((left.width, 0, joined.width, right.height))
+        changed = np.abs(np.array(beside, dtype=int) - np.array(right.convert("RGB"), dtype=int))
+        assert (changed.max(axis=2) > VISIBLE).sum() < 200
+
+
 def test_a_model_without_values_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["util", "draw", "gpt2"])

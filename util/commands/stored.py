@@ -112,25 +112,33 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
         print(files.save_claims(values, stem, model.model))
 
 
-def draw(model: str, *, figure: Words = FIGURES, width: float = WIDTH, out: Path | None = None) -> None:
+def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH, out: Path | None = None) -> None:
     """Draw every picture of the figures, and print their files. Raises ValueError where no values are stored.
 
     Args:
         model: embedded, smollm2, or another model whose values were stored
+        models: others, whose pictures stand beside those of the first
         figure: one or more; default: all
-        width: inches
+        width: inches of a model's picture
         out: default: figures/ in what ICL_OUTPUT names
     """
     if wrong := sorted({*figure} - {*FIGURES}):
         raise ValueError(f"figure = {', '.join(wrong)}: there are {', '.join(FIGURES)}")
-    folder = made(out or paths.output("figures", model))
+    everyone = model, *models
+    folder = made(out or paths.output("figures", "+".join(everyone)))
     for stem in figure:
-        values = stored(stem, model, latest=True)
-        if values is None:
-            raise ValueError(f"no values of {stem} of {model} are stored; `make figures` measures them")
+        values = list[dict[str, Any]]()
+        for one in everyone:
+            if (found := stored(stem, one, latest=True)) is None:
+                raise ValueError(f"no values of {stem} of {one} are stored; `make figures` measures them")
+            values.append(found)
         for name, part in figure_of(stem).parts.items():
-            if picture := drawn(part, values, width):
-                print(*files.write_figure(picture, folder / f"{stem}_{name}"))
+            shown = values if part.measure or not models else ()  # what is about no model is the same of all
+            pictures = [picture for one in shown if (picture := drawn(part, one, width))]
+            if pictures and not models:
+                print(*files.write_figure(pictures[0], folder / f"{stem}_{name}"))
+            elif pictures:
+                print(files.write_beside(pictures, folder / f"{stem}_{name}"))
 
 
 def replication(first: Path, second: Path) -> None:

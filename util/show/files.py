@@ -7,7 +7,8 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,24 @@ def write_figure(figure: Figure, file: Path) -> list[Path]:
     with Image.open(png) as drawn:
         reduced_colours(drawn.convert("RGB")).save(png, dpi=(DPI, DPI), optimize=True)
     return [png, pdf]
+
+
+def write_beside(figures: Sequence[Figure], file: Path) -> Path:
+    """Write figures side by side, as they are, to <file>.png, and return its path."""
+    drawn = [Image.open(_png(figure)) for figure in figures]
+    edges = np.cumsum([0, *(one.width for one in drawn)]).tolist()
+    joined = Image.new("RGB", (edges[-1], max(one.height for one in drawn)), "white")
+    for left, one in zip(edges, drawn, strict=False):
+        joined.paste(one.convert("RGB"), (left, 0))
+    png = file.with_name(f"{file.name}.png")
+    reduced_colours(joined).save(png, dpi=(DPI, DPI), optimize=True)
+    return png
+
+
+def _png(figure: Figure) -> BytesIO:
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=DPI)
+    return buffer
 
 
 def reduced_colours(full: Image.Image) -> Image.Image:
