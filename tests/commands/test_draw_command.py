@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.stored import FOLDERS
+from tests.stored import FOLDERS, read
 from util import paths
+from util.commands import stored as stored_values
 from util.commands.frame import main
 from util.figures import FIGURES
 from util.show.files import VISIBLE
@@ -43,6 +44,15 @@ def test_pictures_of_two_models_stand_side_by_side(tmp_path):
             beside = joined.convert("RGB").crop((left.width, 0, joined.width, right.height))
         changed = np.abs(np.array(beside, dtype=int) - np.array(right.convert("RGB"), dtype=int))
         assert (changed.max(axis=2) > VISIBLE).sum() < 200
+
+
+def test_values_of_an_older_version_are_refused_in_a_sentence(tmp_path, monkeypatch, capsys):
+    values = read("role_atlas", "embedded")
+    del values["function vectors"]
+    monkeypatch.setattr(stored_values, "stored", lambda *_, **__: values)
+    with pytest.raises(SystemExit):
+        main(["draw", "embedded", "--figure", "role_atlas", "--out", str(tmp_path)])
+    assert "the values of role_atlas have no 'function vectors', as an older version" in capsys.readouterr().err
 
 
 def test_a_model_without_values_is_named(tmp_path, monkeypatch, capsys):

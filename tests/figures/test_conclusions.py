@@ -70,7 +70,7 @@ WORDSEQ2 = entry(values("induction_scores", "smollm2"), "benefits/tasks/wordseq2
 SEEN = 0.5 + detectable(Interval(WORDSEQ2["accuracy"], WORDSEQ2["bound"], 1), 40, 4.5)
 DIRECT = entry(values("ioi_patching", "embedded"), "population/direct")
 REFUSED = {"refused": "its layers cannot be taken apart"}
-AGG = "without those read by each other or the query (AGG-ONLY) in 1 of 5 tasks, by up to"
+AGG = "without contextualisation (AGG-ONLY) in 1 of 5 tasks, by up to"
 LINE = "labels: no data set passed, what is lost is label mass (trec, k = 16)"
 NO_SCORES = dict.fromkeys(entry(values("edge_ablation", "smollm2"), "search/scores"), [None, None, None])
 
@@ -87,6 +87,10 @@ TOLD = {
     ),
     # the paired tests say it, not intervals that lie apart
     "contextualisation": ("edge_ablation", "smollm2", {}, [f"{AGG} 0.36 [0.12, 0.59] in country_capital."], []),
+    "a score of a task that is not done": (  # it was 1.00, of accuracies below chance
+        "edge_ablation", "smollm2", {},
+        ["Not done, and so without a score: `person_sport`", "and 0.77 in `present_past`."], [" in `person_sport`"],
+    ),
     "contextualisation of none": ("edge_ablation", "embedded", {}, [], ["(AGG-ONLY) in"]),
     "contextualisation elsewhere": (
         "edge_ablation", "smollm2", {"sure losses/AGG-ONLY": {"copying": [0.1, 0.05, 0.2]}},
@@ -99,7 +103,7 @@ TOLD = {
     # the first set above nine tenths hid that larger sets keep less than smaller ones, and random ones as much
     "a curve of sets beside random ones": (
         "ioi_patching", "smollm2", {},
-        ["4 of 270 heads alone keep 0.75 [0.63, 0.88] of the logit difference, 32 keep 0.06, 128 keep 0.85.\n"
+        ["4 of 270 heads alone keep 0.75 [0.63, 0.88], 32 keep 0.06, 128 keep 0.85 of the logit difference.\n"
          "The logit difference on fresh pairs is 4.32 [3.95, 4.69]; other heads are ablated to their means.\n"
          "As many random heads keep at most -0.07, -0.10 and 0.10.\nMean ablation of most heads breaks the model"], [],
     ),
@@ -136,7 +140,7 @@ TOLD = {
     "two kinds of heads, not told apart": (
         "role_atlas", "smollm2",
         {"function vectors/contrast": {"word pairs": [0.3, -0.1, 0.5], "wordseq1": [-0.4, -0.5, -0.3]}},
-        ["Word pairs: no difference between the two kinds was detected (40 queries; differences from "
+        ["Word pairs: no difference between heads of just one kind was detected (40 queries; 80 % power from "
          f"{detectable(Interval(0.3, -0.1, 0.5), 40):.2f} on",
          "The queries of `wordseq1` rest more on induction heads"], [],
     ),
@@ -146,7 +150,7 @@ TOLD = {
     ),
     "no pattern task is done": (
         "induction_scores", "smollm2", {"tasks_done": {}},
-        [f"(accuracies from {SEEN:.2f} on would be seen to lie above chance)"], ["queries: accuracy"],
+        [f"(80 % power for accuracies from {SEEN:.2f} on)"], ["queries: accuracy"],
     ),
 }  # fmt: skip
 UNTRAINED = [("ioi_patching", "untrained"), ("induction_scores", "scores/untrained"), ("role_atlas", "untrained")]

@@ -8,7 +8,7 @@ import pytest
 from tests.figures.legible import LONG_NAME, faults
 from tests.stored import read
 from util.figures import FIGURES
-from util.show.part import drawn, figure_of
+from util.show.part import WORDS, drawn, figure_of, headline, words
 from util.show.style import COLUMN, WIDTH
 
 SMOLLM2, LARGE = (30, 9), (48, 32)  # layers and heads
@@ -46,4 +46,5 @@ def test_every_picture_can_be_read_at_any_width(stem, model):
             assert not parts[name].panels, name
             continue
         assert faults(figure) == [], name
+        assert words(title := headline(parts[name], values)) <= WORDS and not {*"[]()"} & {*title}, title
         assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] <= 8.5, name

@@ -44,8 +44,8 @@ def test_the_counts_of_readme_are_stored():
     assert f"{values('forerunner_heads', 'smollm2')['specificity']['judged']['confirmed']} of 270 heads" in forerunner
     accuracy = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
     assert f"from {accuracy['whole model'][0]:.2f} to {written(accuracy['top 3 ablated'])}" in induction
-    assert "one of 20 random sets" in induction and "one of 20 control sets" in ROWS[2][2]
-    assert " L23H3," in ioi and ROWS[3][2].startswith("L23H3 ")
+    assert "One of 20 sets of other heads" in induction and "one of 20 control sets" in ROWS[2][2]
+    assert "L23H3, " in ioi and ROWS[3][2].startswith("L23H3 ")
     search = values("edge_ablation", "smollm2")["search"]
     assert f"{len(search['kept'])} of 31 " in edges and f"keeps {max(search['random']):.2f}" in edges
     assert f"{values('role_atlas', 'smollm2')['heads']} of 270 heads" in atlas

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from tests.eager_runs import reference, run
 from util import look as page
+from util import paths
 from util.commands.frame import main
 from util.load_model_and_data import load_ICL_model
 from util.look import STRONGEST, example, look, look_at
@@ -151,3 +153,11 @@ def test_a_notebook_shows_the_page_and_a_picture(pair, monkeypatch):
     frame, picture = shown
     assert "srcdoc" in frame["text/html"] and "<script" not in frame["text/html"]
     assert len(picture.axes) == 2
+
+
+def test_the_committed_page_has_the_script_and_style_of_the_template():
+    page_of_smollm2 = (paths.root() / "figures" / "smollm2" / "look.html").read_text(encoding="utf-8")
+    template = Path(page.__file__).with_suffix(".html").read_text(encoding="utf-8")
+    lines = [line for line in template.splitlines() if "{{" not in line and "{%" not in line]
+    missing = [line for line in lines if line not in page_of_smollm2]
+    assert not missing and len(lines) > 50, "write it again: python -m util look smollm2 --task ioi"

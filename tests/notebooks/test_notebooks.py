@@ -143,7 +143,7 @@ RUNS = [
             "sequences": 2, "tasks": ["centre_embedding", "wordseq1"], "k": 3, "prompts": 6, "mode": "zero",
             "reference": "staicc", "text_tasks": ["sst2"], "quantized": True,
         },
-        ["of 12 heads ha", "Planted induction heads found exactly: True"],
+        ["of 12 heads ha", "Of a model with planted induction heads just these are found: True"],
         {"scores", "pattern", "ablation"},  # no task is done for shots
     ),
     (

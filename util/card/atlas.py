@@ -17,7 +17,8 @@ from util.figures.ioi_patching.show import kept_alone
 from util.figures.role_atlas.show import place_of
 from util.roles.rules import Role
 from util.show.draw import Grid
-from util.show.part import listed
+from util.show.files import filled
+from util.show.part import listed, written
 from util.show.style import ROLES
 from util.stats.heads import head_name, heads_where
 
@@ -84,6 +85,19 @@ def table(cards: Sequence[Card]) -> pd.DataFrame:
                 "in IOI too": ", ".join(sorted({*heads} & in_ioi(card))),
             }
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def html(cards: Sequence[Card], looks: Sequence[str | None]) -> str:
+    """The atlas as a page. looks: of each model, where a page is that shows what its heads do, or None."""
+    models = []
+    for card, look in zip(cards, looks, strict=True):
+        atlas, roles = card["values"].get("role_atlas", {"shape": (0, 0), "roles": {}}), dict[str, dict[str, str]]()
+        for role, found in atlas["roles"].items():
+            for name, head in found["heads"].items():
+                roles.setdefault(name, {})[role] = written(head["effect"])
+        models.append({"name": card["model"], "shape": atlas["shape"], "look": look, "roles": roles})
+    colours = {str(role): ROLES[role].colour for role in Role}
+    return filled(Path(__file__).with_name("atlas.html"), models=models, colours=colours)
 
 
 def finding(cards: Sequence[Card]) -> str:

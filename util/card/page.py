@@ -73,14 +73,15 @@ def pictures(card: Card, topic: str) -> Iterator[tuple[str, str]]:
             yield name, f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def html(card: Card, command: str) -> str:
-    """The page. command: what made it."""
+def html(card: Card, command: str, look: bool = False) -> str:
+    """The page. command: what made it; look: whether a page of all heads on a sentence lies beside it."""
     topics = [(topic, said, list(pictures(card, topic))) for topic, said in card["sentences"].items()]
-    return filled(Path(__file__).with_name("card.html"), card=card, topics=topics, command=command)
+    return filled(Path(__file__).with_name("card.html"), card=card, topics=topics, command=command, look=look)
 
 
 def write(card: Card, folder: Path, command: str) -> list[Path]:
     """Write both files into a folder, which is made, and return their paths. command: what made the card."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {"card.json": json.dumps(card, indent=1, allow_nan=False) + "\n", "card.html": html(card, command)}
+    page = html(card, command, (folder / "look.html").exists())
+    texts = {"card.json": json.dumps(card, indent=1, allow_nan=False) + "\n", "card.html": page}
     return [write_whole(folder / name, text) for name, text in texts.items()]

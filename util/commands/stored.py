@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from util.stats.intervals import Interval
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250}  # of claims
 CONTROL_SETS = 20
+LOOK = "look.html"  # beside a card
 MOVED = 10  # numbers that moved are listed
 
 
@@ -50,7 +52,7 @@ def card(
         size: how many prompts are measured
         seed: of all prompts
         untrained: of the model's untrained twin with fresh weights from this seed: what a card says of nothing
-        out: receives card.html and card.json
+        out: receives card.html, card.json, and look.html: all heads on the sentence of IOI
         redo: measure again what is cached
     """
     from util.card import page
@@ -62,18 +64,23 @@ def card(
     folder = made(out or paths.output("cards", model.model) / twin)
     result = measured(source, size, seed, redo=redo)
     command = model.command("card", untrained=untrained, size=size, seed=seed or None)
+    if untrained is None and (redo or not (folder / LOOK).exists()):
+        from util.look import example, look
+
+        print(look(source, None, example("ioi", source)).write(folder / LOOK, command))
     for topic, sentences in result["sentences"].items():
         print(f"{topic}:", *sentences)
     print(*page.write(result, folder, command), sep="\n")
 
 
 def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
-    """Print the table, and write the figure. Raises ValueError for files that are no cards.
+    """Print the table, and write the figure and a page. Raises ValueError for files that are no cards.
 
     Args:
         card: a card.json, or a folder that has one
         cards: more of them
-        out: receives card_atlas.png, .pdf and .json; default: data/cards/ in what ICL_OUTPUT names
+        out: receives card_atlas.png, .pdf, .json and .html, from which a head leads to look.html beside its card;
+            default: data/cards/ in what ICL_OUTPUT names
     """
     read = [cards_atlas.read(place) for place in (card, *cards)]
     cards_atlas.check(read)
@@ -81,7 +88,10 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
     file = made(out or paths.output("cards")) / "card_atlas"
     pictures = files.write_figure(drawing(cards_atlas.grid(read), cards_atlas.finding(read), cards_atlas.ABOUT), file)
     depths = {one["model"]: cards_atlas.depths(one) for one in read}
-    print(*pictures, files.write_values(depths, file.with_suffix(".json")), sep="\n")
+    looks = [(place if place.is_dir() else place.parent) / LOOK for place in (card, *cards)]
+    beside = [Path(os.path.relpath(look, file.parent)).as_posix() if look.exists() else None for look in looks]
+    page = files.write_whole(file.with_suffix(".html"), cards_atlas.html(read, beside))
+    print(*pictures, files.write_values(depths, file.with_suffix(".json")), page, sep="\n")
 
 
 def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> None:
@@ -113,7 +123,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
 
 
 def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH, out: Path | None = None) -> None:
-    """Draw every picture of the figures, and print their files. Raises ValueError where no values are stored.
+    """Draw every picture of the figures, and print their files. Raises ValueError where none or old ones are stored.
 
     Args:
         model: embedded, smollm2, or another model whose values were stored
@@ -134,7 +144,11 @@ def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH
             values.append(found)
         for name, part in figure_of(stem).parts.items():
             shown = values if part.measure or not models else ()  # what is about no model is the same of all
-            pictures = [picture for one in shown if (picture := drawn(part, one, width))]
+            try:
+                pictures = [picture for one in shown if (picture := drawn(part, one, width))]
+            except KeyError as error:
+                old = f"the values of {stem} have no {error}, as an older version of the suite wrote them"
+                raise ValueError(f"{old}; `make figures` writes them again") from error
             if pictures and not models:
                 print(*files.write_figure(pictures[0], folder / f"{stem}_{name}"))
             elif pictures:

@@ -21,6 +21,9 @@ COUNTED = {  # of one claim, of several
 }
 
 
+NOTHING_DONE = "none of whose tasks this model does better with demonstrations than without"
+
+
 def judged(values: Values) -> Verdicts:
     """The verdicts among the values of a figure; none where nothing was judged."""
     return verdicts_of(values["claims"]) if values.get("claims") else Verdicts(())
@@ -37,7 +40,8 @@ def says(values: Values) -> Iterator[str]:
     yield f"Of {len(found.claims)} published claims {', '.join(parts)}" if decided else ""
     for name in dict.fromkeys(claim.verdict for claim in found.claims):
         texts = [f"{one.number}, {one.text}{made_of(one)}" for one in found.claims if one.verdict == name]
-        yield f"The paper's claims, up to {found.queries} queries of a task: **{name}**: {'; '.join(texts)}."
+        asked = f"up to {found.queries} queries of a task" if found.queries else NOTHING_DONE
+        yield f"The paper's claims, {asked}: **{name}**: {'; '.join(texts)}."
 
 
 def made_of(claim: Claim) -> str:

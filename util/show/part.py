@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,6 +20,7 @@ from util.show.draw import Grid, draw
 from util.show.style import WIDTH
 from util.stats.intervals import Interval
 
+WORDS = 12  # of a title
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
 Values = Mapping[str, Any]  # of a values file: "request", "model", and the numbers of all parts
 Arrays = Mapping[str, Any]
@@ -35,8 +37,9 @@ class Part:
 
     numbers: from arrays and settings to entries of the values file. measure: a function of the figure's `measure.py`,
     from a study to its arrays; "" where the settings alone decide. says: sentences; of a part with a picture the first
-    is its title, "" where there is none. about: the setting, below the title. panels: None where the values have no
-    picture. needs: parts whose numbers it shows beside its own. All but `numbers` need values only.
+    has its title, see `headline`, and is "" where there is none. about: the setting, below the title. panels: None
+    where the values have no picture. needs: parts whose numbers it shows beside its own. All but `numbers` need values
+    only.
     """
 
     numbers: Callable[[Arrays, Any], dict[str, Any]]
@@ -66,8 +69,26 @@ def drawn(part: Part, values: Values, width: float = WIDTH) -> Picture | None:
     grid = part.panels(values) if part.panels else None
     if grid is None:
         return None
-    title, subtitle = next(iter(part.says(values)), ""), part.about(values) if part.about else ""
-    return draw(grid, title, subtitle, width)
+    return draw(grid, headline(part, values), part.about(values) if part.about else "", width)
+
+
+def headline(part: Part, values: Values) -> str:
+    """The title of a part's picture: its first sentence, without what is in brackets, such as intervals.
+
+    It ends at the first semicolon or dot, and where it has more than WORDS words, at the last comma or colon that
+    leaves as many.
+    """
+    shorter = re.sub(r" \[[^]]*\]", "", next(iter(part.says(values)), ""))
+    shorter = re.sub(r" \([^)]*\)", "", shorter)
+    clauses = re.split(r"(?=[,:] )", re.split(r"; |\. ", shorter)[0])
+    while len(clauses) > 1 and words("".join(clauses)) > WORDS:
+        clauses.pop()
+    return "".join(clauses)
+
+
+def words(text: str) -> int:
+    """How many words a text has; a unit is part of its number."""
+    return sum(any(map(str.isalnum, word)) for word in text.split())
 
 
 def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:

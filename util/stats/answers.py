@@ -91,7 +91,7 @@ class TaskCheck:
         return (
             f"{self.name}, k = {self.k}: {verdict}, accuracy {self.accuracy:.3f} (at least {self.bound:.3f}; chance or "
             f"majority {self.baseline:.3f}) of {self.n} prompts; which label, in nats: {over_none} over no "
-            f"demonstrations, {over_permuted} over permuted ones (p {self.p:.2g})"
+            f"demonstrations, {over_permuted} over permuted ones (the largest p, corrected: {self.p:.2g})"
         )
 
 

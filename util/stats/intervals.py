@@ -17,7 +17,8 @@ from scipy import special, stats
 Floats = NDArray[np.float64]
 Ends = tuple[float, float]
 
-POWER = 0.8  # of samples: so often the smallest effect that "would be seen" is seen
+POWER = 0.8  # of samples show the smallest effect that is named beside a count
+POWERED = f"{100 * POWER:.0f} % power"
 
 ERROR = 0.025  # of a verdict, in either direction; it goes with intervals of 95 %
 

@@ -14,7 +14,7 @@ from IPython.display import display
 from util import paths
 from util.load_model_and_data import LOCAL
 from util.show import files
-from util.show.part import Arrays, Conclusions, Part, conclusions, drawn, figure_of
+from util.show.part import Arrays, Conclusions, Part, conclusions, drawn, figure_of, headline
 from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
@@ -141,7 +141,9 @@ class Study(Records):
             self.arrays(name)
         values = self.values_of(*shown.needs, part)
         picture = drawn(shown, values, width)
-        sentences = list(shown.says(values))[bool(picture) :]  # the first is the picture's title
+        sentences = [sentence for sentence in shown.says(values) if sentence]
+        if picture and sentences[:1] == [headline(shown, values)]:  # the picture says so
+            sentences = sentences[1:]
         print(*sentences, sep="\n", end="\n" * bool(sentences))
         if shown.table is not None:
             display(shown.table(values))

@@ -116,7 +116,7 @@ def test_the_title_of_the_counts():
 
 
 def test_the_title_of_the_layers():
-    start = "On a prompt 5.0 of 32 heads read the token before the correct label, "
+    start = "On average 5.0 of 32 heads read the correct label's forerunner, "
     for wrong, change in ((3, "+2.00 [+2.00, +2.00]"), (8, "-3.00 [-3.00, -3.00]")):
         values = values_of({"correct": passing(5), "wrong": passing(wrong)})
         assert title("paper_layers", values) == f"{start}{change} compared with a wrong one"

@@ -64,7 +64,7 @@ def test_streams_are_shares_from_the_first_token_that_differs():
     assert found["streams"]["tokens"] == [" $a", "\n", " to"]
     np.testing.assert_array_equal(found["streams"]["shares"], streams(4)["shares"])
     assert [*FIGURE.parts["streams"].says(found)] == [
-        'The effect passes from " $a" to " to" in layers 1 to 2',
+        'The effect passes from " $a" to " to" between the inputs of layers 1 and 2',
         'What attention writes in layer 1 at " to" carries most, 0.90 of the effect.',
     ]
     refused = numbers.streams({"refused": "Toy: no layers"}, None)
@@ -102,7 +102,7 @@ def test_titles_of_one_pair_say_what_was_found():
 
 SHARES_OF_SETS: dict = {
     "4 of 32 heads alone keep 1.16 [1.06, 1.26] of the logit difference": (32, {1: 0.5, 4: 1.16, 16: 1.0}),
-    "4 of 32 heads alone keep 0.95 [0.85, 1.05] of the logit difference, 16 keep 0.30": (
+    "4 of 32 heads alone keep 0.95 [0.85, 1.05], 16 keep 0.30 of the logit difference": (
         32, {1: 0.5, 4: 0.95, 16: 0.3, 24: 0.9},
     ),
     "4 of 32 heads alone keep 0.95 [0.85, 1.05] of the logit difference": (32, {1: 0.5, 4: 0.95, 16: 0.8}),

@@ -132,8 +132,8 @@ def test_costs_are_those_of_the_arrays():
 
 def test_what_is_said_of_both_kinds_follows_from_the_numbers():
     finding, best, *contrasts = show.vectors_say({"function vectors": found()})
-    assert finding == "2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance)"
-    assert best.startswith("The function-vector (FV) head with the largest average indirect effect is L1H0: 0.3")
+    assert finding == "2 of 4 best induction heads are among 4 best FV heads (1.0 by chance)"
+    assert best.startswith("The largest average indirect effect (AIE) is that of L1H0: 0.3")
     assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): without FV heads that are no ")
     assert "induction heads 0.30 [" in contrasts[0]
     finding, _, no_room, *_ = show.vectors_say({"function vectors": found(room=0.04)})

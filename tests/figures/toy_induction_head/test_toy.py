@@ -89,10 +89,10 @@ def test_visible_weights_are_dots_keys_across_and_queries_down():
     [
         (
             {},
-            "Of its attention L22H5 gives 0.96 [0.90, 0.97] to the previous token, L23H5 gives 0.94 [0.90, 0.96] to "
-            "what followed earlier occurrences",
+            "L22H5 reads the previous token (0.96 [0.90, 0.97] of its attention) and L23H5 reads what followed earlier "
+            "occurrences (0.94 [0.90, 0.96] of its attention)",
         ),
-        ({"matching": (0.5, 0.4, 0.6)}, "Of its attention L22H5 gives 0.96 [0.90, 0.97] to the previous token"),
+        ({"matching": (0.5, 0.4, 0.6)}, "L22H5 reads the previous token (0.96 [0.90, 0.97] of its attention)"),
         (
             {"previous": (0.5, 0.4, 0.6), "matching": (0.01, 0.0, 0.02)},
             "No head is seen to give half of its attention to either kind of token",

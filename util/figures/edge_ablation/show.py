@@ -17,7 +17,7 @@ from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from util.edges import names
-from util.edges.edge import TYPE_PAIRS, Edge
+from util.edges.edge import FAMILIES, TYPE_PAIRS, Edge
 from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
@@ -63,6 +63,15 @@ def setting(values: Values, task: str = "") -> str:
 # ------------------------------------------------------------------------------------------------ circuits
 
 
+def done(values: Values) -> list[str]:
+    """The tasks in which the whole model is above chance."""
+    return [
+        task
+        for task, row in values["accuracy"].items()
+        if row[names.FULL][1] > values["chance"][task] and known(values["scores"][task][names.CTX_AGG][0])
+    ]
+
+
 def circuits_say(values: Values) -> Iterator[str]:
     """Where accuracy falls significantly, by paired tests, the primary endpoint, and the untrained twin beside it.
 
@@ -70,18 +79,21 @@ def circuits_say(values: Values) -> Iterator[str]:
     """
     falls = []
     for circuit, what in (
-        (names.QUERY_ONLY, "demonstrations"),
-        (names.AGG_ONLY, "those read by each other or the query"),
+        (names.QUERY_ONLY, "if only the query is read"),
+        (names.AGG_ONLY, "without contextualisation"),
     ):
         if lost := values["sure losses"][circuit]:
             most = max(lost, key=lambda task: lost[task][0])
             tasks = f"{len(lost)} of {len(values['accuracy'])} tasks"
-            falls.append(f"without {what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
+            falls.append(f"{what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
     yield f"Accuracy falls significantly {'; '.join(falls)}" if falls else ""
+    able = done(values)
     for name in (names.CTX_AGG, names.AGG_ONLY):
-        scores = [f"{row[name][0]:.2f} in `{task}`" for task, row in values["scores"].items() if known(row[name][0])]
-        none = "none, since the whole model is no better than without any edges"
+        scores = [f"{values['scores'][task][name][0]:.2f} in `{task}`" for task in able]
+        none = "none, since the whole model is not above chance in any task"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
+    if undone := [f"`{task}`" for task in values["scores"] if task not in able]:
+        yield f"Not done, and so without a score: {listed(undone)}, where the whole model is not above chance."
     for rows in values["models"].values():
         best = max(rows, key=lambda name: rows[name][0])
         task = values["request"]["primary_task"]
@@ -96,7 +108,8 @@ def circuits_table(values: Values) -> pd.DataFrame:
             lines[task, name] = {"first token": written(right)}
             if name != names.ALONE:
                 line, begins = (f"{share:.2f}" for share in values["written"][task][name])
-                lines[task, name] |= {"line": line, "begins": begins, "score": written(values["scores"][task][name])}
+                score = written(values["scores"][task][name]) if task in done(values) else "not done"
+                lines[task, name] |= {"line": line, "begins": begins, "score": score}
     return pd.DataFrame.from_dict(lines, orient="index").fillna("").rename_axis(["task", "circuit"])
 
 
@@ -123,6 +136,8 @@ def circuit_say(values: Values) -> Iterator[str]:
         yield say(text, n=len(kept), of=len(TYPE_PAIRS), score=score, beside=beside)
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
         yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(without)}."
+        if not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
+            yield f"No pair among these contextualises: for `{task}` no example needs to read another one."
         if by_draw := values.get("claims", {}).get("kept by draw"):
             always = listed([f"`{edge}`" for edge in kept if all(edge in pairs for pairs in by_draw)])
             yield (

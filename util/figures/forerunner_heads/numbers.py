@@ -323,7 +323,7 @@ def ablation(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     singly = {score: changes(answers, score) for score in shown}
     together = {score: changes(answers, score, 2 * (len(answers) - 1)) for score in TERMS}
     gained = {score: mean_interval(shown[score] - values) for score, values in bare.items()}
-    start = "cutting the labels' reads of their forerunners"
+    start = "cutting the labels' reads of forerunners"
     findings = ["Which label: no in-context learning to explain"]
     if arrays["done"]:
         findings = [f"Which label: {start} {told('the right label', *singly['which label'])}"]

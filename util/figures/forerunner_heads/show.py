@@ -129,10 +129,10 @@ def counts_about(values: Values) -> str:
 
 def layers_say(values: Values) -> Iterator[str]:
     heads, others = values["heads_on_a_prompt"], values["more_heads"]
-    start = f"On a prompt {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
+    start = f"On average {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
     more = [f"{signed(Interval(*others[name]), 2)} compared with {BEFORE[name]}" for name in others]
     some = heads["correct"][1] > heads.get("untrained", (0, 0, -1))[2]
-    yield ", ".join([f"{start} read the token before the correct label", *more]) if some else ""
+    yield ", ".join([f"{start} read the correct label's forerunner", *more]) if some else ""
 
 
 def counts_panels(values: Values) -> Grid:
@@ -259,7 +259,10 @@ def task_table(values: Values) -> pd.DataFrame:
 
 
 def ablation_say(values: Values) -> Iterator[str]:
-    yield ". ".join(values["ablation"]["findings"])
+    found = values["ablation"]
+    yield ". ".join(found["findings"][::-1])  # where both premises are met, label mass has the larger effects
+    loss = found["text loss"][str(EVERYWHERE)]["si_to_yi"]
+    yield f"That cut changes the loss on the rest of the text by {signed(Interval(*loss))} nats per token."
     shown, bare = map(written, values["accuracies"])
     gained = {score: signed(Interval(*interval)) for score, interval in values["ablation"]["gained"].items()}
     yield (
@@ -289,8 +292,8 @@ def ablation_table(values: Values) -> pd.DataFrame:
 def induction_say(values: Values) -> Iterator[str]:
     best, null = values["induction"]["likelihood"]["best head"], values["induction"]["null"]
     beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
-    some = f"In {beyond} of {layers} layers the best head significantly prefers the query's label"
-    yield some if beyond else f"In none of {layers} layers does the best head significantly prefer the query's label"
+    some = f"In {beyond} of {layers} layers a head significantly prefers the query's label"
+    yield some if beyond else f"No head significantly prefers the query's label in {layers} layers"
 
 
 def ablation_panels(values: Values) -> Grid:

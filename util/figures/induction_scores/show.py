@@ -48,7 +48,7 @@ from util.show.panels import (
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
 from util.show.style import BLUE, GREY, PALE_RED, RED
 from util.stats.heads import head_name, top
-from util.stats.intervals import Interval, detectable
+from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct
 
 COLOURS = {WHOLE: BLUE, KNOCKED_OUT: PALE_RED, **dict.fromkeys((LAYER_MATCHED, *OTHER_PATTERNS), GREY)}  # else red
@@ -218,13 +218,13 @@ def shots_say(values: Values) -> Iterator[str]:
         ]
         yield (
             f"On up to {max(check['n'] for check in undone.values())} other queries the model is not shown to do "
-            f"{listed(names)} (accuracies from {max(seen):.2f} on would be seen to lie above chance)."
+            f"{listed(names)} ({POWERED} for accuracies from {max(seen):.2f} on)."
         )
     yield from (f"`{task}`: {why}." for task, why in benefits["left out"].items())
 
 
 def planted_say(values: Values) -> Iterator[str]:
-    yield f"Planted induction heads found exactly: {values['planted']['exact']}"
+    yield f"Of a model with planted induction heads just these are found: {values['planted']['exact']}"
 
 
 # ------------------------------------------------------------------------------------------------ pictures

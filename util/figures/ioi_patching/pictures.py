@@ -53,11 +53,14 @@ def strongest(effects: Floats, count: int) -> list[Head]:
 
 
 def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: float | None, ax: Axes) -> None:
-    """A map of effects [L, H], the strongest printed; some heads are framed. limit: of colours, if not the largest."""
+    """A map of effects [L, H], the strongest printed; some heads are framed. limit: of colours, if not the largest.
+
+    Red is what works for the answer in all maps: a share of the effect above 0, a logit difference that falls without.
+    """
     texts = {head: short_number(effects[head]) for head in strongest(effects, PRINTED)}
     limits = None if limit is None else (-limit, limit)
-    beyond = "both" if limit else "neither"
-    heads(ax, effects, limits, title, texts=texts, bar=unit, colours="RdBu_r", location="right", extend=beyond)
+    colours, beyond = ("RdBu", "both") if limit else ("RdBu_r", "neither")
+    heads(ax, effects, limits, title, texts=texts, bar=unit, colours=colours, location="right", extend=beyond)
     for layer, head in framed:
         ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, ec="black", lw=0.6, clip_on=False))
 

@@ -118,8 +118,9 @@ def streams_say(values: Values) -> Iterator[str]:
     tokens, (stream, attention, _) = streams["tokens"], np.array(streams["shares"], dtype=float)
     first, last = (np.flatnonzero(stream[:, place] > 0.5) for place in (0, -1))
     if len(first) and len(last):
-        between = sorted([first[-1], last[0]])
-        yield 'The effect passes from "{}" to "{}" in layers {} to {}'.format(tokens[0], tokens[-1], *between)
+        before, behind = sorted([first[-1], last[0]])
+        ends = f'from "{tokens[0]}" to "{tokens[-1]}"'
+        yield f"The effect passes {ends} between the inputs of layers {before} and {behind}"
     layer, place = np.unravel_index(np.abs(attention).argmax(), attention.shape)
     share = f"{attention[layer, place]:.2f} of the effect"
     yield f'What attention writes in layer {layer} at "{tokens[place]}" carries most, {share}.'
@@ -144,7 +145,7 @@ def population_says(values: Values) -> Iterator[str]:
     """How many heads carry the effect, the primary endpoint, and which heads these are."""
     population, heads = values["population"], _strongest(values["population"])
     certain, first = _certain(population), heads[0]
-    many = "{n:none} of {number} heads {n:carries|carry} significantly more than a hundredth of the effect"
+    many = "{n:none} of {number} heads {n:carries|carry} significant shares of the effect, above 0.01"
     yield say(many, n=len(certain), number=len(heads))
     yield (
         f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, carries "
@@ -223,7 +224,7 @@ def circuit_says(values: Values) -> Iterator[str]:
         return
     few, *more = sizes = telling_sizes(kept, heads)
     larger = [f", {size} keep {kept[size].value:.2f}" for size in more]
-    yield "".join([f"{few} of {heads} heads alone keep {kept[few]} of the logit difference", *larger])
+    yield "".join([f"{few} of {heads} heads alone keep {kept[few]}", *larger, " of the logit difference"])
     yield f"The logit difference on fresh pairs is {written(circuit['whole'])}; other heads are ablated to their means."
     random = [f"{max(circuit['random'][str(size)]) / circuit['whole'][0]:.2f}" for size in sizes]
     yield f"As many random heads keep at most {listed(random)}."
@@ -259,7 +260,7 @@ def paths_say(values: Values) -> Iterator[str]:
     edges, count = certain_paths(paths), int(np.isfinite(intervals(paths["edges"]).value).sum())
     between = [f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}" for edge in edges if edge.channel]
     last = [f"{edge.sender} {edge.interval}" for edge in edges if not edge.channel]
-    yield f"{len(between)} of {count} paths between heads carry significantly more than a hundredth of the effect"
+    yield f"{len(between)} of {count} paths between heads carry significant shares of the effect, above 0.01"
     if between:
         yield f"The strongest: {listed(between[:4])}."
     yield f"Heads that write to the output, through MLPs: {listed(last[:4]) or 'none'}."

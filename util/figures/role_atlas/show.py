@@ -23,7 +23,7 @@ from util.show.panels import ROW as SHARE_ROW
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, sign, title, written
 from util.show.style import BLUE, NO_ROLE, ROLES, RoleLook
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval, detectable
+from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
 UNITS = {  # of effects; all others are in nats
@@ -95,9 +95,9 @@ def atlas_about(values: Values) -> str:
     )
 
 
-def beside(role: str, found: Values, seen: str = "effects from {:.2f} on would be seen") -> str:
+def beside(role: str, found: Values) -> str:
     """What stands beside the count of a role: tested heads, the units that confirm them, which effects are seen."""
-    last = f"; {seen.format(found['detectable'])}" if found["detectable"] else ""
+    last = f"; {POWERED} from {found['detectable']:.2f} on" if found["detectable"] else ""
     return f"{found['tested']} tested, {units_of(role, found['n'])}{last}"
 
 
@@ -110,9 +110,7 @@ def concludes(values: Values) -> Iterator[str]:
         more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
         count = say("{n:words} {role} {n:head|heads}", n=len(named), role=role)
         yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
-    without = [
-        f"{role} ({beside(role, roles[role], 'seen from {:.2f} on')})" for role in roles if not roles[role]["heads"]
-    ]
+    without = [f"{role} ({beside(role, roles[role])})" for role in roles if not roles[role]["heads"]]
     if without:
         yield f"Not detected: {listed(without)}."
     yield from (f"{line[0].upper()}{line[1:]}." for line in values["left out"])
@@ -165,7 +163,7 @@ def atlas(values: Values) -> Grid:
     """All heads by layer, in the colours of their roles; a bar is the effect beside the largest of the role.
 
     A head with several roles has a tile of each, below each other. The legend has the number of heads of every role
-    that was tested, and the effect from which on they would be seen.
+    that was tested, and the effect from which on a head of it is seen with the usual power.
     """
     entries = [
         Patch(
@@ -175,7 +173,7 @@ def atlas(values: Values) -> Grid:
         )
         for role, one in values["roles"].items()
     ]
-    key = "bar: effect beside the role's largest; below, roles: heads (from which effect on they would be seen)"
+    key = f"bar: effect beside the role's largest; below, roles: heads ({POWERED} from this effect on)"
     height = float(np.clip(ROW * values["shape"][1], *HEIGHTS)) + 0.6
     return Grid([partial(_atlas, values=values, key=key)], height=height, legend=entries)
 
@@ -227,14 +225,12 @@ def vectors_say(values: Values) -> Iterator[str]:
     """How many heads are of both kinds; the best FV head; and of each measure, which kind it rests on more."""
     found = values["function vectors"]
     n, room, mean = len(found["sets"][FUNCTION_VECTOR]), found["room"] >= ROOM, np.array(found["AIE"]["mean"])
-    both = f"{len(found['both'])} of the {n} best induction heads are among the {n} best FV heads"
+    both = f"{len(found['both'])} of {n} best induction heads are among {n} best FV heads"
     yield f"{both} ({n**2 / mean.size:.1f} by chance)" if room else ""
     (best,) = top(mean, 1)
     value, low, high = interval_at(found["AIE"], *best, value="mean")
-    yield (
-        f"The function-vector (FV) head with the largest average indirect effect is {head_name(best)}: {value:.3f} "
-        f"({low:.3f} to {high:.3f})."
-    )
+    largest = f"{value:.3f} ({low:.3f} to {high:.3f})"
+    yield f"The largest average indirect effect (AIE) is that of {head_name(best)}: {largest}."
     if not room:
         yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
     yield from (f"Left out, {why}." for why in found["left out"])
@@ -248,8 +244,8 @@ def vectors_say(values: Values) -> Iterator[str]:
                 "heads."
             )
         elif (queries := int(count.split()[0])) > FEW:
-            seen = f"differences from {detectable(Interval(*difference), queries):.2f} on would be seen"
-            yield f"{name}: no difference between the two kinds was detected ({count}; {seen})."
+            seen = f"{POWERED} from {detectable(Interval(*difference), queries):.2f} on"
+            yield f"{name}: no difference between heads of just one kind was detected ({count}; {seen})."
 
 
 def vectors_about(values: Values) -> str:

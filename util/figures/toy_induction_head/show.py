@@ -156,13 +156,12 @@ def heads_table(values: Values) -> pd.DataFrame:
 
 
 def patterns_say(values: Values) -> Iterator[str]:
-    gives = []
+    reads = []
     for name, row in values["patterns"]["heads"].items():
         head, role = name.split(", ")
         if head != "by hand" and row["score"][1] > 0.5:
-            gives.append(f"{head} gives {written(row['score'])} to {READS[role]}")
-    none = "No head is seen to give half of its attention to either kind of token"
-    yield f"Of its attention {', '.join(gives)}" if gives else none
+            reads.append(f"{head} reads {READS[role]} ({written(row['score'])} of its attention)")
+    yield listed(reads) or "No head is seen to give half of its attention to either kind of token"
 
 
 def patterns(values: Values) -> Grid:
