@@ -17,6 +17,7 @@ from util.figures import stored_roles
 from util.figures.role_atlas.show import place_of
 from util.prompts.prompt import UnsupportedTokenizer
 from util.show.draw import draw
+from util.show.style import ROLES as ROLE_COLOURS
 from util.study import model as model_room
 from util.study.study import Study
 
@@ -159,6 +160,7 @@ def test_cards_stand_side_by_side(card, tmp_path, capsys):
     for made, place in ((card, "one"), (other, "other")):
         (tmp_path / place).mkdir()
         (tmp_path / place / "card.json").write_text(json.dumps(made))
+    (tmp_path / "other" / "look.html").touch()
     main(["atlas", str(tmp_path / "one" / "card.json"), str(tmp_path / "other"), "--out", str(tmp_path)])
     shown = capsys.readouterr().out
     assert "embedded" in shown and "another" in shown and (tmp_path / "card_atlas.png").exists()
@@ -168,6 +170,15 @@ def test_cards_stand_side_by_side(card, tmp_path, capsys):
     for name, layers in (("embedded", 4), ("another", 8)):
         deep = {head: place_of(head)[0] / (layers - 1) for head in heads}
         assert stored[name]["induction"] == {head: pytest.approx(depth, abs=1e-6) for head, depth in deep.items()}
+    linked = (tmp_path / "card_atlas.html").read_text()
+    assert len(re.findall(r'<span title="L\dH\d', linked)) == 4 * 8
+    assert len(re.findall(r'<a href="other/look.html#(L\dH\d)" title="\1', linked)) == 8 * 8
+    for head in heads:
+        [of_one, of_other] = re.findall(
+            rf'title="{head}([^"]*)" style="background: linear-gradient\(([^"]*)\)"', linked
+        )
+        assert of_one == of_other and ", induction: " in of_one[0] and ROLE_COLOURS["induction"].colour in of_one[1]
+    assert "&lt;b&gt;" in atlas.html([{**card, "model": "<b>"}], [None])
     drawn = draw(atlas.grid([card, other]), "", "")
     dots = {
         ax.get_title(): {x for dots in ax.collections for x in np.array(dots.get_offsets())[:, 0]} for ax in drawn.axes
@@ -199,7 +210,9 @@ def test_the_command_writes_the_page_and_says_its_sentences(card, folder, capsys
     shown = capsys.readouterr().out
     assert json.loads((tmp_path / "card" / "card.json").read_text()) == card and "card.html" in shown
     assert all(sentence in shown for said in card["sentences"].values() for sentence in said)
-    assert "python -m util card embedded --size full" in (tmp_path / "card" / "card.html").read_text()
+    made = (tmp_path / "card" / "card.html").read_text()
+    assert "python -m util card embedded --size full" in made and '<a href="look.html">' in made
+    assert "[3,7]]" in (tmp_path / "card" / "look.html").read_text()  # all heads
 
 
 def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypatch, capsys):

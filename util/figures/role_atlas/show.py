@@ -122,6 +122,10 @@ def concludes(values: Values) -> Iterator[str]:
     elif twin:
         text = "of {n:words} {n:head|heads} of the untrained twin whose score passes {having} {verb} a role."
         yield say(text, n=n, having=none_or(twin["heads"]), verb="have" if twin["heads"] > 1 else "has")
+
+
+def all_conclude(values: Values) -> Iterator[str]:
+    yield from concludes(values)
     yield from vectors_say(values)
 
 
@@ -299,5 +303,5 @@ FIGURE = Figure(
         "untrained": Part(numbers.untrained, "untrained", untrained_say),
         "planted": Part(numbers.planted, "planted", planted_say),
     },
-    concludes,
+    all_conclude,
 )
