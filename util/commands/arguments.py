@@ -57,7 +57,7 @@ class ModelFlags:
         model: embedded (the default), smollm2, a hub id, a folder, a GGUF file
         revision: a commit, branch or tag of the hub
         dtype: float32, bfloat16, float16, float64; default: float32 on the CPU and up to 1 B parameters, else bfloat16
-        quantized: 4-bit weights (NF4; CUDA)
+        quantized: 4-bit weights (NF4), on a GPU or the CPU
         device: cpu, cuda, cuda:1, ...; default: what there is
         device_map: auto: over all GPUs and the CPU
         cache_dir: the hub's cache; default: HF_HOME's

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +29,7 @@ from util.paths import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
 from util.show import files
-from util.stats.intervals import mean_interval
+from util.stats.intervals import ANYTHING, mean_interval
 from util.study.checked import Natural, Share, Text, capped
 from util.study.model import Model
 from util.study.study import Study
@@ -300,6 +301,9 @@ def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Result
     return study, out.checked("edges", study, **config.plain(study))
 
 
+ENDS = {"log_prob": (-inf, 0.0), "kl": (0.0, inf)}  # of intervals
+
+
 def write(config: Config, study: Study, result: Result) -> None:
     """Measure what a config asks for, or find it in the cache, and write the result."""
     draws, more = config.measured(study, result.folder)
@@ -308,7 +312,9 @@ def write(config: Config, study: Study, result: Result) -> None:
     for name, row in aligned([*draws.values()]).items():
         units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
         ablations[name] = {
-            measure: right_of(row, measure) if values.dtype == bool else mean_interval(by_query(values, units))
+            measure: right_of(row, measure)
+            if values.dtype == bool
+            else mean_interval(by_query(values, units), within=ENDS.get(measure, ANYTHING))
             for measure, values in row.items()
             if measure != "query"
         }
@@ -326,4 +332,4 @@ def write(config: Config, study: Study, result: Result) -> None:
     accuracy = {name: float(data["right"].mean()) for name, data in next(iter(draws.values())).items()}
     log = files.plain({"accuracy": accuracy, "examples": examples})
     result.write(results, pd.concat(rows), pd.DataFrame(ablations).T, [study])
-    files.write_whole(result.folder / "model_logs.json", json.dumps(log, indent=1) + "\n")
+    print(files.write_whole(result.folder / "model_logs.json", json.dumps(log, indent=1) + "\n"))

@@ -132,8 +132,9 @@ def _compare(
     requests = [study.request for study in studies]
     result = out.checked(command, sequences, **heads, edit=edit([]).plain(), studies=requests)
     sets = edited_heads(flags, lambda: sequences, flags.controls)
+    how = edit([]).mode or edit([]).pattern
     for name, chosen in sets.items():
-        print(f"{name}: {', '.join(map(head_name, chosen))}")
+        print(f"{name}, {command} ({how}): {', '.join(map(head_name, chosen))}")
     edits = {"whole model": INTACT} | {name: edit(chosen) for name, chosen in sets.items()}
     rows = pd.concat([_rows(study, *answers) for study in studies for answers in study.answers(edits).items()])
     tasks = {task: _results(of_task, edits, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}

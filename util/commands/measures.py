@@ -14,13 +14,13 @@ import pandas as pd
 from util import paths
 from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Positions, Words
 from util.commands.results import Out, by_head, made
-from util.figures.forerunner_heads.numbers import THRESHOLD
+from util.figures.forerunner_heads.numbers import SHARE, THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
 from util.prompts.ioi import Corruption
 from util.prompts.sequences import EXCLUDE
 from util.show import files
-from util.stats.heads import check_heads, head_name, top
+from util.stats.heads import check_heads, head_name, heads_where, top
 from util.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ def forerunner(
         rows.append(lines.assign(series=series, prompts=values["prompts"][series]))
     columns = {"prompts": "prompts", "frequent heads": "frequent_heads", "heads on a prompt": "heads_on_a_prompt"}
     table = pd.DataFrame({title: values[name] for title, name in columns.items()})
+    for series, counts in values["counts"].items():
+        often = heads_where(np.array(counts) >= SHARE * values["prompts"][series])
+        print(f"{series}: {', '.join(map(head_name, often)) or 'no head'}")
     result.write(values, pd.concat(rows), table, [study])
 
 
@@ -159,6 +162,7 @@ def ioi(
     result = out.checked("ioi", study, studies=[study.request])
     values = study.values_of("p1", "population")
     print(*[*predictions_say(values)][2:], *patching_says(values), sep="\n")
+    print(f"Below, shares of the effect, means of {prompts} generated pairs:")
     population, example = values["population"], values["example"]
     rows = by_head({
         **{name: intervals(population[name]) for name in ("noised", "denoised")},

@@ -450,8 +450,9 @@ def prompts(
     if not items:
         reasons = "; ".join(f"{reason} {count}" for reason, count in (stock.rejected + dropped).items())
         raise UnsupportedTokenizer(
-            f"task {task.name!r}: no prompt can be made for this tokenizer ({reasons}). Try another "
-            "separator (layout: TAB, COLON, ARROW or your own), a smaller k, or fewer corruptions"
+            f"task {task.name!r}: no prompt can be made for this tokenizer ({reasons}). Try pairs whose answers begin "
+            "with another token than the query, another separator (layout: TAB, COLON, ARROW or your own), a smaller "
+            "k, or fewer corruptions"
         )
     return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped)
 

@@ -1,4 +1,4 @@
 """Interventions inside lm-evaluation-harness, which stays as it is. `evaluate` is the way in.
 
-It needs `pip install "icl-circuits-suite[harness]"`.
+It needs `pip install -e ".[harness]"` in the clone.
 """

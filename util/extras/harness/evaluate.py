@@ -19,7 +19,7 @@ def check_installed() -> None:
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
-        cure = 'pip install "icl-circuits-suite[harness]"'
+        cure = 'pip install -e ".[harness]" in the clone'
         raise ValueError(f"lm-evaluation-harness is not installed ({error}): {cure}") from None
 
 
