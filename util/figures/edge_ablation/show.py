@@ -270,8 +270,8 @@ def _framed(label: str) -> list[Patch]:
 def map_panels(values: Values) -> Grid:
     """What every type pair costs when it alone is ablated: the colour says nats, the number accuracy.
 
-    Coloured are pairs whose interval of nats excludes 0, framed those whose loss of accuracy is significant. Small
-    costs are seen beside large ones, as the scale is that of asinh.
+    Coloured are pairs with either loss, by an interval of nats that excludes 0 or by accuracy, framed those with the
+    latter. Small costs are seen beside large ones, as the scale is that of asinh.
     """
     return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost significantly"))
 
@@ -281,10 +281,10 @@ def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
     for edge in TYPE_PAIRS:
         cost = costs[str(edge)]
         place = SOURCES.index(edge.source), TARGETS.index((edge.target, edge.relation))
-        sure = excludes_0((cost["log_prob"], cost["low"], cost["high"]))
+        sure = excludes_0((cost["log_prob"], cost["low"], cost["high"])) or cost["p"] < 0.05
         nats[place], right[place], p[place] = cost["log_prob"] * sure, cost["accuracy"], cost["p"]
     limit = float(np.nanmax(np.abs(nats))) or 1.0
-    label = "colour: nats lost, where the interval excludes 0\nnumber: accuracy lost"
+    label = "colour: nats lost, where either loss is significant\nnumber: accuracy lost"
     ticks = [limit * part for part in (-1, -0.1, 0, 0.1, 1)]
     _cells(ax, nats, AsinhNorm(limit / 40, -limit, limit), right, p < 0.05, label, ticks=ticks, format="%.1f")
     ax.set_yticks(range(len(SOURCES)), [*map(short, SOURCES)])

@@ -307,9 +307,9 @@ def ablation_panels(values: Values) -> Grid:
 
 def _cuts(ax: Axes, part: str, together: Values) -> None:
     """What cuts change, and below it, small, what random cells do."""
-    for score, row in (("which label", -0.18), ("label mass", 0.24)):
+    for score, row in (("which label", -0.32), ("label mass", 0.26)):
         cut, random = together[score]["cut"][part], together[score]["random"].get(part, {})
-        panels.intervals(ax, [*random.values()], row + 0.16, SCORES[score], size=2.0)
+        panels.intervals(ax, [*random.values()], row + 0.12, SCORES[score], size=2.0)
         panels.intervals(ax, [*cut.values()], row, SCORES[score], digits="+.2f")
     names = [TITLES[name].replace("->", r"\to").replace(", ", r",\; ") for name in TITLES]
     panels.name_rows(ax, [f"${name}$" for name in names])
