@@ -63,7 +63,7 @@ def test_the_title_of_circuits_counts_the_tasks_that_need_demonstrations():
     loss = numbers.sure_losses({"a": (needs["rows"]["FULL"], needs["rows"]["AGG-ONLY"])})["a"]
     assert loss.value == 0.5 and loss.low > 0.3
     most = both["sure losses"]["QUERY-ONLY"]["a"]
-    bare = f"if only the query is read (QUERY-ONLY) in 1 of 2 tasks, by up to {most} in a"
+    bare = f"with the query alone (QUERY-ONLY) in 1 of 2 tasks, by up to {most} in a"
     read = f"without contextualisation (AGG-ONLY) in 1 of 2 tasks, by up to {loss} in a"
     assert title("circuits", both) == f"Accuracy falls significantly {bare}; {read}"
     assert both["sure losses"]["AGG-ONLY"] == {"a": loss} and [*both["sure losses"]["QUERY-ONLY"]] == ["a"]

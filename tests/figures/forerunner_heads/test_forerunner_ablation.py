@@ -238,7 +238,8 @@ def test_all_causal_parts_are_of_the_chosen_task(study):
     assert not (table == "").any(axis=None)
     whole, alone = study.arrays("ablation")["cut"][numbers.WHOLE], study.arrays("ablation")["alone"]
     gained = numbers.scores(whole)["which label"] - numbers.scores(alone)["which label"]
-    _, worth_of_all = show.ablation_say(values)
+    _, text_loss, worth_of_all = show.ablation_say(values)
+    assert "changes the loss on the rest of the text by" in text_loss
     assert f"| labels) by {gained.mean():+.3f} [" in worth_of_all and "of 5 prompts" in worth_of_all
 
 

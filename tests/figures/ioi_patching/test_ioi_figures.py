@@ -64,7 +64,7 @@ def test_streams_are_shares_from_the_first_token_that_differs():
     assert found["streams"]["tokens"] == [" $a", "\n", " to"]
     np.testing.assert_array_equal(found["streams"]["shares"], streams(4)["shares"])
     assert [*FIGURE.parts["streams"].says(found)] == [
-        'The effect passes from " $a" to " to" between the inputs of layers 1 and 2',
+        'The effect passes from " $a" to " to" in layer 1',
         'What attention writes in layer 1 at " to" carries most, 0.90 of the effect.',
     ]
     refused = numbers.streams({"refused": "Toy: no layers"}, None)

@@ -79,7 +79,7 @@ def circuits_say(values: Values) -> Iterator[str]:
     """
     falls = []
     for circuit, what in (
-        (names.QUERY_ONLY, "if only the query is read"),
+        (names.QUERY_ONLY, "with the query alone"),
         (names.AGG_ONLY, "without contextualisation"),
     ):
         if lost := values["sure losses"][circuit]:

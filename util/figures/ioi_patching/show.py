@@ -118,9 +118,9 @@ def streams_say(values: Values) -> Iterator[str]:
     tokens, (stream, attention, _) = streams["tokens"], np.array(streams["shares"], dtype=float)
     first, last = (np.flatnonzero(stream[:, place] > 0.5) for place in (0, -1))
     if len(first) and len(last):
-        before, behind = sorted([first[-1], last[0]])
-        ends = f'from "{tokens[0]}" to "{tokens[-1]}"'
-        yield f"The effect passes {ends} between the inputs of layers {before} and {behind}"
+        start, end = sorted([first[-1], last[0]])  # states before these layers
+        where = f"layers {start} to {end - 1}" if end - start > 1 else f"layer {start}"
+        yield f'The effect passes from "{tokens[0]}" to "{tokens[-1]}" in {where}'
     layer, place = np.unravel_index(np.abs(attention).argmax(), attention.shape)
     share = f"{attention[layer, place]:.2f} of the effect"
     yield f'What attention writes in layer {layer} at "{tokens[place]}" carries most, {share}.'
