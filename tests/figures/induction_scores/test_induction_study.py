@@ -848,7 +848,10 @@ def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     assert values["scores"]["untrained"].max() == untrained.max() < 0.3
     assert list(values["accuracy"]["wordseq1"]) == [*plan.edits]
     checked = study.check()
-    assert "Planted induction heads found exactly: True" in checked and unloaded(study).check() == checked
+    assert (
+        "Of a model with planted induction heads just these are found: True" in checked
+        and unloaded(study).check() == checked
+    )
     assert study.save().sentences
     stored = files.read_values(next((tmp_path / "output").rglob("induction_scores.json"))) | {
         "claims": values["claims"]
