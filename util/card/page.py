@@ -16,6 +16,7 @@ from util.figures.role_atlas import show as roles
 from util.show.files import filled, write_whole
 from util.show.part import Figure, Values, drawn
 
+LOOK = "look.html"  # beside a card: what all heads do on a sentence
 SCHEMA = 4  # of card.json: a field that changes its meaning, or goes, raises it
 Card = Mapping[str, Any]  # see data/cards/README.md
 Says = Callable[[Values], Iterable[str]]
@@ -82,6 +83,6 @@ def html(card: Card, command: str, look: bool = False) -> str:
 def write(card: Card, folder: Path, command: str) -> list[Path]:
     """Write both files into a folder, which is made, and return their paths. command: what made the card."""
     folder.mkdir(parents=True, exist_ok=True)
-    page = html(card, command, (folder / "look.html").exists())
+    page = html(card, command, (folder / LOOK).exists())
     texts = {"card.json": json.dumps(card, indent=1, allow_nan=False) + "\n", "card.html": page}
     return [write_whole(folder / name, text) for name, text in texts.items()]

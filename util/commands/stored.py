@@ -21,6 +21,7 @@ import pandas as pd
 
 from util import paths
 from util.card import atlas as cards_atlas
+from util.card.page import LOOK
 from util.commands.arguments import ModelFlags, Seed, Words
 from util.commands.results import made
 from util.figures import FIGURES
@@ -33,7 +34,6 @@ from util.stats.intervals import Interval
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250}  # of claims
 CONTROL_SETS = 20
-LOOK = "look.html"  # beside a card
 MOVED = 10  # numbers that moved are listed
 
 

@@ -102,13 +102,13 @@ def circuits_say(values: Values) -> Iterator[str]:
 
 def circuits_table(values: Values) -> pd.DataFrame:
     """One line for each task and circuit: accuracies and score."""
-    lines = {}
+    lines, able = {}, done(values)
     for task, row in values["accuracy"].items():
         for name, right in row.items():
             lines[task, name] = {"first token": written(right)}
             if name != names.ALONE:
                 line, begins = (f"{share:.2f}" for share in values["written"][task][name])
-                score = written(values["scores"][task][name]) if task in done(values) else "not done"
+                score = written(values["scores"][task][name]) if task in able else "not done"
                 lines[task, name] |= {"line": line, "begins": begins, "score": score}
     return pd.DataFrame.from_dict(lines, orient="index").fillna("").rename_axis(["task", "circuit"])
 
