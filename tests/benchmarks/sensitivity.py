@@ -45,7 +45,7 @@ def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 128) -> Nu
         whole = scores(found[WHOLE])
         for score, (name, condition) in product(("label mass", "which label"), LABELS_READ.items()):
             loss = mean_interval(scores(found[condition])[score] - whole[score])
-            numbers[f"01 {dataset}: {score} without {name}, nats"] = loss
+            numbers[f"01 {dataset}: change of {score} without {name}, nats"] = loss
     return numbers
 
 
