@@ -1,8 +1,12 @@
-"""The gallery, figures/README.md: what each paper claims, and each model's picture and finding: `make gallery`."""
+"""The gallery, figures/README.md: what each paper claims, and each model's picture and finding: `make gallery`.
+
+It writes the pages of `workflow.pages` too.
+"""
 
 from util import paths
 from util.show.part import STORED, figure_of, sentences, stored, title
 from util.show.style import WIDTH
+from workflow import pages
 
 PAGE = "figures/README.md"
 HEAD = """# Gallery
@@ -74,4 +78,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     (paths.root() / PAGE).write_text(page(), encoding="utf-8")
-    print(PAGE)
+    print(PAGE, *pages.write(), sep="\n")

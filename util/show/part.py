@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Picture
 
 from util import paths
+from util.figures import FIGURES
 from util.models.table import PACKAGED
 from util.show import files
 from util.show.draw import Grid, draw
@@ -86,6 +87,13 @@ def headline(part: Part, values: Values) -> str:
     return "".join(clauses)
 
 
+def untitled(part: Part, values: Values) -> list[str]:
+    """The sentences of a part, but for the one that its picture has as a title."""
+    sentences = [sentence for sentence in part.says(values) if sentence]
+    pictured = part.panels is not None and part.panels(values) is not None
+    return sentences[pictured and sentences[:1] == [headline(part, values)] :]
+
+
 def words(text: str) -> int:
     """How many words a text has; a unit is part of its number."""
     return sum(any(map(str.isalnum, word)) for word in text.split())
@@ -102,6 +110,12 @@ def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
         said = list(figure.concludes(values))
     said.sort(key=lambda sentence: not sentence.startswith("Primary endpoint"))
     return [f"{sentence.rstrip('.')}." for sentence in dict.fromkeys(said) if sentence]
+
+
+def checks(figure: Figure, values: Values) -> list[str]:
+    """The first sentence of every part, each once."""
+    firsts = (next(iter(part.says(values)), "") for part in figure.parts.values())
+    return [*dict.fromkeys(first for first in firsts if first)]
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,18 @@ def conclusions(stem: str, model: str) -> Conclusions:
             found["whichever the model"] = general
         found[title(values)] = sentences(figure, values, measured=True)
     return Conclusions(found)
+
+
+def beside(*models: str) -> pd.DataFrame:
+    """What the stored values of models say, a column each: the title of every part that they measured, a row each."""
+    rows = dict[str, list[str]]()
+    for stem in FIGURES:
+        found = [stored(stem, model) for model in models]
+        for name, part in figure_of(stem).parts.items():
+            titles = [headline(part, values) if values and part.measure else "" for values in found]
+            if any(titles):
+                rows[f"{stem}, {name}"] = titles
+    return pd.DataFrame.from_dict(rows, orient="index", columns=models)
 
 
 def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from IPython.display import display
 from util import paths
 from util.load_model_and_data import LOCAL
 from util.show import files
-from util.show.part import Arrays, Conclusions, Part, conclusions, drawn, figure_of, headline
+from util.show.part import Arrays, Conclusions, Part, checks, conclusions, drawn, figure_of, untitled
 from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
@@ -118,9 +118,7 @@ class Study(Records):
 
     def check(self) -> list[str]:
         """What a fresh run must give again: the first sentence of every part, each once."""
-        values = self.values
-        firsts = (next(iter(part.says(values)), "") for part in self.figure.parts.values())
-        return [*dict.fromkeys(first for first in firsts if first)]
+        return checks(self.figure, self.values)
 
     def save(self) -> Conclusions:
         """Writes the values file, and returns what it and those of the committed models say.
@@ -141,9 +139,7 @@ class Study(Records):
             self.arrays(name)
         values = self.values_of(*shown.needs, part)
         picture = drawn(shown, values, width)
-        sentences = [sentence for sentence in shown.says(values) if sentence]
-        if picture and sentences[:1] == [headline(shown, values)]:  # the picture says so
-            sentences = sentences[1:]
+        sentences = untitled(shown, values)
         print(*sentences, sep="\n", end="\n" * bool(sentences))
         if shown.table is not None:
             display(shown.table(values))

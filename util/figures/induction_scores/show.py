@@ -172,8 +172,9 @@ def ablation_say(values: Values) -> Iterator[str]:
     yield f"Without {the_best(number)} accuracy on {task} {falls}" if lost[1] > 0 else ""
     controls = [row[0] for name, row in rows.items() if is_control_set(name)]
     as_low = sum(value <= rows[ablated][0] for value in controls)
+    met = ("met" if p <= 0.05 else "not met") if task in values["tasks_done"] else "not asked, as the task is not done"
     yield (
-        f"Primary endpoint, {'met' if p <= 0.05 else 'not met'}: accuracy on `{task}` is {written(rows[ablated])} "
+        f"Primary endpoint, {met}: accuracy on `{task}` is {written(rows[ablated])} "
         f"without the best {in_words(number)} heads, {written(rows[WHOLE])} with them ({values['queries'][task]} "
         f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, p = {p:.3f}."
     )

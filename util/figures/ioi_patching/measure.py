@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
-from util.engine.batches import check_context
+from util.engine.batches import check_context, logits_at
 from util.engine.call import Instrument, UnsupportedModel
 from util.engine.components import Components, direct_effects
 from util.engine.handshake import input_device, prepare
@@ -65,7 +65,8 @@ def heads_of(model: PreTrainedModel, ids: Tensor) -> dict[int, Tensor]:
 @torch.inference_mode()
 def last_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """The logits [N, V] behind the last token of prompts ids [N, T], float32, on the CPU."""
-    return model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
+    with logits_at(model, torch.tensor([ids.shape[1] - 1])) as options:
+        return model(ids.to(input_device(model)), use_cache=False, **options).logits[:, -1].float().cpu()
 
 
 def logit_difference(model: PreTrainedModel, ids: Tensor, answers: Tensor, *instruments: Instrument) -> Tensor:

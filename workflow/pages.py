@@ -1,0 +1,85 @@
+"""The notebooks of published models, notebooks/<model>/, from their stored values: part of `make gallery`.
+
+What a notebook says, shows and checks of a model follows from the model's values, so no model is needed here. Cells
+that compute from arrays have no output: arrays are not stored in the repository.
+"""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat.v4 import new_output
+from PIL import Image
+
+from util import paths
+from util.show.part import STORED, Values, checks, conclusions, figure_of, stored, title, untitled
+
+NOTE = """
+
+*Here: {title}. Made of its [stored values]({up}data/README.md), so that cells that compute from arrays have no output;
+`make figures MODEL={model}` executes all.*"""
+
+
+def page(notebook: Path, model: str) -> nbformat.NotebookNode | None:
+    """A notebook with what the stored values of a model say and show; None where it has none."""
+    stem = notebook.stem.partition("_")[2]
+    values = stored(stem, model)
+    if values is None:
+        return None
+    made = nbformat.read(notebook, as_version=4)
+    for cell in made.cells:
+        if cell.cell_type == "markdown":  # a folder below
+            cell.source = re.sub(r'(\]\(|src=")(?=\.\./|README)', r"\1../", cell.source)
+            continue
+        cell.source = cell.source.replace('model_name = "embedded"', f'model_name = "{model}"', 1)
+        cell.execution_count = None
+        cell.outputs = outputs(cell.source, stem, model, values)
+    made.cells[0].source += NOTE.format(title=title(values), model=model, up="../../")
+    return made
+
+
+def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat.NotebookNode]:
+    """What a cell shows, from values."""
+    figure, found = figure_of(stem), list[nbformat.NotebookNode]()
+    if source == "study.save()":
+        said = conclusions(stem, model)
+        found.append(result({"text/markdown": str(said), "text/plain": repr(said)}))
+    if "study.check()" in source:
+        found.append(printed(checks(figure, values)))
+    for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
+        part = figure.parts[name]
+        found.append(printed(untitled(part, values)))
+        if part.table is not None:
+            table = part.table(values)
+            found.append(new_output("display_data", {"text/html": table.to_html(), "text/plain": str(table)}))
+        picture = (
+            paths.root() / "figures" / paths.model_folder(model if part.measure else "embedded") / f"{stem}_{name}.png"
+        )
+        if picture.exists():
+            png = base64.b64encode(picture.read_bytes()).decode()
+            width = Image.open(picture).width // 2
+            found.append(result({"image/png": png, "text/plain": ""}, {"image/png": {"width": width}}))
+    return [output for output in found if output.get("text") != ""]
+
+
+def printed(sentences: list[str]) -> nbformat.NotebookNode:
+    return new_output("stream", name="stdout", text="".join(f"{sentence}\n" for sentence in sentences))
+
+
+def result(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> nbformat.NotebookNode:
+    return new_output("display_data", data, metadata=metadata or {})
+
+
+def write() -> list[Path]:
+    """Write all pages, and return their places."""
+    written = []
+    for model in STORED[1:]:
+        for notebook in sorted((paths.root() / "notebooks").glob("*.ipynb")):
+            if made := page(notebook, model):
+                place = notebook.parent / paths.model_folder(model) / notebook.name
+                place.parent.mkdir(exist_ok=True)
+                nbformat.write(made, place)
+                written.append(place)
+    return written
