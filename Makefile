@@ -107,7 +107,7 @@ executed/%.ipynb: FORCE
 report: $(STAMP) ## what `make figures` left as HTML, in experiment_material/report/: the executed notebooks, and an index of what they found
 	@$(find_model); $(PY) -m workflow.report "$$model" $(EXECUTED) experiment_material/report
 
-gallery: $(STAMP) ## figures/README.md: each paper's claim, and each model's picture and finding, from the stored values
+gallery: $(STAMP) ## from the stored values: figures/README.md (claims, pictures, findings), and notebooks/<model>/ of the published models
 	@$(PY) -m workflow.gallery
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`

@@ -14,7 +14,8 @@ from nbformat.v4 import new_output
 from PIL import Image
 
 from util import paths
-from util.show.part import STORED, Values, checks, conclusions, figure_of, stored, title, untitled
+from util.figures.beside import beside
+from util.show.part import STORED, Conclusions, Values, checks, conclusions, figure_of, stored, title, untitled
 
 NOTE = """
 
@@ -44,8 +45,11 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
     """What a cell shows, from values."""
     figure, found = figure_of(stem), list[nbformat.NotebookNode]()
     if source == "study.save()":
-        said = conclusions(stem, model)
-        found.append(result({"text/markdown": str(said), "text/plain": repr(said)}))
+        every = conclusions(stem, model).sentences
+        own = {name: lines for name, lines in every.items() if name not in map(title, others(stem, model))}
+        found.append(result({"text/markdown": str(Conclusions(own))}))
+    if source.startswith("Markdown(beside("):
+        found.append(result({"text/markdown": beside(*STORED[1:])}))
     if "study.check()" in source:
         found.append(printed(checks(figure, values)))
     for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
@@ -60,8 +64,13 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
         if picture.exists():
             png = base64.b64encode(picture.read_bytes()).decode()
             width = Image.open(picture).width // 2
-            found.append(result({"image/png": png, "text/plain": ""}, {"image/png": {"width": width}}))
+            found.append(result({"image/png": png}, {"image/png": {"width": width}}))
     return [output for output in found if output.get("text") != ""]
+
+
+def others(stem: str, model: str) -> list[Values]:
+    """The values of all models but one."""
+    return [values for name in STORED if name != model and (values := stored(stem, name))]
 
 
 def printed(sentences: list[str]) -> nbformat.NotebookNode:

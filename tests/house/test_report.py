@@ -1,10 +1,13 @@
 """The report: executed notebooks as pages, and an index of what they found. The gallery: pictures and findings."""
 
+import re
+
 import nbformat
 import pytest
 
 from util import paths
-from workflow import gallery, report
+from util.show.part import STORED
+from workflow import gallery, pages, report
 
 STEM = "03_ioi_patching"
 
@@ -42,3 +45,30 @@ def test_the_gallery_is_not_stale():
     page = gallery.page()
     assert page == (paths.root() / gallery.PAGE).read_text(encoding="utf-8"), "run `make gallery`"
     assert {*gallery.SECTIONS} == {file.stem for file in (paths.root() / "notebooks").glob("*.ipynb")}
+
+
+def told(notebook):
+    """All that does not depend on the version of pandas."""
+    return [
+        (
+            cell.source,
+            [(output.get("text"), {**output.get("data", {}), "text/html": ""}) for output in cell.get("outputs", [])],
+        )
+        for cell in notebook.cells
+    ]
+
+
+@pytest.mark.parametrize("model", STORED[1:])
+def test_pages_of_published_models_are_not_stale(model):
+    """They are what the values say now, every picture is that of figures/, and links lead somewhere."""
+    for notebook in (paths.root() / "notebooks").glob("*.ipynb"):
+        place = notebook.parent / model / notebook.name
+        made, text = nbformat.read(place, as_version=4), place.read_text(encoding="utf-8")
+        assert told(made) == told(pages.page(notebook, model)), f"{model}, {notebook.name}: run `make gallery`"
+        shown = [cell.source for cell in made.cells if cell.cell_type == "code" and not cell.outputs]
+        assert not [source for source in shown if "study.show" in source or "study.check" in source]
+        links = re.findall(
+            r"\]\(((?!https?:)[^)#]+)", "".join(cell.source for cell in made.cells if "outputs" not in cell)
+        )
+        assert [link for link in links if not (place.parent / link).exists()] == [] and links
+        assert place.stat().st_size < 1_500_000 and "/work/" not in text

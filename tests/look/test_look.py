@@ -14,6 +14,7 @@ from util import paths
 from util.commands.frame import main
 from util.load_model_and_data import load_ICL_model
 from util.look import STRONGEST, example, look, look_at
+from util.show.part import STORED
 from util.study.model import Model
 
 TEXT = "When Mike and Emma went to the cafe, Mike gave a coffee to"
@@ -155,9 +156,10 @@ def test_a_notebook_shows_the_page_and_a_picture(pair, monkeypatch):
     assert len(picture.axes) == 2
 
 
-def test_the_committed_page_has_the_script_and_style_of_the_template():
-    page_of_smollm2 = (paths.root() / "figures" / "smollm2" / "look.html").read_text(encoding="utf-8")
+@pytest.mark.parametrize("model", STORED[1:])
+def test_the_committed_page_has_the_script_and_style_of_the_template(model):
+    committed = (paths.root() / "figures" / model / "look.html").read_text(encoding="utf-8")
     template = Path(page.__file__).with_suffix(".html").read_text(encoding="utf-8")
     lines = [line for line in template.splitlines() if "{{" not in line and "{%" not in line]
-    missing = [line for line in lines if line not in page_of_smollm2]
-    assert not missing and len(lines) > 50, "write it again: python -m util look smollm2 --task ioi"
+    missing = [line for line in lines if line not in committed]
+    assert not missing and len(lines) > 50, f"write it again: python -m util look {model} --task ioi"

@@ -33,6 +33,7 @@ from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTok
 
 Attach = Callable[[Batch], Sequence[Instrument]]
 Label = tuple[int, ...]  # the tokens of one label
+LOGITS = 1 << 27  # half a gigabyte in float32
 
 
 def nothing(batch: Batch) -> Sequence[Instrument]:
@@ -160,8 +161,14 @@ def label_log_probs(
         for (i, label, _), own in zip(labels, np.split(terms, ends[:-1]), strict=True):
             results["log_prob"][batch_rows[i].prompt, label] = own.sum()
 
-    run_rows(model, [row.row for row in rows], visit, token_budget, prompts=owners.tolist())
+    budget = _budget(model, token_budget) if text else token_budget
+    run_rows(model, [row.row for row in rows], visit, budget, prompts=owners.tolist())
     return results
+
+
+def _budget(model: PreTrainedModel, token_budget: int) -> int:
+    """The token budget where the logits of all tokens are kept, LOGITS of them at most, or those of one row."""
+    return min(token_budget, max(1, LOGITS // model.config.get_text_config().vocab_size))
 
 
 @dataclass(frozen=True)
@@ -292,7 +299,7 @@ def text_losses(
         losses[batch.numbers] = torch.stack(by_text).cpu().numpy()
         check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
-    run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
+    run_rows(model, [Row(tuple(ids)) for ids in texts], visit, _budget(model, token_budget))
     return losses
 
 

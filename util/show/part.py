@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.figure import Figure as Picture
 
 from util import paths
-from util.figures import FIGURES
 from util.models.table import PACKAGED
 from util.show import files
 from util.show.draw import Grid, draw
@@ -151,18 +150,6 @@ def conclusions(stem: str, model: str) -> Conclusions:
             found["whichever the model"] = general
         found[title(values)] = sentences(figure, values, measured=True)
     return Conclusions(found)
-
-
-def beside(*models: str) -> pd.DataFrame:
-    """What the stored values of models say, a column each: the title of every part that they measured, a row each."""
-    rows = dict[str, list[str]]()
-    for stem in FIGURES:
-        found = [stored(stem, model) for model in models]
-        for name, part in figure_of(stem).parts.items():
-            titles = [headline(part, values) if values and part.measure else "" for values in found]
-            if any(titles):
-                rows[f"{stem}, {name}"] = titles
-    return pd.DataFrame.from_dict(rows, orient="index", columns=models)
 
 
 def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:

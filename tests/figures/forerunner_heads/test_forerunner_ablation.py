@@ -98,15 +98,28 @@ def plan(pair):
     return label_scores.scoring(pair[0], pair[1], staicc_prompts("trec", 2)[:6])
 
 
+def kept(logits, sizes):
+    """The logits; `sizes` gets of how many tokens they are, unless of one prompt."""
+    sizes.append(logits.shape[0] * logits.shape[1] if len(logits) > 1 else 1)
+    return logits
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(family):
-    """Against the loss by hand of each prompt alone; labels are no part of it, and what follows the cut is."""
+def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(family, monkeypatch):
+    """Against the loss by hand of each prompt alone; labels are no part of it, and what follows the cut is.
+
+    The logits of all tokens are kept for LOGITS at a time.
+    """
     model, tokenizer = load_ICL_model((toys.model(family).double(), toys.tokenizer()), verbose=False)
     plan = label_scores.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
     blocked = [numbers.cells("si_to_yi", tokens) for tokens in plan.tokens]
     attach = label_scores.knockouts(blocked, dict.fromkeys(support(model).layers))
     whole = label_scores.label_log_probs(model, plan, text=True)["text_loss"]
-    cut = label_scores.label_log_probs(model, plan, attach, token_budget=150, text=True)["text_loss"]
+    monkeypatch.setattr(label_scores, "LOGITS", 150 * model.config.vocab_size)
+    sizes, all_logits = list[int](), label_scores.all_logits
+    monkeypatch.setattr(label_scores, "all_logits", lambda *asked: kept(all_logits(*asked), sizes))
+    cut = label_scores.label_log_probs(model, plan, attach, text=True)["text_loss"]
+    assert max(sizes) <= 150
     for number, tokens in enumerate(plan.tokens):
         spans = zip(tokens.labels, tokens.label_lengths, strict=True)
         labels = [t for start, length in spans for t in range(start, start + length)]
