@@ -100,6 +100,7 @@ def forerunner(
     seed: int = 0,
     threshold: float = THRESHOLD,
     untrained: bool = False,
+    figure: bool = False,
     out: Out = Out(),
 ) -> None:
     """Count heads behind correct labels, wrong labels and another word. Raises ValueError for an unknown name.
@@ -111,7 +112,9 @@ def forerunner(
         seed: 0: StaICC's own demonstrations
         threshold: the c in c / n_t, which a magnitude has to exceed
         untrained: also the untrained twin, on 64 prompts at most
+        figure: also counts.png and .pdf, on how many prompts each head reads the label's forerunner
     """
+    from util.show.part import drawn
     from util.study.study import Study
 
     study = Study(
@@ -130,6 +133,9 @@ def forerunner(
         often = heads_where(np.array(counts) >= SHARE * values["prompts"][series])
         print(f"{series}: {', '.join(map(head_name, often)) or 'no head'}")
     result.write(values, pd.concat(rows), table, [study])
+    picture = drawn(study.figure.parts["counts"], study.values_of("counts")) if figure else None
+    if picture:
+        print(*files.write_figure(picture, result.folder / "counts"), sep="\n")
 
 
 def ioi(

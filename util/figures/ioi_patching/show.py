@@ -179,13 +179,11 @@ def heads_table(values: Values) -> pd.DataFrame:
     """The strongest heads, a row each: what all pairs say of them."""
     population = values["population"]
     heads = _strongest(population)[:HEADS]
-    columns = {
-        "lost without it": population["noised"]["value"],
-        "restored by it alone": population["denoised"]["value"],
-        "direct (all frozen)": population["direct"],  # not what a path to the output is: MLPs take part in that
-    }
+    direct = np.array(population["direct"], dtype=float)  # not what a path to the output is: MLPs take part in that
     shares = {
-        name: [f"{np.array(effects, dtype=float)[head]:+z.2f}" for head in heads] for name, effects in columns.items()
+        "lost without it": [str(interval_at(population["noised"], *head)) for head in heads],
+        "restored by it alone": [str(interval_at(population["denoised"], *head)) for head in heads],
+        "direct (all frozen)": [f"{direct[head]:+z.2f}" for head in heads],
     }
     return pd.DataFrame(shares, index=pd.Index(map(head_name, heads), name="head"))
 
