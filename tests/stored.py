@@ -1,4 +1,4 @@
-"""The values that are stored of both models, and the intervals that texts quote of them."""
+"""The values that are stored of all models, and the intervals that texts quote of them."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import re
 from util import paths
 from util.show import files
 
-FOLDERS = {"embedded": "", "smollm2": "smollm2"}  # where a model's values lie
+FOLDERS = {"embedded": "", "smollm2": "smollm2", "gemma3": "gemma3"}  # where a model's values lie
 
 
 def values(stem, model):

@@ -232,7 +232,7 @@ def test_the_fields_of_the_file_are_documented(card):
     assert f"schema {SCHEMA}" in text
 
 
-@pytest.mark.parametrize("place", ["", "smollm2", "untrained-0"])
+@pytest.mark.parametrize("place", ["", "smollm2", "gemma3", "untrained-0"])
 def test_the_committed_cards_say_what_their_values_support(place):
     stored = atlas.read(paths.root() / "data" / "cards" / place)
     assert sentences(stored) == stored["sentences"]

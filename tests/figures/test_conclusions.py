@@ -9,7 +9,7 @@ import pytest
 from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.show.part import conclusions, figure_of, sentences, stored
+from util.show.part import conclusions, figure_of, sentences, stored, title
 from util.stats.intervals import Interval, detectable
 
 
@@ -41,22 +41,25 @@ def test_every_interval_of_a_conclusion_is_stored(stem, model):
 
 
 @pytest.mark.parametrize("stem", FIGURES)
-def test_conclusions_are_of_both_models_each_under_its_name(stem):
+def test_conclusions_are_of_all_models_each_under_its_name(stem):
     shown = conclusions(stem, "embedded")
-    both = ["embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised"]
-    assert [*shown.sentences] == ["whichever the model"] * (stem == "toy_induction_head") + both
+    names = [title(values(stem, model)) for model in FOLDERS]
+    assert names == [
+        "embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised", "Gemma 3 270M, Q4_K_M file, dequantised"
+    ]  # fmt: skip
+    assert [*shown.sentences] == ["whichever the model"] * (stem == "toy_induction_head") + names
     assert shown._repr_markdown_().count("\n- ") == sum(map(len, shown.sentences.values()))
-    for model, name in zip(FOLDERS, both, strict=True):
+    for model, name in zip(FOLDERS, names, strict=True):
         assert "\n".join(shown.sentences[name]).startswith(told(stem, model))
 
 
 def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
     """Its values are those that were written last; a model without any has no text."""
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    assert len(conclusions("forerunner_heads", "my/model").sentences) == 2
+    assert len(conclusions("forerunner_heads", "my/model").sentences) == 3
     file = paths.output("values", "my/model") / "forerunner_heads.json"
     file.write_text(json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"}))
-    assert [*conclusions("forerunner_heads", "my/model").sentences][2] == "mine"
+    assert [*conclusions("forerunner_heads", "my/model").sentences][3] == "mine"
     assert stored("forerunner_heads", "my/model") is None  # the clone has none of it
 
 
@@ -150,7 +153,8 @@ TOLD = {
     ),
     "no pattern task is done": (
         "induction_scores", "smollm2", {"tasks_done": {}},
-        [f"(80 % power for accuracies from {SEEN:.2f} on)"], ["queries: accuracy"],
+        [f"(80 % power for accuracies from {SEEN:.2f} on)", "Primary endpoint, not asked, as the task is not done: "],
+        ["queries: accuracy", "not met"],
     ),
 }  # fmt: skip
 UNTRAINED = [("ioi_patching", "untrained"), ("induction_scores", "scores/untrained"), ("role_atlas", "untrained")]

@@ -34,7 +34,9 @@ def of_model(stem, model):
     return enlarged(read(stem, "smollm2")) | {"model": LONG_NAME} if model == "large" else read(stem, model)
 
 
-@pytest.mark.parametrize("model", ["embedded", pytest.param("smollm2", marks=pytest.mark.slow), "large"])
+@pytest.mark.parametrize(
+    "model", ["embedded", *(pytest.param(model, marks=pytest.mark.slow) for model in ("smollm2", "gemma3")), "large"]
+)
 @pytest.mark.parametrize("stem", FIGURES)
 def test_every_picture_can_be_read_at_any_width(stem, model):
     values, parts = of_model(stem, model), figure_of(stem).parts

@@ -169,9 +169,11 @@ class Components:
             self.whole(layer, hidden)
         return outputs[-1].view_as(hidden) * block.factor
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """The logits [R, V] behind the last token, from the stream [R, d] behind the last layer."""
-        return Runs(self.model, self.plan).end(hidden[:, None], self.calls[-1].out)
+    def logits(self, hidden: Tensor, answers: Tensor) -> Tensor:
+        """The logits [R, A] of answers [N, A] behind the last token, from the stream [R, d] behind the last layer."""
+        run = Runs(self.model, self.plan)
+        with run.unembedding(answers) as columns:
+            return run.picked(run.end(hidden[:, None], self.calls[-1].out), columns)
 
 
 def plain_weight(module: nn.Module) -> Tensor | None:

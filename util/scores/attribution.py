@@ -347,10 +347,8 @@ def hidden_states(parts: Components, embedded: Tensor) -> list[Tensor]:
 
 def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
     """The metric [R] for the stream [R, T, d] behind the last layer; answers [N, 2]."""
-    logits = parts.logits(hidden[:, -1])
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    pair = logits.gather(1, answers.to(logits.device).repeat(len(logits) // len(answers), 1))
-    return pair[:, 0] - pair[:, 1]
+    right, wrong = parts.logits(hidden[:, -1], answers).unbind(1)
+    return right - wrong
 
 
 # ------------------------------------------------------------------------------------------------ both together

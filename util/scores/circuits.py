@@ -7,6 +7,7 @@ localisation track of MIB (Mueller et al. 2025).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,8 +51,11 @@ def circuit_metrics(
             some = slice(start, start + size)
             parts = Components(model, base[some])
             source_run = parts.run(source[some])
+            with torch.no_grad():
+                blocks = zip(parts.blocks, source_run.z, strict=True)
+                projected = [block.projection(z.flatten(-2)) for block, z in blocks]
             for number, circuit in enumerate(kept):
-                metrics[number, some] = _metric(_Run(parts, source_run), circuit, answers[some]).cpu()
+                metrics[number, some] = _metric(_Run(parts, source_run, projected), circuit, answers[some]).cpu()
                 bar.update(len(base[some]))
     check_finite(metrics.T, "the metrics of circuits", model, base)
     return metrics
@@ -76,11 +80,12 @@ def _metric(run: _Run, kept: Tensor, answers: Tensor) -> Tensor:
 class _Run:
     """What all senders up to some layer have put out in the run of a circuit, beside the source run.
 
-    heads: by layer, what each adds to the output of the projection beyond the source run; mlps: to the stream.
+    heads: by layer, what each adds to the output of the projection beyond the source run, projected; mlps: to the
+    stream.
     """
 
-    def __init__(self, parts: Components, source: Parts) -> None:
-        self.parts, self.source, self.embedded = parts, source, parts.base.hidden[0]
+    def __init__(self, parts: Components, source: Parts, projected: Sequence[Tensor]) -> None:
+        self.parts, self.source, self.projected, self.embedded = parts, source, projected, parts.base.hidden[0]
         self.heads: list[Tensor] = []
         self.mlps: list[Tensor] = []
 
@@ -94,9 +99,8 @@ class _Run:
         for layer, start in enumerate(range(1, len(kept), heads + 1)):
             block, device = self.parts.blocks[layer], self.source.z[layer].device
             stream, weights = stream.to(device), weights.to(device)
-            projected = block.projection(self.source.z[layer].flatten(-2))
             own = torch.einsum("ph,nthd->pntd", weights[:, start : start + heads], self.heads[layer])
-            stream = stream + block.added(projected + own)
+            stream = stream + block.added(self.projected[layer] + own)
             if start + heads < len(kept):
                 stream = stream + _mixed(weights[:, start + heads], self.mlps[layer], self.source.mlp[layer])
         return stream
