@@ -24,7 +24,7 @@ def rows(text, link):
 
 
 ROWS = rows(NOTEBOOKS, r"\]\(\d\d_")
-COLUMNS = {"smollm2": 2, "embedded": 3}
+COLUMNS = {"smollm2": 2, "gemma3": 3, "embedded": 4}
 
 
 def test_readme_takes_two_minutes():
@@ -34,8 +34,9 @@ def test_readme_takes_two_minutes():
 
 @pytest.mark.parametrize(("row", "stem"), list(zip(rows(README, r"<img"), FIGURES, strict=True)), ids=FIGURES)
 def test_a_finding_of_readme_has_one_interval_which_is_stored(row, stem):
-    assert f"](notebooks/{row[0].split('](notebooks/')[1][:2]}_{stem}.ipynb)" in row[0]
-    assert len(intervals_in(row[1])) == 1 and intervals_in(row[1]) <= rounded(values(stem, "smollm2"))
+    assert re.search(rf"\]\(notebooks/smollm2/\d\d_{stem}\.ipynb\)", row[0])
+    for said, model in zip(row[1:], ("smollm2", "gemma3"), strict=True):
+        assert len(intervals_in(said)) == 1 and intervals_in(said) <= rounded(values(stem, model)), model
 
 
 def test_the_counts_of_readme_are_stored():
@@ -49,6 +50,16 @@ def test_the_counts_of_readme_are_stored():
     search = values("edge_ablation", "smollm2")["search"]
     assert f"{len(search['kept'])} of 31 " in edges and f"keeps {max(search['random']):.2f}" in edges
     assert f"{values('role_atlas', 'smollm2')['heads']} of 270 heads" in atlas
+
+
+def test_the_counts_of_gemma_in_readme_are_stored():
+    toy, forerunner, _, ioi, _, atlas = (row[2] for row in rows(README, r"<img"))
+    lost = values("toy_induction_head", "gemma3")["in context"]["lost"]
+    others = max(change[0] for name, change in lost.items() if "other" in name)
+    assert f"{lost['without induction heads'][0]:.2f} nats more, without others at most {others:.2f}" in toy
+    assert forerunner.startswith(f"{values('forerunner_heads', 'gemma3')['specificity']['judged']['confirmed']} of 72 ")
+    assert ioi.startswith("L11H3 ") and "; L15H1 works against the answer" in ioi
+    assert atlas.startswith(f"{values('role_atlas', 'gemma3')['heads']} of 72 heads")
 
 
 def test_the_numbers_beside_other_tools_are_those_of_the_benchmarks():
@@ -92,10 +103,10 @@ def test_what_the_findings_say_of_smollm2_is_stored():
     assert [len(atlas["roles"][role]["heads"]) for role in ("forerunner", "label reader")] == [2, 10]
 
 
-@pytest.mark.parametrize(("model", "column"), COLUMNS.items())
-def test_the_row_of_indirect_objects_says_what_the_conclusions_say(model, column):
+@pytest.mark.parametrize("model", ["smollm2", "embedded"])
+def test_the_row_of_indirect_objects_says_what_the_conclusions_say(model):
     """The head that carries most, why it has no role, and the curve of heads."""
-    row, stored, atlas = ROWS[3][column], values("ioi_patching", model), values("role_atlas", model)["roles"]
+    row, stored, atlas = ROWS[3][COLUMNS[model]], values("ioi_patching", model), values("role_atlas", model)["roles"]
     head = row.split()[0]
     assert f"The strongest, on the other half of the pairs: {head} " in " ".join(conclude(stored))
     assert len(atlas) == 9 and not any(head in role["heads"] for role in atlas.values())
@@ -121,12 +132,12 @@ PAPERS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalo
 
 @pytest.mark.parametrize("stem", PAPERS)
 def test_the_claims_of_the_notebooks_page_are_the_stored_verdicts(stem):
-    """By the paper's own numbers, and of SmolLM2; the embedded model, which was trained to show them, has no column."""
+    """By the paper's own numbers, and of published models; the embedded one, trained to show them, has no column."""
     positive = values(stem, "embedded")
-    judged_here = {claim.number: claim for claim in judged(values(stem, "smollm2")).claims}
+    models = [{claim.number: claim for claim in judged(values(stem, model)).claims} for model in ("smollm2", "gemma3")]
     for claim in judged(positive).claims:
-        own, here = positive["claims"]["published"].get(str(claim.number)), judged_here.get(claim.number)
+        own, here = positive["claims"]["published"].get(str(claim.number)), [one.get(claim.number) for one in models]
         paper = f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
-        found = f"{here.verdict}{made_of(here)}" if here else "not yet judged by these rules"
-        line = f"| {PAPERS[stem]} | {claim.number}. {claim.text} | {paper} | {found} |"
+        cells = [f"{one.verdict}{made_of(one)}" if one else "not yet judged by these rules" for one in here]
+        line = f"| {PAPERS[stem]} | {claim.number}. {claim.text} | {paper} | {' | '.join(cells)} |"
         assert line in NOTEBOOKS, f"put this line into notebooks/README.md: {line}"
