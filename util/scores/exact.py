@@ -10,7 +10,7 @@ or all three together, and all else is free: the metric then moves by what the s
 2022, appendix B). One frozen run serves all receivers of a sender.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,12 +59,18 @@ def exact_scores(
     work = _Work(parts, parts.run(source), answers, first_difference(base, source), budget)
     at_once = max(1, budget // (prompts * row_bytes(model, tokens, tokens)))
     effects: dict[Edge, Tensor] = {}
+    edits: dict[Edge, Edit] = {}  # of several layers, because they share the base's run
     for layer in range(graph.layers + 1):
         wanted = sorted({edge for edge in edges if graph.layer_of(edge[1]) == layer})
         senders = sorted({sender for sender, _ in wanted})
         for start in range(0, len(senders), at_once):
             some = senders[start : start + at_once]
-            effects |= work.effects(layer, some, [edge for edge in wanted if edge[0] in some])
+            edits |= work.edits(layer, some, [edge for edge in wanted if edge[0] in some])
+            if len(edits) >= at_once:
+                effects |= work.effects(edits)
+                edits = {}
+    if edits:
+        effects |= work.effects(edits)
     together = torch.stack([effects[edge] for edge in edges], 1)
     check_finite(together, "the effects of edges", model, base)
     return together
@@ -81,10 +87,14 @@ class _Work:
             self.metric = metric(parts, self.base.hidden[-1], answers).cpu()
 
     @torch.no_grad()
-    def effects(self, layer: int, senders: Numbers, edges: Edges) -> dict[Edge, Tensor]:
-        """How far the metric [N] falls without each edge from these senders to readers of one layer."""
+    def edits(self, layer: int, senders: Numbers, edges: Edges) -> dict[Edge, Edit]:
+        """A run without each edge from these senders to readers of one layer."""
         changes = self._changes(senders, self.base.hidden[layer].device)
-        edits = dict(self._edits(layer, senders, edges, changes))
+        return dict(self._edits(layer, senders, edges, changes))
+
+    @torch.no_grad()
+    def effects(self, edits: Mapping[Edge, Edit]) -> dict[Edge, Tensor]:
+        """How far the metric [N] falls under each edit alone; layers ascend."""
         return dict(zip(edits, self.metric - self.metrics([*edits.values()]), strict=True))
 
     def _changes(self, senders: Numbers, device: torch.device) -> Tensor:
