@@ -81,7 +81,7 @@ def model_folder(model: str) -> str:
     name, place = model.rstrip("/"), os.path.expanduser(model)
     if name in ("embedded", "embedded/generalist"):
         return ""
-    if os.path.exists(place):
+    if os.path.isfile(place) or os.path.isfile(os.path.join(place, "config.json")):  # notebooks/smollm2 is no model
         name = os.path.realpath(place)
     plain = re.sub(r"[^a-z0-9._]+", "-", PurePath(name).name.lower())[:60].strip("-.") or "model"
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
