@@ -3,7 +3,8 @@
 # Variables, as in `make test PYTHON=python3.12 TESTS=tests/engine NOTEBOOKS=`:
 #   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
 #   GRID, PROFILE   what `make sweep` runs, and where, for example PROFILE=workflow/profiles/slurm
-#   MODEL           the model of `make figures`, `make claims`, `make report`: embedded, smollm2, a hub id, a folder, a GGUF file
+#   MODEL           the model of `make figures`, `make claims`, `make report`: embedded, smollm2, a hub id, a folder, a GGUF file;
+#                   of `make test-real`: smollm2 (default), gemma3
 #   SEED            the draw of `make replicate`
 #   JOBS            notebooks that `make figures` executes at the same time, each on one thread (default: a notebook per core
 #                   for the embedded model; one, on all cores, for any other, which may fill the memory)
@@ -144,7 +145,7 @@ test: $(STAMP) ## pytest over tests/, but for what is slow, and nbval over noteb
 test-all: ## what `make test` leaves out: every class of models, whole studies, fake GPUs, damaged records
 	@$(MAKE) --no-print-directory test TIER=slow NOTEBOOKS=
 
-test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare with code that does not use the suite
+test-real: $(STAMP) ## measure a real model (SmolLM2, or MODEL=gemma3, fetched once) and compare with code that does not use the suite
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(PY) -m pytest $(SIDE_BY_SIDE) tests/real_model $(PYTEST_ARGS)

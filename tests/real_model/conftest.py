@@ -1,4 +1,6 @@
-"""SmolLM2 and what it is compared with. Without the model (no network, nothing cached) these tests fail and say so.
+"""A published model and what it is compared with. Without it (no network, nothing cached) these tests fail and say so.
+
+MODEL in the environment, which `make` sets, names it: smollm2, which is meant by embedded and by nothing, or gemma3.
 
 Two models share the tests. `real` computes as everybody does: float32. `exact` has the same weights in float64, and
 nothing of it rounds to float32: transformers' norm, rotary angles and eager softmax do, and are written anew here for
@@ -8,6 +10,7 @@ as long as it is used. What is equal there to ten digits is the same function.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 
 from tests.real_model import plain
@@ -25,7 +29,11 @@ from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
 from util.study.model import Model
 
-NAME = "smollm2"
+REFERENCES = {"smollm2": (plain.Llama, modeling_llama), "gemma3": (plain.Gemma3, modeling_gemma3)}
+NAME = os.environ.get("MODEL", "embedded")
+NAME = "smollm2" if NAME == "embedded" else NAME
+assert NAME in REFERENCES, f"MODEL={NAME}: there is a reference for {' and '.join(REFERENCES)} only"
+PLAIN, MODULE = REFERENCES[NAME]
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Subject:
 
     model: PreTrainedModel
     tokenizer: Any
-    llama: plain.Llama
+    reference: plain.Llama
     bound: float
 
     @property
@@ -45,6 +53,10 @@ class Subject:
     def ids(self, text: str) -> Tensor:
         """The tokens [1, T] of a text."""
         return self.tokenizer(text, return_tensors="pt").input_ids
+
+    def first(self, text: str) -> int:
+        """The first token of a text, behind BOS if the tokenizer puts one in front."""
+        return self.tokenizer(text, add_special_tokens=False).input_ids[0]
 
     def check(self, what: str, ours: Any, theirs: Any, scale: float | None = None) -> None:
         """Two arrays are the same; scale: what a difference is relative to, by default the largest of theirs."""
@@ -60,14 +72,14 @@ class Subject:
 @pytest.fixture(scope="session")
 def real() -> Subject:
     model, tokenizer = load_ICL_model(NAME, verbose=False)
-    return Subject(model, tokenizer, plain.Llama(model.state_dict(), model.config), 1e-5)
+    return Subject(model, tokenizer, PLAIN(model.state_dict(), model.config), 1e-5)
 
 
 @pytest.fixture(scope="session")
 def doubled(real: Subject) -> Subject:
     model = copy.deepcopy(real.model).double()
     prepare(model)
-    return Subject(model, real.tokenizer, plain.Llama(model.state_dict(), model.config), 1e-10)
+    return Subject(model, real.tokenizer, PLAIN(model.state_dict(), model.config), 1e-10)
 
 
 @pytest.fixture(params=["real", "exact"])
@@ -84,11 +96,12 @@ def subject(request: pytest.FixtureRequest, real: Subject, monkeypatch: pytest.M
 
 def _round_nowhere(patch: pytest.MonkeyPatch) -> None:
     def norm(self: Any, states: Tensor) -> Tensor:
-        return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + self.variance_epsilon) * self.weight
+        epsilon, gain = (self.eps, 1 + self.weight) if hasattr(self, "eps") else (self.variance_epsilon, self.weight)
+        return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + epsilon) * gain
 
-    def angles(self: Any, states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        width = self.config.head_dim
-        speed = self.config.rope_parameters["rope_theta"] ** -(torch.arange(0, width, 2).double() / width)
+    def angles(self: Any, states: Tensor, position_ids: Tensor, *kind: str) -> tuple[Tensor, Tensor]:
+        width, rope = self.config.head_dim, self.config.rope_parameters
+        speed = (rope[kind[0]] if kind else rope)["rope_theta"] ** -(torch.arange(0, width, 2).double() / width)
         turned = (position_ids[..., None].double() * speed).repeat(1, 1, 2)
         return turned.cos(), turned.sin()
 
@@ -100,7 +113,7 @@ def _round_nowhere(patch: pytest.MonkeyPatch) -> None:
         weights = (scores if mask is None else scores + mask).softmax(-1)
         return (weights @ value).transpose(1, 2).contiguous(), weights
 
-    patch.setattr(modeling_llama.LlamaRMSNorm, "forward", norm)
-    patch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", angles)
-    patch.setattr(modeling_llama, "eager_attention_forward", eager)
+    for part, forward in (("RMSNorm", norm), ("RotaryEmbedding", angles)):
+        patch.setattr(getattr(MODULE, f"{PLAIN.__name__}{part}"), "forward", forward)
+    patch.setattr(MODULE, "eager_attention_forward", eager)
     call._eager_function.cache_clear()

@@ -1,4 +1,4 @@
-"""Llama in plain PyTorch: what the suite is compared with in this folder. Nothing of the suite is imported here."""
+"""Llama and Gemma 3 in plain PyTorch: what the suite is compared with here. Nothing of the suite is imported."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Llama:
     """
 
     def __init__(self, weights: Mapping[str, Tensor], config: Any) -> None:
-        self.weights = weights
+        self.weights, self.config = weights, config
         self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
+        self.every = [(layer, head) for layer in range(self.layers) for head in range(self.heads)]
         self.shared = config.num_attention_heads // config.num_key_value_heads  # heads that share a key
         self.width, self.epsilon = config.head_dim, config.rms_norm_eps
-        self.theta = config.rope_parameters["rope_theta"]
         self.inputs: dict[int, Tensor] = {}
 
     def __call__(self, ids: Tensor, attend: Attend | None = None) -> Tensor:
@@ -39,23 +39,18 @@ class Llama:
     def residual(self, ids: Tensor, attend: Attend | None = None) -> Tensor:
         """What the last layer leaves, [B, T, w]."""
         attend = attend or (lambda layer, q, k, v: attention(q, k, v))
-        x = self.weights["model.embed_tokens.weight"][ids]
+        x = self._embed(ids)
         for layer in range(self.layers):
-            front = f"model.layers.{layer}."
-            self.inputs[layer] = self._norm(x, f"{front}input_layernorm")
-            z = attend(layer, *self.read(layer, self.inputs[layer]))
-            x = x + self._map(z.transpose(1, 2).flatten(2), f"{front}self_attn.o_proj")
-            h = self._norm(x, f"{front}post_attention_layernorm")
-            gate, up = (self._map(h, f"{front}mlp.{name}_proj") for name in ("gate", "up"))
-            x = x + self._map(gate * torch.sigmoid(gate) * up, f"{front}mlp.down_proj")
+            self.inputs[layer] = self._norm(x, f"model.layers.{layer}.input_layernorm")
+            x = x + self._written(layer, attend(layer, *self.read(layer, self.inputs[layer])))
+            x = x + self._mlp(layer, x)
         return x
 
     @torch.no_grad()
     def read(self, layer: int, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, H, T, d] that a layer's attention makes of its input h [B, T, w]."""
-        maps = (self._map(h, f"model.layers.{layer}.self_attn.{name}_proj") for name in "qkv")
-        q, k, v = (part.unflatten(-1, (-1, self.width)).transpose(1, 2) for part in maps)
-        speed = self.theta ** -(torch.arange(0, self.width, 2, dtype=torch.float64) / self.width)
+        q, k, v = (self._state(layer, h, name) for name in "qkv")
+        speed = self._theta(layer) ** -(torch.arange(0, self.width, 2, dtype=torch.float64) / self.width)
         angles = torch.outer(torch.arange(h.shape[1], dtype=torch.float64), speed).repeat(1, 2)
         cos, sin = angles.cos().to(h), angles.sin().to(h)
         q, k = q * cos + _half_turn(q) * sin, k * cos + _half_turn(k) * sin
@@ -63,10 +58,39 @@ class Llama:
 
     @torch.no_grad()
     def with_written(self, ids: Tensor, head: Head, change: Tensor) -> Tensor:
-        """The logits [B, T, V] where a change [B, T, d] of what a head puts out reaches the logits and nothing else."""
-        weight = self.weights[f"model.layers.{head[0]}.self_attn.o_proj.weight"]
-        own = weight[:, head[1] * self.width : (head[1] + 1) * self.width]
-        return self.unembed(self.residual(ids) + change @ own.T)
+        """The logits [B, T, V] where a change [B, T, d] of what a head puts out reaches the logits and nothing else.
+
+        A norm between heads and stream sees the layer's other heads as they are: the stream gets what attention writes
+        with the change, less what it writes without. That is how the suite's `direct_effects` defines it, too.
+        """
+        z = observed(self, ids)[1][head[0]]
+        changed = z.clone()
+        changed[:, head[1]] += change
+        return self.unembed(self.residual(ids) + (self._written(head[0], changed) - self._written(head[0], z)))
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.weights["model.embed_tokens.weight"][ids]
+
+    def _state(self, layer: int, h: Tensor, name: str) -> Tensor:
+        """Queries, keys or values [B, H, T, d] before they are turned; name: q, k or v."""
+        states = self._map(h, f"model.layers.{layer}.self_attn.{name}_proj")
+        return states.unflatten(-1, (-1, self.width)).transpose(1, 2)
+
+    def _theta(self, layer: int) -> float:
+        return self.config.rope_parameters["rope_theta"]
+
+    def _written(self, layer: int, z: Tensor) -> Tensor:
+        """What attention adds to the stream [B, T, w], of its heads' outputs z [B, H, T, d]."""
+        return self._map(z.transpose(1, 2).flatten(2), f"model.layers.{layer}.self_attn.o_proj")
+
+    def _mlp(self, layer: int, x: Tensor, norm: str = "post_attention_layernorm") -> Tensor:
+        """What the MLP adds to the stream [B, T, w] x; norm: of what it reads."""
+        h = self._norm(x, f"model.layers.{layer}.{norm}")
+        gate, up = (self._map(h, f"model.layers.{layer}.mlp.{name}_proj") for name in ("gate", "up"))
+        return self._map(self._curve(gate) * up, f"model.layers.{layer}.mlp.down_proj")
+
+    def _curve(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x)
 
     def _map(self, x: Tensor, name: str) -> Tensor:
         weight = self.weights[f"{name}.weight"]
@@ -74,6 +98,35 @@ class Llama:
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return x / (x.square().mean(-1, keepdim=True) + self.epsilon).sqrt() * self.weights[f"{name}.weight"]
+
+
+class Gemma3(Llama):
+    """The forward pass of Gemma 3 on prompts that its local layers see whole."""
+
+    def __init__(self, weights: Mapping[str, Tensor], config: Any) -> None:
+        super().__init__({name: 1 + w if "norm" in name else w for name, w in weights.items()}, config)
+        assert config.query_pre_attn_scalar == self.width  # the square of what `scores` divides by
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        assert ids.shape[1] <= self.config.sliding_window
+        x = super()._embed(ids)
+        return x * torch.tensor(x.shape[-1] ** 0.5).to(x)  # by way of float32, as the class does
+
+    def _state(self, layer: int, h: Tensor, name: str) -> Tensor:
+        state = super()._state(layer, h, name)
+        return state if name == "v" else self._norm(state, f"model.layers.{layer}.self_attn.{name}_norm")
+
+    def _theta(self, layer: int) -> float:
+        return self.config.rope_parameters[self.config.layer_types[layer]]["rope_theta"]
+
+    def _written(self, layer: int, z: Tensor) -> Tensor:
+        return self._norm(super()._written(layer, z), f"model.layers.{layer}.post_attention_layernorm")
+
+    def _mlp(self, layer: int, x: Tensor, norm: str = "pre_feedforward_layernorm") -> Tensor:
+        return self._norm(super()._mlp(layer, x, norm), f"model.layers.{layer}.post_feedforward_layernorm")
+
+    def _curve(self, x: Tensor) -> Tensor:
+        return x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
 def _half_turn(x: Tensor) -> Tensor:
@@ -91,7 +144,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scores(q, k).softmax(-1) @ v
 
 
-def observed(llama: Llama, ids: Tensor, edit: Edit = lambda layer, z: z) -> tuple[Tensor, Tensor]:
+def observed(model: Llama, ids: Tensor, edit: Edit = lambda layer, z: z) -> tuple[Tensor, Tensor]:
     """Attention [L, B, H, T, T] and outputs [L, B, H, T, d] of all heads; edit: of the outputs, before they go on."""
     weights, outputs = [], []
 
@@ -100,7 +153,7 @@ def observed(llama: Llama, ids: Tensor, edit: Edit = lambda layer, z: z) -> tupl
         outputs.append(edit(layer, weights[-1] @ v))
         return outputs[-1].clone()
 
-    llama.residual(ids, attend)
+    model.residual(ids, attend)
     return torch.stack(weights), torch.stack(outputs)
 
 
@@ -116,10 +169,10 @@ def replaced(heads: Sequence[Head], value: Callable[[int, int, Tensor], Tensor])
     return edit
 
 
-def with_heads(llama: Llama, ids: Tensor, heads: Sequence[Head], value: Callable[[int, int, Tensor], Tensor]) -> Tensor:
+def with_heads(model: Llama, ids: Tensor, heads: Sequence[Head], value: Callable[[int, int, Tensor], Tensor]) -> Tensor:
     """The logits [B, T, V] with these heads replaced."""
     edit = replaced(heads, value)
-    return llama(ids, lambda layer, *states: edit(layer, attention(*states)))
+    return model(ids, lambda layer, *states: edit(layer, attention(*states)))
 
 
 def cut(cells: Mapping[int, Sequence[tuple[int, int]]], heads: Sequence[Head]) -> Attend:

@@ -1,4 +1,4 @@
-"""Knockouts and head ablations of SmolLM2, as in notebooks 01 and 02, against the reference."""
+"""Knockouts and head ablations, as in notebooks 01 and 02, against the reference."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.real_model import plain
-from tests.real_model.conftest import Subject
+from tests.real_model.conftest import NAME, Subject
 from util.figures.edits import INTACT, MODES, Edit
 from util.figures.forerunner_heads import measure, numbers
 from util.figures.task_study import TaskStudy
@@ -16,8 +16,7 @@ from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
 from util.study.study import Study
 
-HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]
-EVERY = [(layer, head) for layer in range(30) for head in range(9)]
+HEADS = {"smollm2": [(3, 2), (11, 0), (11, 7), (28, 5)], "gemma3": [(5, 1), (11, 0), (11, 2), (17, 2)]}[NAME]
 REFERENCE = 2  # prompts of a reference, StaICC's, instead of 64
 LABELS = ("A", "lexicographer")  # one token, and several
 TASK, K, ITEMS, SEED = "wordseq1", 2, 2, 42
@@ -32,14 +31,14 @@ def means(subject: Subject, texts: Sequence[str]) -> dict[str, dict[int, Tensor]
     """What stands for heads under each mode, by layer [T or 1, H, d], by plain loops over the reference's prompts."""
     z, inputs = [], []
     for text in texts:
-        z.append(plain.observed(subject.llama, subject.ids(text))[1][:, 0].transpose(1, 2))  # [L, T, H, d]
-        inputs.append({layer: h[0] for layer, h in subject.llama.inputs.items()})
+        z.append(plain.observed(subject.reference, subject.ids(text))[1][:, 0].transpose(1, 2))  # [L, T, H, d]
+        inputs.append({layer: h[0] for layer, h in subject.reference.inputs.items()})
     found: dict[str, dict[int, Tensor]] = {mode: {} for mode in MODES}
     for layer in {layer for layer, _ in HEADS}:
         found["zero"][layer] = torch.zeros_like(z[0][layer, :1])
         found["mean"][layer] = torch.cat([heads[layer, 8:] for heads in z]).mean(0, keepdim=True)
         found["mean_pos"][layer] = averaged([heads[layer] for heads in z])
-        q, k, v = subject.llama.read(layer, averaged([h[layer] for h in inputs])[None])
+        q, k, v = subject.reference.read(layer, averaged([h[layer] for h in inputs])[None])
         found["input_mean"][layer] = plain.attention(q, k, v)[0].transpose(0, 1)
     return found
 
@@ -54,7 +53,8 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real: Subject, tm
         real.given, TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc",
         reference_prompts=REFERENCE, folder=tmp_path,
     )  # fmt: skip
-    edits = {"whole": INTACT, "knocked out": Edit.knock_out(HEADS), "knocked out everywhere": Edit.knock_out(EVERY)}
+    every = real.reference.every
+    edits = {"whole": INTACT, "knocked out": Edit.knock_out(HEADS), "knocked out everywhere": Edit.knock_out(every)}
     edits |= {mode: Edit.ablate(HEADS, mode) for mode in MODES}
     ours = study.answers(edits)
     stand_ins = means(real, [prompt.text for prompt in staicc_prompts("financial_phrasebank", 4)[:REFERENCE]])
@@ -69,16 +69,16 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real: Subject, tm
             for name, attend in (
                 ("whole", None),
                 ("knocked out", plain.cut(cells, HEADS)),
-                ("knocked out everywhere", plain.cut(cells, EVERY)),
+                ("knocked out everywhere", plain.cut(cells, every)),
             ):
-                theirs[name].append(log_probability(real.llama(ids[:, :-1], attend), ids, start))
+                theirs[name].append(log_probability(real.reference(ids[:, :-1], attend), ids, start))
             for mode in MODES:
 
                 def value(layer: int, head: int, own: Tensor, mode: str = mode) -> Tensor:
                     return stand_ins[mode][layer][: own.shape[1], head].expand_as(own)
 
                 theirs[mode].append(
-                    log_probability(plain.with_heads(real.llama, ids[:, :-1], HEADS, value), ids, start)
+                    log_probability(plain.with_heads(real.reference, ids[:, :-1], HEADS, value), ids, start)
                 )
     for name, found in theirs.items():
         real.check(f"{name}: log-probabilities of labels", ours[name].log_prob.flatten(), torch.stack(found))
@@ -100,17 +100,17 @@ def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject,
     study = Study("forerunner_heads", real.given, untrained_control=False, folder=tmp_path)
     answers = measure.answers(study, measure.Data("glue_sst2", 3, 2, 0), conditions)
     prompts = staicc_prompts("glue_sst2", 3)[:2]
-    words = [int(real.ids(f" {word}")[0, 0]) for word in prompts[0].labels]
-    assert all(real.ids(f" {word}").shape[1] == 1 for word in prompts[0].labels)
+    words, every = [real.first(f" {word}") for word in prompts[0].labels], real.reference.every
+    assert real.tokenizer.batch_decode([[word] for word in words]) == [f" {word}" for word in prompts[0].labels]
     theirs: dict[Any, list[Tensor]] = {condition: [] for condition in conditions}
     for prompt in prompts:
         ids, s, y = places(real, prompt)
         reads = {0: [(t, s[i]) for i, label in enumerate(y) for t in label]}
         asks = {0: [(s[-1], t) for label in y for t in label]}
-        theirs[conditions[0]].append(real.llama(ids)[0, -1])
-        theirs[conditions[1]].append(real.llama(ids, plain.cut(reads, EVERY))[0, -1])
-        early = [(layer, head) for layer, head in EVERY if layer < 15]
-        theirs[conditions[2]].append(real.llama(ids, plain.cut(asks, early))[0, -1])
+        theirs[conditions[0]].append(real.reference(ids)[0, -1])
+        theirs[conditions[1]].append(real.reference(ids, plain.cut(reads, every))[0, -1])
+        early = [(layer, head) for layer, head in every if layer < real.reference.layers / 2]
+        theirs[conditions[2]].append(real.reference(ids, plain.cut(asks, early))[0, -1])
     for condition, logits in theirs.items():
         expected = torch.stack(logits).double().log_softmax(1)[:, words]
         # a log-probability is a difference of logits, and no more exact than these

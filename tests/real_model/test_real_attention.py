@@ -1,4 +1,4 @@
-"""Attention rows, copy magnitudes and induction scores of SmolLM2 against eager attention matrices."""
+"""Attention rows, copy magnitudes and induction scores against eager attention matrices."""
 
 import copy
 from pathlib import Path
@@ -26,7 +26,9 @@ def eager(model: Any) -> Any:
         twin = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), attn_implementation="eager")
     twin.load_state_dict(model.state_dict(), assign=True)
     twin.tie_weights()
-    twin.model.rotary_emb = copy.deepcopy(model.model.rotary_emb)  # its buffers are in no state dict
+    for name, buffer in model.named_buffers():  # some are in no state dict
+        owner, _, leaf = name.rpartition(".")
+        setattr(twin.get_submodule(owner), leaf, buffer)
     return twin.eval().requires_grad_(False)
 
 
@@ -35,15 +37,16 @@ def test_engine_and_reference_are_eager_attention(subject: Subject) -> None:
     """Logits, and captured rows; what else is measured is compared with the reference alone."""
     ids = subject.tokenizer([TEXT, TEXT.replace("Emma gave", "Mike gave")], return_tensors="pt").input_ids
     twin, chosen = eager(subject.model), torch.tensor([0, 5, 6, ids.shape[1] - 1])
+    layers = subject.reference.layers
     assert subject.model.config._attn_implementation != twin.config._attn_implementation == "eager"
     theirs = twin(ids, use_cache=False, output_attentions=True)
     with instrument(subject.model, rows := CaptureRows(chosen)):
         ours = subject.model(ids, use_cache=False).logits
-    weights, captured = torch.stack(theirs.attentions), torch.stack([rows.weights[layer] for layer in range(30)])
-    assert captured.shape == (30, 2, 9, 4, ids.shape[1])
-    subject.check("logits of eager code and of the reference", theirs.logits, subject.llama(ids))
-    subject.check("logits of the engine and of the reference", ours, subject.llama(ids))
-    subject.check("rows of eager code and of the reference", weights, plain.observed(subject.llama, ids)[0])
+    weights, captured = torch.stack(theirs.attentions), torch.stack([rows.weights[layer] for layer in range(layers)])
+    assert captured.shape == (layers, 2, subject.reference.heads, 4, ids.shape[1])
+    subject.check("logits of eager code and of the reference", theirs.logits, subject.reference(ids))
+    subject.check("logits of the engine and of the reference", ours, subject.reference(ids))
+    subject.check("rows of eager code and of the reference", weights, plain.observed(subject.reference, ids)[0])
     subject.check("captured rows and those of eager code", captured, weights[:, :, :, chosen])
 
 
@@ -61,7 +64,7 @@ def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: P
             label = next(t for t, end in enumerate(ends) if end > len(prompt.text))  # the first token behind the prompt
             assert ends[label - 1] == len(prompt.text)
             ids = torch.tensor([encoded["input_ids"][: label + 1]])
-            cells.append(plain.observed(real.llama, ids)[0][:, 0, :, label, label - 1])
+            cells.append(plain.observed(real.reference, ids)[0][:, 0, :, label, label - 1])
     theirs = torch.stack(cells).unflatten(0, (prompts, 3))
     real.check("copy magnitudes", measured, theirs)
     assert float(theirs.max()) > 0.5  # a head that reads the forerunner is among them

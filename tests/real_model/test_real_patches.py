@@ -1,4 +1,4 @@
-"""The map of all single-head patches and direct effects of SmolLM2: one forward pass of the reference for each head."""
+"""The map of all single-head patches and direct effects: one forward pass of the reference for each head."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 
 from tests.real_model import plain
-from tests.real_model.conftest import Subject
+from tests.real_model.conftest import NAME, Subject
 from util.figures.ioi_patching import measure
 from util.figures.ioi_patching.show import EXAMPLE
 from util.scores.exact import path_effects
+
+MEMBERS: list[plain.Head] = {
+    "smollm2": [(17, 4), (20, 0), (23, 3), (23, 7), (24, 4), (29, 1)],
+    "gemma3": [(9, 3), (11, 3), (12, 1), (13, 3), (15, 1), (17, 2)],
+}[NAME]
+DIRECT = {"smollm2": (29, 4), "gemma3": (17, 2)}[NAME]
 
 
 class Pair(NamedTuple):
@@ -25,15 +31,15 @@ class Pair(NamedTuple):
     def of(cls, subject: Subject) -> "Pair":
         """The project's pair as tokens, by plain tokenizer calls."""
         base, source = map(subject.ids, EXAMPLE)
-        answers = torch.cat([subject.ids(f" {name}") for name in ("Mike", "Emma")], 1)
+        answers = torch.tensor([[subject.first(f" {name}") for name in ("Mike", "Emma")]])
         (first,) = (base != source)[0].nonzero()[:, 0].tolist()
-        return cls(base, source, answers, first, difference(subject.llama(base), answers))
+        return cls(base, source, answers, first, difference(subject.reference(base), answers))
 
 
-def some_heads(count: int, what: str) -> list[plain.Head]:
+def some_heads(subject: Subject, count: int, what: str) -> list[plain.Head]:
     """Heads by a hash: the same in every run, chosen by nobody."""
-    every = [(layer, head) for layer in range(30) for head in range(9)]
-    return sorted(every, key=lambda head: hashlib.sha256(f"{what} {head}".encode()).hexdigest())[:count]
+    digests = {head: hashlib.sha256(f"{what} {head}".encode()).hexdigest() for head in subject.reference.every}
+    return sorted(digests, key=lambda head: digests[head])[:count]
 
 
 def difference(logits: Tensor, answers: Tensor) -> Tensor:
@@ -46,17 +52,17 @@ def strongest(effects: Any) -> plain.Head:
 
 
 def test_the_patch_map(subject: Subject) -> None:
-    pair, llama = Pair.of(subject), subject.llama
+    pair, reference = Pair.of(subject), subject.reference
     heads = measure.heads_of(subject.model, pair.source)
     ours, base = measure.patch_map(subject.model, pair.base, heads, pair.answers, pair.first)
-    assert ours.shape == (1, 30, 9)
-    z = plain.observed(llama, pair.source)[1]
+    assert ours.shape == (1, reference.layers, reference.heads)
+    z = plain.observed(reference, pair.source)[1]
 
     def value(layer: int, head: int, own: Tensor) -> Tensor:
         return torch.cat([own[:, : pair.first], z[layer, :, head, pair.first :]], dim=1)
 
-    chosen = [*some_heads(12, "patch map"), strongest(ours[0] - base[0])]
-    theirs = [difference(plain.with_heads(llama, pair.base, [head], value), pair.answers) for head in chosen]
+    chosen = [*some_heads(subject, 12, "patch map"), strongest(ours[0] - base[0])]
+    theirs = [difference(plain.with_heads(reference, pair.base, [head], value), pair.answers) for head in chosen]
     subject.check("base run", base, pair.plain)
     change, scale = torch.cat(theirs) - pair.plain, float(pair.plain.abs().max())
     subject.check("patched heads", [ours[0, *head] for head in chosen] - base[0], change, scale)
@@ -64,16 +70,16 @@ def test_the_patch_map(subject: Subject) -> None:
 
 
 def test_direct_effects_reach_the_logits_alone(subject: Subject) -> None:
-    pair, llama = Pair.of(subject), subject.llama
+    pair, reference = Pair.of(subject), subject.reference
     z, other = measure.heads_of(subject.model, pair.base), measure.heads_of(subject.model, pair.source)
     ours = measure.direct_map(subject.model, pair.base, z, other, pair.answers)[0]
-    base, source = (plain.observed(llama, ids)[1] for ids in (pair.base, pair.source))
-    chosen = [*some_heads(6, "direct"), (29, 4), strongest(ours)]
+    base, source = (plain.observed(reference, ids)[1] for ids in (pair.base, pair.source))
+    chosen = [*some_heads(subject, 6, "direct"), DIRECT, strongest(ours)]
     theirs = []
     for layer, head in chosen:
         change = torch.zeros_like(base[layer, :, head])
         change[:, -1] = (source - base)[layer, :, head, -1]
-        theirs.append(difference(llama.with_written(pair.base, (layer, head), change), pair.answers) - pair.plain)
+        theirs.append(difference(reference.with_written(pair.base, (layer, head), change), pair.answers) - pair.plain)
     scale = float(pair.plain.abs().max())
     subject.check("direct effects", [ours[head] for head in chosen], torch.cat(theirs), scale)
     assert float(torch.cat(theirs).abs().max()) > 1e-3 * scale
@@ -81,12 +87,11 @@ def test_direct_effects_reach_the_logits_alone(subject: Subject) -> None:
 
 def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Subject) -> None:
     """Both runs written out: heads frozen but the sender, then one state of a receiver as the first run made it."""
-    pair, llama = Pair.of(subject), subject.llama
-    members: list[plain.Head] = [(17, 4), (20, 0), (23, 3), (23, 7), (24, 4), (29, 1)]
-    ours = path_effects(subject.model, pair.base, pair.source, pair.answers, members)
-    base, source = (plain.observed(llama, ids)[1] for ids in (pair.base, pair.source))
+    pair, reference = Pair.of(subject), subject.reference
+    ours = path_effects(subject.model, pair.base, pair.source, pair.answers, MEMBERS)
+    base, source = (plain.observed(reference, ids)[1] for ids in (pair.base, pair.source))
     scale, direct, edges, found = float(pair.plain.abs().max()), [], [], []
-    for row, sender in enumerate(members):
+    for row, sender in enumerate(MEMBERS):
         heard: dict[int, tuple[Tensor, ...]] = {}
 
         def frozen(
@@ -98,8 +103,8 @@ def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Sub
                 z[:, sender[1]] = source[layer][:, sender[1]]
             return z
 
-        direct.append(difference(llama(pair.base, frozen), pair.answers) - pair.plain)
-        for column, receiver in enumerate(members):
+        direct.append(difference(reference(pair.base, frozen), pair.answers) - pair.plain)
+        for column, receiver in enumerate(MEMBERS):
             if receiver[0] <= sender[0]:
                 continue
             for channel, changed in enumerate(((0,), (1,), (2,), (0, 1, 2))):
@@ -114,7 +119,7 @@ def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Sub
                         z[:, to[1]] = plain.attention(*mixed)[:, to[1]]
                     return z
 
-                edges.append(difference(llama(pair.base, hears), pair.answers) - pair.plain)
+                edges.append(difference(reference(pair.base, hears), pair.answers) - pair.plain)
                 found.append(ours.edges[:, row, column, channel])
     subject.check("direct paths", ours.direct.T, torch.stack(direct), scale)
     subject.check("paths", torch.stack(found), torch.stack(edges), scale)

@@ -1,4 +1,4 @@
-"""Edge ablations of SmolLM2 against attention that is written out, prompts and donors layer by layer in lock-step."""
+"""Edge ablations against attention that is written out, prompts and donors layer by layer in lock-step."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Token(NamedTuple):
 
 def read(subject: Subject, text: str, answer: str) -> tuple[list[int], list[Token]]:
     """A prompt with its answer as tokens, BOS in front, and what each of them is, by characters alone."""
-    encoded = subject.tokenizer(text + answer, return_offsets_mapping=True)
+    encoded = subject.tokenizer(text + answer, return_offsets_mapping=True, add_special_tokens=False)
     whole, found, last = text + answer, [Token("bos", 0, 0)], text.count("\n")
     kinds: list[tuple[str, int]] = []
     for line, row in enumerate((text + answer).split("\n")):
@@ -96,7 +96,7 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
             "a probe": {1: sources(1, without), 2: sources(2, probe)},
         }
         for name, plan in plans.items():
-            theirs[name].append(subject.llama(batch, plain.read_elsewhere(plan))[2])
+            theirs[name].append(subject.reference(batch, plain.read_elsewhere(plan))[2])
     expected = {name: np.array([*map(log_probability, logits, targets, lengths)]) for name, logits in theirs.items()}
     ends = {name: [logits[at - 1] for logits, at in zip(each, lengths, strict=True)] for name, each in theirs.items()}
     whole, store = torch.stack(ends["whole"]), Store()

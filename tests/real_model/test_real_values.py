@@ -1,4 +1,4 @@
-"""Numbers that are committed for SmolLM2, data/values/smollm2/, measured again by the reference.
+"""Numbers that are committed for a published model, data/values/<model>/, measured again by the reference.
 
 These are the maps of induction scores, and 20 heads of the IOI pair. What is a mean over hundreds of prompts would take
 as long as the notebook did, and is not measured again.
@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from tests.real_model import plain
-from tests.real_model.conftest import NAME, Subject
+from tests.real_model.conftest import NAME, PLAIN, Subject
 from tests.real_model.test_real_patches import some_heads
 from util import paths
 from util.load_model_and_data import untrained_twin
@@ -22,11 +23,15 @@ from util.roles.attention_scores import uniform_prefix_matching
 from util.show import files
 
 ROUNDED = 6e-7  # values are written with six decimals
+BOUND = 1e-5  # of the largest: float32 on a GPU, as for Gemma, is within 4e-5 of that on a CPU at values of 5 to 7
 
 
 def stored(stem: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The committed values of a figure, and their request."""
-    values = files.read_values(paths.root() / "data" / "values" / paths.model_folder(NAME) / f"{stem}.json")
+    place = paths.root() / "data" / "values" / paths.model_folder(NAME) / f"{stem}.json"
+    if not place.exists():
+        pytest.skip(f"{place.name} of {NAME} is not among the committed values")
+    values = files.read_values(place)
     assert (values["request"]["model"], values["request"]["figure"]) == (NAME, stem)
     return values, values["request"]
 
@@ -36,14 +41,14 @@ def check(what: str, mine: Any, theirs: Any, scale: float = 0.0) -> None:
     assert ours.shape == committed.shape
     gap, largest = float(np.abs(ours - committed).max()), scale or float(np.abs(committed).max())
     print(f"{what}: largest difference {gap:.1e} of {largest:.3g}")
-    assert gap <= 1e-5 * largest + ROUNDED, f"{what}: largest difference {gap:.2e} of {largest:.3g}"
+    assert gap <= BOUND * largest + ROUNDED, f"{what}: largest difference {gap:.2e} of {largest:.3g}"
 
 
-def scores(llama: plain.Llama, drawn: Sequences) -> Tensor:
+def scores(reference: plain.Llama, drawn: Sequences) -> Tensor:
     """Mean prefix-matching scores [L, H], read off attention matrices."""
-    start, total = drawn.bos + drawn.length, torch.zeros(llama.layers, llama.heads, dtype=torch.float64)
+    start, total = drawn.bos + drawn.length, torch.zeros(reference.layers, reference.heads, dtype=torch.float64)
     for row in torch.from_numpy(drawn.ids):
-        weights = plain.observed(llama, row[None])[0][:, 0]
+        weights = plain.observed(reference, row[None])[0][:, 0]
         same = (row[:, None] == row).tril(-1)
         same[:, : drawn.bos] = False
         cells = same.roll(1, 1)[start:].double()
@@ -55,9 +60,9 @@ def test_committed_induction_scores(real: Subject) -> None:
     values, request = stored("induction_scores")
     seeds = range(request["seed"], request["seed"] + request["sequences"])
     drawn = repeated_sequences(real.tokenizer, request["length"], request["copies"], seeds, request["bos"])
-    check("scores", scores(real.llama, drawn), values["scores"]["mean"])
+    check("scores", scores(real.reference, drawn), values["scores"]["mean"])
     fresh = untrained_twin(real.model, 0)
-    untrained = scores(plain.Llama(fresh.state_dict(), fresh.config), drawn)
+    untrained = scores(PLAIN(fresh.state_dict(), fresh.config), drawn)
     check("untrained", untrained, values["scores"]["untrained"])
     uniform = uniform_prefix_matching(request["length"], request["copies"], request["bos"])
     check("uniform", uniform, values["scores"]["uniform"])
@@ -66,8 +71,8 @@ def test_committed_induction_scores(real: Subject) -> None:
 def test_committed_patches_of_the_ioi_pair(real: Subject) -> None:
     values, request = stored("ioi_patching")
     base, source = map(real.ids, request["texts"])
-    answer, other = (int(real.ids(f" {name}")[0, 0]) for name in request["names"])
-    first, z = int((base != source)[0].nonzero()[0]), plain.observed(real.llama, source)[1]
+    answer, other = (real.first(f" {name}") for name in request["names"])
+    first, z = int((base != source)[0].nonzero()[0]), plain.observed(real.reference, source)[1]
 
     def difference(logits: Tensor) -> float:
         return float(logits[0, -1, answer] - logits[0, -1, other])
@@ -79,10 +84,10 @@ def test_committed_patches_of_the_ioi_pair(real: Subject) -> None:
         order = np.random.default_rng((request["seed"], layer, head)).permutation(own.numel())  # tokens, dimensions
         return own.flatten()[torch.from_numpy(order)].view_as(own)
 
-    runs = [difference(real.llama(ids)) for ids in (base, source)]
+    runs = [difference(real.reference(ids)) for ids in (base, source)]
     check("scores", runs, values["scores"])
-    heads = some_heads(20, "committed")
+    heads = some_heads(real, 20, "committed")
     for name, value in (("patched", patched), ("permuted", permuted)):
-        changes = [difference(plain.with_heads(real.llama, base, [head], value)) - runs[0] for head in heads]
+        changes = [difference(plain.with_heads(real.reference, base, [head], value)) - runs[0] for head in heads]
         # changes are as exact as the logit differences that change
         check(name, changes, [values[name][layer][head] for layer, head in heads], max(map(abs, runs)))
