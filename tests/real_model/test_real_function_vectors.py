@@ -36,8 +36,10 @@ def test_indirect_effects(subject: Subject) -> None:
 
     for ids, answer, ours, base in zip(corrupted, answers, found["patched"], found["corrupted"], strict=True):
         tokens = torch.tensor([ids])
-        alone = subject.reference(tokens)[0, -1].softmax(-1)[answer]
-        subject.check("corrupted", base, alone)
+        whole = subject.reference(tokens)[0, -1]
+        alone = whole.softmax(-1)[answer]
+        # a log-probability is a difference of logits, and no more exact than these
+        subject.check("corrupted", np.log(base), alone.log(), float(whole.abs().max()))
         chosen = STRONG + some_heads(subject, 5, "function vectors")
         logits = [plain.with_heads(subject.reference, tokens, [head], patched)[0, -1] for head in chosen]
         plain_patched = torch.stack(logits).softmax(-1)[:, answer]
