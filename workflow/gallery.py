@@ -65,7 +65,7 @@ def page() -> str:
             if values is None or not (paths.root() / "figures" / place).exists():
                 continue
             name, figure = title(values), figure_of(stem)
-            titles.append(name)
+            titles.append(f"[{name}](../notebooks/{paths.model_folder(model)}/{notebook}.ipynb)".replace("//", "/"))
             pictures.append(f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">')
             shown = [f"{next(iter(figure.parts[part].says(values)))}."]
             primary = [one for one in sentences(figure, values, measured=True) if one.startswith("Primary endpoint")]

@@ -43,7 +43,7 @@ def test_a_notebook_is_thin_executed_and_comparable(file):
     outputs = [output for cell in cells for output in cell.outputs]
     assert all(output.get("name") != "stderr" for output in outputs), "a warning or a progress bar was stored"
     assert not re.search(r"hf_[A-Za-z]{8}|findfont", file.read_text())
-    assert f"notebooks/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
+    assert f"notebooks/smollm2/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
 
 
 def names(targets):
