@@ -15,11 +15,11 @@ from PIL import Image
 
 from util import paths
 from util.figures.beside import beside
-from util.show.part import STORED, Conclusions, Values, checks, conclusions, figure_of, stored, title, untitled
+from util.show.part import ANY, STORED, Conclusions, Values, checks, figure_of, sentences, stored, title, untitled
 
 NOTE = """
 
-*Here: {title}. Made of its [stored values]({up}data/README.md), so that cells that compute from arrays have no output;
+*Here: {title}, from its [stored values](../../data/README.md). Cells that compute from arrays have no output;
 `make figures MODEL={model}` executes all.*"""
 
 
@@ -37,7 +37,7 @@ def page(notebook: Path, model: str) -> nbformat.NotebookNode | None:
         cell.source = cell.source.replace('model_name = "embedded"', f'model_name = "{model}"', 1)
         cell.execution_count = None
         cell.outputs = outputs(cell.source, stem, model, values)
-    made.cells[0].source += NOTE.format(title=title(values), model=model, up="../../")
+    made.cells[0].source += NOTE.format(title=title(values), model=model)
     return made
 
 
@@ -45,9 +45,10 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
     """What a cell shows, from values."""
     figure, found = figure_of(stem), list[nbformat.NotebookNode]()
     if source == "study.save()":
-        every = conclusions(stem, model).sentences
-        own = {name: lines for name, lines in every.items() if name not in map(title, others(stem, model))}
-        found.append(result({"text/markdown": str(Conclusions(own))}))
+        told = {name: sentences(figure, values, measured=of) for name, of in ((ANY, False), (title(values), True))}
+        found.append(
+            result({"text/markdown": str(Conclusions({name: lines for name, lines in told.items() if lines}))})
+        )
     if source.startswith("Markdown(beside("):
         found.append(result({"text/markdown": beside(*STORED[1:])}))
     if "study.check()" in source:
@@ -66,11 +67,6 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
             width = Image.open(picture).width // 2
             found.append(result({"image/png": png}, {"image/png": {"width": width}}))
     return [output for output in found if output.get("text") != ""]
-
-
-def others(stem: str, model: str) -> list[Values]:
-    """The values of all models but one."""
-    return [values for name in STORED if name != model and (values := stored(stem, name))]
 
 
 def printed(sentences: list[str]) -> nbformat.NotebookNode:

@@ -80,8 +80,8 @@ def _metric(run: _Run, kept: Tensor, answers: Tensor) -> Tensor:
 class _Run:
     """What all senders up to some layer have put out in the run of a circuit, beside the source run.
 
-    heads: by layer, what each adds to the output of the projection beyond the source run, projected; mlps: to the
-    stream.
+    heads: by layer, what each adds to the output of the projection beyond the source run, which is `projected`; mlps:
+    to the stream.
     """
 
     def __init__(self, parts: Components, source: Parts, projected: Sequence[Tensor]) -> None:

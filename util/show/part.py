@@ -22,6 +22,7 @@ from util.stats.intervals import Interval
 
 WORDS = 12  # of a title
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
+ANY = "whichever the model"
 Values = Mapping[str, Any]  # of a values file: "request", "model", and the numbers of all parts
 Arrays = Mapping[str, Any]
 
@@ -146,8 +147,8 @@ def conclusions(stem: str, model: str) -> Conclusions:
         values = stored(stem, name, latest=name == model)
         if values is None:
             continue
-        if "whichever the model" not in found and (general := sentences(figure, values, measured=False)):
-            found["whichever the model"] = general
+        if ANY not in found and (general := sentences(figure, values, measured=False)):
+            found[ANY] = general
         found[title(values)] = sentences(figure, values, measured=True)
     return Conclusions(found)
 
