@@ -220,7 +220,7 @@ def test_the_score_in_context_is_late_loss_minus_early_loss():
     curve, ends = found["curve"][numbers.WHOLE], found["ends"]
     assert ends[-1] == 511 and [curve[0], curve[-1]] == [pytest.approx(5, abs=0.02), pytest.approx(3, abs=0.02)]
     said = [*show.FIGURE.parts["in_context"].says({"in context": found})]
-    assert said[0] == "Without 1 induction head loss rises by 1.00 nats, the in-context-learning score by 1.00"
+    assert said[0] == "Without 1 induction head loss rises by 1.00 nats; the in-context-learning score changes by 1.00"
     assert "equal odds" not in "".join(said)
     worse = numbers.in_context(made_losses() | {"uniform": 4.0}, None)
     assert "no better than equal odds" in "".join(show.FIGURE.parts["in_context"].says(worse))
