@@ -4,15 +4,15 @@ It writes the pages of `workflow.pages` too.
 """
 
 from util import paths
-from util.show.part import STORED, figure_of, sentences, stored, title
+from util.show.part import STORED, figure_of, stored, title
 from util.show.style import WIDTH
 from workflow import pages
 
 PAGE = "figures/README.md"
 HEAD = """# Gallery
 
-What each notebook finds on the published models, with 95 % intervals, and on the embedded model, which was trained to
-show these circuits and is the positive control. Made by `make gallery` from [the stored values](../data/README.md).
+What each notebook finds on two published models, with 95 % intervals, and on the embedded model, which was trained here
+to have induction heads: it shows how things are measured, and is no evidence. Made by `make gallery` from [the stored values](../data/README.md).
 Each picture is there as a PDF too; the folders have all others.
 """
 ARXIV = "https://arxiv.org/abs/"
@@ -30,14 +30,14 @@ SECTIONS = {  # by notebook: the part that is shown, the paper, and what it clai
         "forerunner finds the labels of similar texts.",
     ),
     "02_induction_scores": (
-        "scores",
+        "shots",
         f"[Crosbie & Shutova 2024]({ARXIV}2407.07011)",
         "without a few induction heads models lose most of what demonstrations of a pattern are worth to them.",
     ),
     "03_ioi_patching": (
         "population",
         f"[Wang et al. 2022]({ARXIV}2211.00593)",
-        "a circuit of a few heads, in classes that hear each other, finds the name that completes a sentence.",
+        "a circuit of a few heads, in classes that feed each other, finds the name that completes a sentence.",
     ),
     "04_edge_ablation": (
         "circuit",
@@ -67,9 +67,7 @@ def page() -> str:
             name, figure = title(values), figure_of(stem)
             titles.append(f"[{name}](../notebooks/{paths.model_folder(model)}/{notebook}.ipynb)".replace("//", "/"))
             pictures.append(f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">')
-            shown = [f"{next(iter(figure.parts[part].says(values)))}."]
-            primary = [one for one in sentences(figure, values, measured=True) if one.startswith("Primary endpoint")]
-            found.append((primary or shown)[0])
+            found.append(f"{next(iter(figure.parts[part].says(values))).rstrip('.')}.")
         rows = [titles, ["---"] * len(titles), pictures, found]
         lines += [*(f"| {' | '.join(row)} |" for row in rows), ""]
         lines.append(f"`make figures NOTEBOOKS=notebooks/{notebook}.ipynb MODEL=smollm2`\n")

@@ -54,7 +54,7 @@ class ModelFlags:
     """A model, and how it is loaded.
 
     Args:
-        model: embedded (the default), smollm2, a hub id, a folder, a GGUF file
+        model: embedded (the default), smollm2, gemma3, a hub id, a folder, a GGUF file
         revision: a commit, branch or tag of the hub
         dtype: float32, bfloat16, float16, float64; default: float32 on the CPU and up to 1 B parameters, else bfloat16
         quantized: 4-bit weights (NF4), on a GPU or the CPU

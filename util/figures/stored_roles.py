@@ -44,10 +44,12 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
     sentences = [say(text, heads=without, n=len(atlas))]
     parts = {head: heads[head] for head in without}
     direct = [
-        f"{head} ({part:.2f})" for head, (whole, part) in parts.items() if part is not None and part / whole > 0.5
+        f"{head} ({part:.2f} of {whole:.2f})"
+        for head, (whole, part) in parts.items()
+        if part is not None and part / whole > 0.5
     ]
     if direct:
-        sentences.append(f"The direct part, all else frozen, is most of the effect of {listed(direct)}.")
+        sentences.append(f"The direct effect, all else frozen, is more than half of the whole one: {listed(direct)}.")
         sentences.append("The rule for inhibition heads asks for more through other heads.")
     return sentences
 

@@ -35,7 +35,9 @@ BETWEEN = 10.0  # points between cards below each other
 MANY = 6  # columns; cards of more do not fit beside each other
 THICK, THIN = 3.5, 0.5  # points: the widths of the strongest line and of one with next to no weight
 LABELLED = 5  # lines, the strongest, that have their weight beside them
-ALONG = sorted(np.linspace(0.05, 0.95, 31), key=lambda share: abs(share - 0.5))  # a line, its middle first
+ALONG = np.array(sorted(np.linspace(0.05, 0.95, 31), key=lambda share: abs(share - 0.5)))  # a line
+ROWS, SWEEPS = 6, 3  # half rows that a card may be moved up or down; how often each is moved
+FLAT = 1e-3  # of a line's length behind cards: what a point of height costs
 
 
 class Node(NamedTuple):
@@ -73,7 +75,7 @@ def places(nodes: Sequence[Node], edges: Sequence[Edge], width: float) -> dict[s
     """Returns where the cards of all nodes have their middles, in a diagram that is so many points wide.
 
     Each layer is a column, in which nodes stand in the order of what speaks to them (Sugiyama et al. 1981, one pass).
-    Every other column is half a row lower; where there are MANY, so far that cards never meet.
+    Then one card after the other moves up or down within its column to where fewest lines pass behind cards.
     """
     layers = sorted({node.layer for node in nodes})
     row = (CARD[1] + BETWEEN) * (2 if len(layers) > MANY else 1)
@@ -86,7 +88,36 @@ def places(nodes: Sequence[Node], edges: Sequence[Edge], width: float) -> dict[s
             heights[name] = [middles[sender][1] for sender in senders] or [0.0]
         for place, name in enumerate(sorted(heights, key=lambda name: np.mean(heights[name]))):
             middles[name] = np.array([x, (place - len(heights) // 2 + column % 2 / 2) * row])
-    return middles
+    names, steps = list(middles), np.arange(-ROWS, ROWS + 1) / 2 * row
+    cards = np.array([middles[name] for name in names])
+    lines = [(names.index(edge.sender), names.index(edge.reader), edge) for edge in _lines(edges)]
+    for one in [*range(len(names))] * SWEEPS * bool(lines):
+        apart = abs(np.delete(cards, one, axis=0) - np.stack([np.full(len(steps), cards[one, 0]), steps], 1)[:, None])
+        free = steps[(apart >= CARD + [1, BETWEEN / 2]).any(axis=2).all(axis=1)]
+        moved = [np.concatenate([cards[:one], [[cards[one, 0], y]], cards[one + 1 :]]) for y in [cards[one, 1], *free]]
+        cards = min(moved, key=lambda cards: _hidden(cards, lines))
+    return dict(zip(names, cards, strict=True))
+
+
+def _hidden(cards: Place, lines: Sequence[tuple[int, int, Edge]]) -> float:
+    """How much of the lines passes behind other cards [N, 2], by weight; of equal placements a flatter one has less.
+
+    lines: the numbers of the cards that each joins.
+    """
+    senders, readers = (np.array([line[end] for line in lines]) for end in (0, 1))
+    weights, bends = np.array([[abs(edge.weight), BENDS[edge.channel]] for *_, edge in lines]).T
+    courses = _course(cards[senders], cards[readers], bends[:, None])
+    behind = (abs(courses[:, :, None] - cards) < CARD / 2 + 2).all(axis=3)
+    behind[:, np.arange(len(lines)), senders] = behind[:, np.arange(len(lines)), readers] = False
+    slopes = abs(cards[senders, 1] - cards[readers, 1])
+    return weights @ (behind.any(axis=2).mean(axis=0) + FLAT * slopes) + FLAT**2 * np.abs(cards[:, 1]).sum()
+
+
+def _course(start: Place, end: Place, bend: Any) -> Place:
+    """Points along lines from cards to cards [..., 2], their middles first: [31, ..., 2]."""
+    control = (start + end) / 2 + bend * np.array([1, -1]) * (end - start)[..., ::-1]
+    along = ALONG.reshape(-1, *[1] * np.ndim(start))
+    return (1 - along) ** 2 * start + 2 * along * (1 - along) * control + along**2 * end
 
 
 def _panel(ax: Axes, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
@@ -111,9 +142,11 @@ def _panel(ax: Axes, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
         look |= {"patchA": frames[edge.sender], "patchB": frames[edge.reader], "shrinkA": 0, "shrinkB": 0}
         ax.add_patch(FancyArrowPatch(start, end, zorder=2 - number / len(lines), **look))
         if number < LABELLED:
-            control = (start + end) / 2 + bend * np.array([1, -1]) * (end - start)[::-1]
-            course = [(1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end for t in ALONG]
-            free = (at for at in course if all((abs(at - box) > (LABEL + size) / 2).any() for box, size in boxes))
+            free = (
+                at
+                for at in _course(start, end, bend)
+                if all((abs(at - box) > (LABEL + size) / 2).any() for box, size in boxes)
+            )
             if (at := next(free, None)) is not None:
                 text = f"{short_number(edge.weight)} {edge.channel[:1]}".strip()
                 _write(ax, at, text, NOTE, _colour(edge.weight), "white")

@@ -21,7 +21,7 @@ COUNTED = {  # of one claim, of several
 }
 
 
-NOTHING_DONE = "none of whose tasks this model does better with demonstrations than without"
+NOTHING_DONE = "none of whose tasks this model is shown to learn from demonstrations"
 
 
 def judged(values: Values) -> Verdicts:

@@ -246,7 +246,8 @@ def _accuracy(values: Values, task: str, ax: Axes) -> None:
     ax.axvline(values["chance"][task], color="0.6", lw=0.8, ls=":", label="chance")
     ax.tick_params(axis="y", labelsize=6.5)
     ax.set(xlim=(-0.06, 1.06), xticks=[0, 0.5, 1], xlabel="accuracy")
-    ax.set_title(task.replace("_", " "), fontsize=7)
+    undone = "" if task in done(values) else "\nnot done"
+    ax.set_title(f"{task.replace('_', ' ')}{undone}", fontsize=7)
 
 
 def _cells(ax: Axes, shown: Floats, norm: Normalize, numbers: Floats, framed: Any, label: str, **bar: Any) -> None:
@@ -270,8 +271,8 @@ def _framed(label: str) -> list[Patch]:
 def map_panels(values: Values) -> Grid:
     """What every type pair costs when it alone is ablated: the colour says nats, the number accuracy.
 
-    Coloured are pairs with either loss, by an interval of nats that excludes 0 or by accuracy, framed those with the
-    latter. Small costs are seen beside large ones, as the scale is that of asinh.
+    Losses of accuracy that round to 0 are left out. Coloured are pairs with either loss, by an interval of nats that
+    excludes 0 or by accuracy, framed those with the latter. The scale is that of asinh, so that small costs are seen.
     """
     return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost significantly"))
 
@@ -282,7 +283,8 @@ def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
         cost = costs[str(edge)]
         place = SOURCES.index(edge.source), TARGETS.index((edge.target, edge.relation))
         sure = excludes_0((cost["log_prob"], cost["low"], cost["high"])) or cost["p"] < 0.05
-        nats[place], right[place], p[place] = cost["log_prob"] * sure, cost["accuracy"], cost["p"]
+        nats[place], p[place] = cost["log_prob"] * sure, cost["p"]
+        right[place] = cost["accuracy"] if abs(cost["accuracy"]) >= 0.005 else np.nan
     limit = float(np.nanmax(np.abs(nats))) or 1.0
     label = "colour: nats lost, where either loss is significant\nnumber: accuracy lost"
     ticks = [limit * part for part in (-1, -0.1, 0, 0.1, 1)]

@@ -324,7 +324,7 @@ def ablation(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     together = {score: changes(answers, score, 2 * (len(answers) - 1)) for score in TERMS}
     gained = {score: mean_interval(shown[score] - values) for score, values in bare.items()}
     start = "cutting the labels' reads of forerunners"
-    findings = ["Which label: no in-context learning to explain"]
+    findings = ["Which label: not shown to be learned from demonstrations"]
     if arrays["done"]:
         findings = [f"Which label: {start} {told('the right label', *singly['which label'])}"]
     if gained["label mass"].low > LEAST:

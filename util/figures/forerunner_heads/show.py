@@ -309,13 +309,13 @@ def _cuts(ax: Axes, part: str, together: Values) -> None:
     """What cuts change, and below it, small, what random cells do."""
     for score, row in (("which label", -0.32), ("label mass", 0.26)):
         cut, random = together[score]["cut"][part], together[score]["random"].get(part, {})
-        panels.intervals(ax, [*random.values()], row + 0.12, SCORES[score], size=2.0)
+        panels.intervals(ax, [*random.values()], row + 0.12, GREY, size=2.0)
         panels.intervals(ax, [*cut.values()], row, SCORES[score], digits="+.2f")
     names = [TITLES[name].replace("->", r"\to").replace(", ", r",\; ") for name in TITLES]
     panels.name_rows(ax, [f"${name}$" for name in names])
     low, high = (float(end) for end in part.strip("()").split(", "))
     ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
-    ax.set_xlabel("nats")
+    ax.set_xlabel("change, nats")
     ax.margins(x=0.2)  # room for the values
 
 
@@ -330,6 +330,9 @@ def _shares(ax: Axes, found: Values) -> None:
     for reader, colour in READERS.items():
         panels.curve(ax, found["likelihood"][reader], color=colour, label=reader)
     ax.plot(x, null["mean"], color="black", lw=0.9, ls="--", label="best head, labels shuffled")
+    beyond = np.flatnonzero(np.greater(found["likelihood"]["best head"]["low"], null["high"]))
+    if beyond.size:
+        ax.plot(beyond, np.full(beyond.size, 0.95), "*", color=BLUE, ms=5, label="significant")
     ax.set(ylim=(0, 1), xlabel="layer", ylabel="share of the query's label\nin what is read")
     for name, value in found["levels"].items():
         panels.level(ax, value, name)

@@ -169,14 +169,18 @@ def ablation_say(values: Values) -> Iterator[str]:
     task, p, lost = primary["task"], primary["p"], primary["lost"]
     rows, ablated = values["accuracy"][task], ablated_row(number)
     falls = f"falls by {written(lost)}, to {rows[ablated][0]:.2f}"
-    yield f"Without {the_best(number)} accuracy on {task} {falls}" if lost[1] > 0 else ""
+    done = task in values["tasks_done"]
+    whole = f"{task} is not done: accuracy {written(rows[WHOLE])}, chance {primary['chance']}"
+    sure = f"Without {the_best(number)} accuracy on {task} {falls}" if lost[1] > 0 else ""
+    yield sure if done else whole
     controls = [row[0] for name, row in rows.items() if is_control_set(name)]
     as_low = sum(value <= rows[ablated][0] for value in controls)
-    met = ("met" if p <= 0.05 else "not met") if task in values["tasks_done"] else "not asked, as the task is not done"
+    met = ("met" if p <= 0.05 else "not met") if done else "not asked, as the task is not done"
+    level = f"p = {p:.3f}" if done else f"the best has {max(controls):.2f}"
     yield (
         f"Primary endpoint, {met}: accuracy on `{task}` is {written(rows[ablated])} "
         f"without the best {in_words(number)} heads, {written(rows[WHOLE])} with them ({values['queries'][task]} "
-        f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, p = {p:.3f}."
+        f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, {level}."
     )
     if values["tasks_done"]:
         yield f"With the pattern forbidden accuracy on `{task}` is {written(rows[KNOCKED_OUT])}."
@@ -207,8 +211,15 @@ def ablation_about(values: Values) -> str:
 def shots_say(values: Values) -> Iterator[str]:
     benefits = values["benefits"]
     most = benefits["worth most"]
-    worth = "{shots} demonstrations of {task} are worth {whole} of accuracy, without induction heads {without}"
-    yield say(worth, **most, without=most["without induction heads"]) if most else ""
+    if most:
+        worth = "{shots} demonstrations of {task} are worth {whole} of accuracy, without {heads} {without}"
+        best = the_best(values["setup"]["primary"])
+        first = say(worth, **most, heads=best, without=most["without induction heads"])
+        shots = benefits["accuracy by shots"][most["task"]]
+        others = np.subtract(shots[str(most["shots"])]["controls"], shots["0"]["controls"])
+        yield f"{first}; without {others.size} sets of others {min(others):.2f} to {max(others):.2f}"
+    else:
+        yield ""
     undone = {task: row["check"] for task, row in benefits["tasks"].items() if not row["does"]}
     if undone:
         names = [f"`{task}` ({check['accuracy']:.2f})" for task, check in undone.items()]
@@ -297,7 +308,7 @@ def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, ch
     for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
         known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}
         if known:  # prompts without demonstrations have no pattern to knock out
-            shifted = [x + 0.1 * number for x in known]
+            shifted = [x + 0.1 * (number - 1) for x in known]
             spread = [Interval(*triple) for triple in known.values()]
             points(ax, shifted, spread, fmt="o-", color=COLOURS.get(edit, RED), label=edit)
     ax.set_xticks(range(len(by_shots)), list(by_shots))

@@ -116,14 +116,15 @@ def streams_say(values: Values) -> Iterator[str]:
         yield f"streams: not measured, {streams['refused']}"
         return
     tokens, (stream, attention, _) = streams["tokens"], np.array(streams["shares"], dtype=float)
-    first, last = (np.flatnonzero(stream[:, place] > 0.5) for place in (0, -1))
-    if len(first) and len(last):
-        start, end = sorted([first[-1], last[0]])  # states before these layers
-        where = f"layers {start} to {end - 1}" if end - start > 1 else f"layer {start}"
-        yield f'The effect passes from "{tokens[0]}" to "{tokens[-1]}" in {where}'
     layer, place = np.unravel_index(np.abs(attention).argmax(), attention.shape)
     share = f"{attention[layer, place]:.2f} of the effect"
-    yield f'What attention writes in layer {layer} at "{tokens[place]}" carries most, {share}.'
+    yield f'Attention in layer {layer} brings most to "{tokens[place]}", {share}'
+    first, last = (np.flatnonzero(stream[:, place] > 0.5) for place in (0, -1))
+    if len(first) and len(last):
+        gone, there = first[-1], last[0]  # states before these layers
+        yield (
+            f'More than half of it stands at "{tokens[0]}" up to layer {gone}, at "{tokens[-1]}" from layer {there} on.'
+        )
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -145,11 +146,13 @@ def population_says(values: Values) -> Iterator[str]:
     """How many heads carry the effect, the primary endpoint, and which heads these are."""
     population, heads = values["population"], _strongest(values["population"])
     certain, first = _certain(population), heads[0]
-    many = "{n:none} of {number} heads {n:carries|carry} significant shares of the effect, above 0.01"
+    many = "{n:none} of {number} heads {n:carries or opposes|carry or oppose} over 0.01 of the effect"
     yield say(many, n=len(certain), number=len(heads))
+    share = interval_at(population["measured"], *first)
+    carries = "works against the answer" if share.high < 0 else "carries"
     yield (
-        f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, carries "
-        f"{interval_at(population['measured'], *first)} of the effect on the other half."
+        f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, {carries} on the other: "
+        f"{share} of the effect."
     )
     yield f"The answer is above the other name in {written(population['accuracy'])} of {population['pairs']} pairs."
     shares = {head_name(head): interval_at(population["measured"], *head) for head in certain[:SPOKEN]}

@@ -238,8 +238,13 @@ def vectors_say(values: Values) -> Iterator[str]:
     if not room:
         yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
     yield from (f"Left out, {why}." for why in found["left out"])
+    chance = {found["classification"]["task"]: found["classification"]["chance"]}
     for kind, difference in found["contrast"].items():
         count = found["asked"][kind]
+        whole = found["accuracy"][kind][WHOLE]
+        if whole[1] <= chance.get(kind, 0.0):
+            yield f"`{kind}` is not done: {written(whole)}, chance {chance[kind]} ({count})."
+            continue
         name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
         if more := sign(difference):
             yield (
@@ -267,8 +272,9 @@ def vectors(values: Values) -> Grid:
     found = values["function vectors"]
     shown: list[Panel] = [partial(_scatter, values=values)]
     for measure, rows in found["accuracy"].items():
-        heading = f"{'B) ' * (len(shown) == 1)}{measure}\n{found['asked'][measure]}"
         chance = None if measure == PAIRS else found["classification"]["chance"]
+        undone = ", NOT DONE" * (chance is not None and rows[WHOLE][1] <= chance)
+        heading = f"{'B) ' * (len(shown) == 1)}{measure}\n{found['asked'][measure]}{undone}"
         look: dict[str, Any] = {"label": "share right", "chance": chance, "colours": {WHOLE: BLUE}}
         shown.append(partial(row_panel, rows=rows, heading=heading, **look))
     rows_high = 0.7 + SHARE_ROW * len(row_names(rows))

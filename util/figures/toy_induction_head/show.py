@@ -197,17 +197,18 @@ def in_context_says(values: Values) -> Iterator[str]:
         yield f"The in-context-learning score {whole}; no head is an induction head"
         return
     lost, change = found["lost"][WITHOUT], found["change"][WITHOUT]
-    both = f"loss rises by {lost[0]:.2f} nats; the in-context-learning score changes by {change[0]:.2f}"
-    yield say("Without {n} induction {n:head|heads} {both}", n=number, both=both)
+    others = [row for row in found["change"] if row != WITHOUT]
+    most = [f", without others ≤ {max(found['lost'][row][0] for row in others):.2f}"] * bool(others)
+    yield "".join([f"Without induction heads loss rises by {lost[0]:.2f} nats", *most])
+    yield say(
+        "The in-context-learning score {whole}. Without {n} induction {n:head|heads} it changes by {change}, the loss "
+        "at token {late} alone by {lost}.",
+        n=number, whole=whole, change=change, late=late, lost=lost,
+    )  # fmt: skip
     if found["early"] >= found["uniform"]:
-        yield f"At token {early} the model is no better than equal odds, so that this score is not that of a reader."
-    yield (
-        f"That score {whole}. Without the heads it changes by {written(change)}, the loss at token {late} alone by "
-        f"{written(lost)}."
-    )
+        yield f"At token {early} the model is no better than equal odds, so that its score means little."
     if change[2] < 0:
         yield f"At token {early} it rises by even more: this lower score is no sign that more is learned from context."
-    others = [row for row in found["change"] if row != WITHOUT]
     if others:
         changes = ([f"{found[name][row][0]:+.2f}" for row in others] for name in ("change", "lost"))
         score, loss = map(listed, changes)
