@@ -12,8 +12,8 @@ PAGE = "figures/README.md"
 HEAD = """# Gallery
 
 What each notebook finds on two published models, with 95 % intervals, and on the embedded model, which was trained here
-to have induction heads: it shows how things are measured, and is no evidence. Made by `make gallery` from [the stored values](../data/README.md).
-Each picture is there as a PDF too; the folders have all others.
+to have induction heads: it shows how things are measured, and is no evidence. Made by `make gallery` from
+[the stored values](../data/README.md). Each picture is there as a PDF too; the folders have all others.
 """
 ARXIV = "https://arxiv.org/abs/"
 SECTIONS = {  # by notebook: the part that is shown, the paper, and what it claims

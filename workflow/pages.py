@@ -15,7 +15,8 @@ from PIL import Image
 
 from util import paths
 from util.figures.beside import beside
-from util.show.part import ANY, STORED, Conclusions, Values, checks, figure_of, sentences, stored, title, untitled
+from util.show.part import ANY, STORED, Conclusions, Values, checks, figure_of, sentences, stored, title
+from util.show.part import beside as part_beside
 
 NOTE = """
 
@@ -55,13 +56,12 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
         found.append(printed(checks(figure, values)))
     for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
         part = figure.parts[name]
-        found.append(printed(untitled(part, values)))
-        if part.table is not None:
-            table = part.table(values)
+        folder = paths.root() / "figures" / paths.model_folder(model if part.measure else "embedded")
+        picture = folder / f"{stem}_{name}.png"
+        lines, table = part_beside(part, values, pictured=picture.exists())
+        found.append(printed(lines))
+        if table is not None:
             found.append(new_output("display_data", {"text/html": table.to_html(), "text/plain": str(table)}))
-        picture = (
-            paths.root() / "figures" / paths.model_folder(model if part.measure else "embedded") / f"{stem}_{name}.png"
-        )
         if picture.exists():
             png = base64.b64encode(picture.read_bytes()).decode()
             width = Image.open(picture).width // 2

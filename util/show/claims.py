@@ -21,6 +21,7 @@ COUNTED = {  # of one claim, of several
 }
 
 
+FAR = 10  # times the queries that there are: no number of queries that would do is given
 NOTHING_DONE = "none of whose tasks this model is shown to learn from demonstrations"
 
 
@@ -32,6 +33,10 @@ def judged(values: Values) -> Verdicts:
 def says(values: Values) -> Iterator[str]:
     """How many claims have each verdict, if any is decided; then a sentence for each verdict."""
     found = judged(values)
+    if not found.claims:
+        yield ""
+        yield "The paper's claims are not judged yet: `make claims MODEL=...` does so."
+        return
     numbers = {name: [str(claim.number) for claim in found.claims if claim.verdict == name] for name in COUNTED}
     parts = [
         f"{len(those)} {COUNTED[name][len(those) > 1]} ({', '.join(those)})" for name, those in numbers.items() if those
@@ -51,7 +56,9 @@ def made_of(claim: Claim) -> str:
         notes.append(f"{part.name}: {part.number}, wanted {'>' if part.above else '<'} {part.bound:g}")
         if part.verdict == CANNOT_BE_TOLD:
             there = f"; there are {part.available:,}" if part.available is not None else ""
-            notes.append(f"{part.needed:,} queries would do{there}" if part.needed else "no number of queries would do")
+            enough = f"{part.needed:,} queries would do{there}" if part.needed else "no number of queries would do"
+            far = part.needed and part.available and part.needed > FAR * part.available
+            notes.append(f"far more queries would do than the {part.available:,} that there are" if far else enough)
     said = "; ".join(filter(None, notes))
     return f" ({said})" if said else ""
 

@@ -87,11 +87,12 @@ def headline(part: Part, values: Values) -> str:
     return "".join(clauses)
 
 
-def untitled(part: Part, values: Values) -> list[str]:
-    """The sentences of a part, but for the one that its picture has as a title."""
+def beside(part: Part, values: Values, *, pictured: bool) -> tuple[list[str], pd.DataFrame | None]:
+    """What stands beside the picture of a part, if it has one: sentences, but for its title; and the table, if any."""
     sentences = [sentence for sentence in part.says(values) if sentence]
-    pictured = part.panels is not None and part.panels(values) is not None
-    return sentences[pictured and sentences[:1] == [headline(part, values)] :]
+    table = part.table(values) if part.table else None
+    titled = pictured and sentences[:1] == [headline(part, values)]
+    return sentences[titled:], None if table is None or table.empty else table
 
 
 def words(text: str) -> int:

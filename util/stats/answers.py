@@ -89,8 +89,8 @@ class TaskCheck:
         verdict = "task done" if self.done else "task not done"
         over_none, over_permuted = signed(self.over_none, 2), signed(self.over_permuted, 2)
         return (
-            f"{self.name}, k = {self.k}: {verdict}, accuracy {self.accuracy:.3f} (at least {self.bound:.3f}; chance or "
-            f"majority {self.baseline:.3f}) of {self.n} prompts; which label, in nats: {over_none} over no "
+            f"{self.name}, k = {self.k}: {verdict}, accuracy {self.accuracy:.3f} (lower bound {self.bound:.3f}; chance "
+            f"or majority {self.baseline:.3f}) of {self.n} prompts; which label, in nats: {over_none} over no "
             f"demonstrations, {over_permuted} over permuted ones (the largest p, corrected: {self.p:.2g})"
         )
 

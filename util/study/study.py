@@ -14,7 +14,7 @@ from IPython.display import display
 from util import paths
 from util.load_model_and_data import LOCAL
 from util.show import files
-from util.show.part import Arrays, Conclusions, Part, checks, conclusions, drawn, figure_of, untitled
+from util.show.part import Arrays, Conclusions, Part, beside, checks, conclusions, drawn, figure_of
 from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
@@ -139,9 +139,9 @@ class Study(Records):
             self.arrays(name)
         values = self.values_of(*shown.needs, part)
         picture = drawn(shown, values, width)
-        sentences = untitled(shown, values)
+        sentences, table = beside(shown, values, pictured=picture is not None)
         print(*sentences, sep="\n", end="\n" * bool(sentences))
-        if shown.table is not None:
-            display(shown.table(values))
+        if table is not None:
+            display(table)
         model = self.model.name if shown.measure else "embedded"  # what no model has a part in is stored once
         return files.shown(picture, paths.output("figures", model) / f"{self.figure.stem}_{part}") if picture else None

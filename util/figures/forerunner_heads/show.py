@@ -187,7 +187,8 @@ def specificity_say(values: Values) -> Iterator[str]:
     else:
         yield say(
             "{n} of {frequent} frequent heads {n:is a forerunner head: it reads|are forerunner heads: they read} the "
-            "token before the label more than other previous tokens; {wrong} more than before a wrong label",
+            "token before the label more than other previous tokens; {wrong} {wrong:does|do} so more than before a "
+            "wrong label",
             n=judged["confirmed"], frequent=frequent, wrong=judged["than_wrong"] or "none",
         )  # fmt: skip
     yield (

@@ -170,9 +170,8 @@ def ablation_say(values: Values) -> Iterator[str]:
     rows, ablated = values["accuracy"][task], ablated_row(number)
     falls = f"falls by {written(lost)}, to {rows[ablated][0]:.2f}"
     done = task in values["tasks_done"]
-    whole = f"{task} is not done: accuracy {written(rows[WHOLE])}, chance {primary['chance']}"
     sure = f"Without {the_best(number)} accuracy on {task} {falls}" if lost[1] > 0 else ""
-    yield sure if done else whole
+    yield sure if done else f"{task} is not done: accuracy {written(rows[WHOLE])}"
     controls = [row[0] for name, row in rows.items() if is_control_set(name)]
     as_low = sum(value <= rows[ablated][0] for value in controls)
     met = ("met" if p <= 0.05 else "not met") if done else "not asked, as the task is not done"

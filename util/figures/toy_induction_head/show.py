@@ -70,7 +70,7 @@ class Settings:
 
 
 def shifts_say(values: Values) -> Iterator[str]:
-    yield "Attention reads as far back as queries are moved against keys: only the offset counts"
+    yield "Attention reads n tokens back where queries are moved against keys by n"
 
 
 def shifts(values: Values) -> Grid:
@@ -104,7 +104,7 @@ def stream(values: Values) -> Grid:
 
 
 def circuits_say(values: Values) -> Iterator[str]:
-    yield "Both circuits are the identity: match what followed this token, and predict it"
+    yield "On the right both circuits are the identity: match what followed this token, and predict it"
 
 
 def circuits(values: Values) -> Grid:
