@@ -273,7 +273,7 @@ class Letters:
 
     eos_token_id = 2
 
-    def decode(self, tokens: Any) -> str:
+    def decode(self, tokens) -> str:
         return "".join(chr(97 + token) for token in tokens)
 
 

@@ -8,7 +8,6 @@ import contextlib
 import copy
 import inspect
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ class Run:
     z: dict[int, torch.Tensor]  # layer -> [B, T, H, dv], before the writes of this run
 
 
-def reference(model: Any) -> Any:
+def reference(model):
     """A deep copy of `model` on the class's eager attention."""
     twin = copy.deepcopy(model).eval()
     twin.config._attn_implementation = "eager"  # the classes that read it do so at every call
@@ -39,7 +38,7 @@ def _no_second_alibi(module, arguments, keywords):
     return arguments, keywords | {"alibi": torch.zeros_like(keywords["alibi"])}
 
 
-def attention_modules(model: torch.nn.Module) -> dict[int, torch.nn.Module]:
+def attention_modules(model):
     """layer -> its attention module: the one that has both a number and an output projection."""
     found = {}
     for name, module in model.named_modules():
@@ -50,13 +49,13 @@ def attention_modules(model: torch.nn.Module) -> dict[int, torch.nn.Module]:
     return found
 
 
-def output_projection(module: torch.nn.Module) -> Any:
+def output_projection(module):
     """The linear map after the heads."""
     (name,) = [name for name in OUTPUT_PROJECTIONS if hasattr(module, name)]
     return getattr(module, name)
 
 
-def run(model, inputs: dict, writes: dict | None = None, cuts: set | None = None) -> Run:
+def run(model, inputs, writes=None, cuts=None):
     """One forward of an eager model with the edits, its attention matrices and its per-head outputs.
 
     `inputs` are the model's keyword arguments. In a class that gates the heads, z is what the gate multiplies.

@@ -138,12 +138,12 @@ def small(entries: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def tiny_config(kind: str, **changes: Any) -> Any:
+def tiny_config(kind: str, **changes):
     """The config of a model type with sizes of a tiny model."""
     return AutoConfig.for_model(kind, **{**small(AutoConfig.for_model(kind).to_dict()), **OWN.get(kind, {}), **changes})
 
 
-def tiny_model(kind: str, spread: float = 0.2, seed: int = 0, **changes: Any) -> PreTrainedModel:
+def tiny_model(kind: str, spread: float = 0.2, seed: int = 0, **changes) -> PreTrainedModel:
     """A tiny random model of a model type, in eval mode; weights are large, so that attention is far from uniform.
 
     changes: entries of the config. Raises whatever the class raises that cannot be built from such a config.

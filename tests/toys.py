@@ -127,7 +127,7 @@ class Slow(PreTrainedTokenizer):
     def get_vocab(self) -> dict[str, int]:
         return {"a": 0, "b": 1}
 
-    def _tokenize(self, text: str, **options: Any) -> list[str]:
+    def _tokenize(self, text: str, **options) -> list[str]:
         return list(text)
 
 

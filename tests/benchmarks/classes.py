@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -77,8 +76,8 @@ def edited(model: nn.Module, patch: Cell | None, cut: Cell | None) -> Iterator[d
     stock = {file: file.eager_attention_forward for file in files if hasattr(file, "eager_attention_forward")}
     z: dict[int, Tensor] = {}
 
-    def editing(function: Any) -> Any:
-        def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    def editing(function):
+        def attend(module, query: Tensor, key: Tensor, value: Tensor, attention_mask, **options):
             layer = int(module.layer_idx)
             if cut and cut[0] == layer:
                 attention_mask = attention_mask.clone()
@@ -103,7 +102,7 @@ def edited(model: nn.Module, patch: Cell | None, cut: Cell | None) -> Iterator[d
 
 @torch.no_grad()
 def reference(
-    model: Any, ids: Tensor, patch: Cell | None = None, cut: Cell | None = None
+    model, ids: Tensor, patch: Cell | None = None, cut: Cell | None = None
 ) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
     """Logits [1, T, V], weights [1, H, T, S] and z [1, T, H, dv] by layer, of the class's own eager code with edits.
 
@@ -135,7 +134,7 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
 
 
 @torch.no_grad()
-def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
+def compared(ours, theirs, length: int) -> dict[str, float]:
     """How far a prepared model is from the reference at one length: logits, rows, outputs, values, edits."""
     ids = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(length))
     layers = support(ours).layers
@@ -181,7 +180,7 @@ def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
     return errors
 
 
-def outcome(kind: str, **changes: Any) -> Outcome:
+def outcome(kind: str, **changes) -> Outcome:
     """What comes of one model type; changes: entries of its config."""
     try:
         ours, theirs = tiny_model(kind, **changes), tiny_model(kind, **changes)
@@ -224,7 +223,7 @@ def outcome(kind: str, **changes: Any) -> Outcome:
 # ------------------------------------------------------------------------------------------------ fake GPUs
 
 
-def on_gpus(found: Outcome, on_cpu: PreTrainedModel, **changes: Any) -> None:
+def on_gpus(found: Outcome, on_cpu: PreTrainedModel, **changes):
     """Note over how many fake GPUs a class can be spread and gives what it gives on the CPU; why not over two."""
     for count, what, place in ((2, "split over two GPUs", spread), (1, "a GPU", put)):
         try:
@@ -293,7 +292,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
     return text + "".join(tables)
 
 
-def main() -> None:
+def main():
     """Write the table of all classes, or print the rows of some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=KINDS, metavar="MODEL_TYPE", help="print these alone")

@@ -25,7 +25,7 @@ OFTEN = stats.norm.cdf(LEVELS / np.hypot(1, 0.3))  # how often each passes
 TRUE_SHARES = np.r_[0.44, 0.24, -0.26, np.zeros(267)]
 
 
-def holds(interval: Any, truth: float) -> bool:
+def holds(interval, truth: float) -> bool:
     """Whether (value, low, high) holds the truth; rounding aside."""
     return bool(interval[1] - 1e-9 <= truth <= interval[2] + 1e-9)
 
@@ -95,11 +95,11 @@ def kept(queries: int, share: float, interval: Callable[..., Any], truth: float,
     return holds(interval(*answers(random, queries, 0.9, share)), truth)
 
 
-def explained(circuit: np.ndarray, whole: np.ndarray, query: np.ndarray) -> Any:
+def explained(circuit: np.ndarray, whole: np.ndarray, query: np.ndarray):
     return edges.score({"right": circuit}, {"right": whole, "query": query})
 
 
-def claim(circuit: np.ndarray, whole: np.ndarray, query: np.ndarray) -> Any:
+def claim(circuit: np.ndarray, whole: np.ndarray, query: np.ndarray):
     lost = edges.by_query(whole.astype(float) - circuit, query)
     return Effect.of((lost, edges.by_query(whole, query))).interval()
 

@@ -12,7 +12,6 @@ extrapolated. Exact scores are of all 1,519 edges of the embedded model on 14.
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ def plain(model: str, prompts: int) -> Run:
     base = eap_prompts(whole.config.vocab_size, prompts)[0]
 
     @torch.inference_mode()
-    def run() -> Any:
+    def run():
         return whole(input_ids=base, use_cache=False, logits_to_keep=1).logits[:, 0, :2].numpy()
 
     return run
@@ -56,7 +55,7 @@ def exact(model: str, prompts: int, every: int, loop: bool) -> Run:
         scored.set_attn_implementation("sdpa")
 
     @torch.no_grad()
-    def slow() -> Any:
+    def slow():
         edges = SlowEdges(scored, *pairs)
         return torch.stack([edges.effect(*edge) for edge in wanted]).mean(1).numpy()
 

@@ -44,7 +44,7 @@ def plain(model: str, prompts: int) -> Run:
     answers = torch.tensor([group.target for group in groups])
 
     @torch.inference_mode()
-    def run() -> Any:
+    def run():
         batches = torch.tensor(rows).split(ROWS)
         logits = [whole(input_ids=ids, use_cache=False, logits_to_keep=1).logits[1::2, 0] for ids in batches]
         return torch.cat(logits).log_softmax(-1).gather(1, answers)[:, 0].numpy()

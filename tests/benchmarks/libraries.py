@@ -23,7 +23,7 @@ from tests.benchmarks.tasks import (
 )
 
 
-def bridge_of(name: str) -> Any:
+def bridge_of(name: str):
     """The same random model in TransformerLens."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -34,14 +34,14 @@ def bridge_of(name: str) -> Any:
     return bridge
 
 
-def projections(network: Any, name: str) -> list[Any]:
+def projections(network, name: str) -> list[Any]:
     """The output projections of a model, or of nnsight's view of it, by layer."""
     if name in GPT2:
         return [network.transformer.h[layer].attn.c_proj for layer in range(network.config.num_hidden_layers)]
     return [network.model.layers[layer].self_attn.o_proj for layer in range(network.config.num_hidden_layers)]
 
 
-def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options: Any) -> Run:
+def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options) -> Run:
     """some: patch only so many heads of each layer, NaN for the rest; options: for each forward pass."""
     patched = model_of(model, attention)
     written = projections(patched, model)
@@ -50,7 +50,7 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
     width = patched.config.hidden_size // heads
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         z: dict[Any, Any] = {}
         hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in written]
         patched(source, **options)
@@ -61,7 +61,7 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
             for head in range(some or heads):
                 part = slice(head * width, (head + 1) * width)
 
-                def patch(p: Any, x: Any, part: slice = part) -> Any:
+                def patch(p, x, part: slice = part):
                     mixed = x[0].clone()
                     mixed[..., part] = z[p][..., part]
                     return (mixed, *x[1:])
@@ -81,7 +81,7 @@ def patch_map_transformer_lens(model: str) -> Run:
     base, source, answers = pair_of(model)
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         _, cache = bridge.run_with_cache(source, names_filter=lambda name: name.endswith("attn.hook_z"))
         metric = lambda logits: answer_difference(logits, answers).mean()  # noqa: E731
         return patching.get_act_patch_attn_head_out_all_pos(bridge, base, cache, metric).numpy()
@@ -103,7 +103,7 @@ def patch_map_nnsight(model: str) -> Run:
     width = patched.config.hidden_size // heads
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         z, layers = {}, projections(nn, model)
         with nn.trace(source):
             for layer, projection in enumerate(layers):
@@ -132,7 +132,7 @@ def patch_map_pyvene(model: str) -> Run:
     one |= {"intervention_type": library.VanillaIntervention}
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         scores = np.empty((layers, heads))
         for layer in range(layers):
             config = library.IntervenableConfig([{"layer": layer, **one}])
@@ -154,7 +154,7 @@ def prefix_scores_transformer_lens(model: str, length: int) -> Run:
     bridge.to_tokens = lambda text, **_: ids[int(text)][None]  # it has no tokenizer
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         return torch.stack([detect_head(bridge, str(i), "induction_head") for i in range(SEQUENCES)]).mean(0).numpy()
 
     return run
@@ -171,13 +171,13 @@ def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
     senders["mlp_out"] = lambda n: (n.layer + 1) * (heads + 1)
     parts = ("q_input", "k_input", "v_input")
 
-    def reader(node: Any) -> int:
+    def reader(node) -> int:
         if node.kind == "logits":
             return layers * (3 * heads + 1)
         own = 3 * heads if node.kind == "mlp_in" else parts.index(node.kind) * heads + node.head
         return int(node.layer * (3 * heads + 1) + own)
 
-    def run() -> Any:
+    def run():
         found = library.attribution_patch(bridge, base, corrupted, eap_difference, config)
         scores = np.zeros((1 + layers * (heads + 1), layers * (3 * heads + 1) + 1))
         for (writer, read), score in found.edge_scores.items():
@@ -203,10 +203,10 @@ def edge_scores_eap_ig(model: str, prompts: int) -> Run:
     before = np.r_[-1, np.repeat(order, [heads, 1] * layers)]
     after = np.r_[np.repeat(order, [3 * heads, 1] * layers), 2 * layers]
 
-    def by_head(tensor: Any) -> Any:
+    def by_head(tensor):
         return tensor if tensor.ndim == 4 else tensor[:, :, None]  # [N, T, heads, d]; what has no heads is one
 
-    def run() -> Any:
+    def run():
         with library._edge_hook_flags(bridge):
             other = library.cache_activation_and_gradient(bridge, base, eap_difference, written, compute_gradient=False)
             own = library.cache_activation_and_gradient(bridge, corrupted, eap_difference, written + readers)

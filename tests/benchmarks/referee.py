@@ -86,7 +86,7 @@ def contests(name: str) -> dict[str, Contest]:
     return dict(importlib.import_module(f"tests.benchmarks.{name}").CONTESTS)
 
 
-def serve(run: Run) -> None:
+def serve(run: Run):
     """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what a
     run returns, until stdin closes. It runs once before, for what only a first call costs."""
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
@@ -120,7 +120,7 @@ def serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, **pipes) as process:
 
-        def ask(question: str) -> Any:
+        def ask(question: str):
             if question:
                 with contextlib.suppress(BrokenPipeError):
                     print(question, file=process.stdin, flush=True)
@@ -243,7 +243,7 @@ def table(name: str) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def _told(value: Any, digits: int = 2) -> str:
+def _told(value, digits: int = 2) -> str:
     """A number with its interval, a count or a name."""
     return "{:.{n}f} [{:.{n}f}, {:.{n}f}]".format(*value, n=digits) if isinstance(value, list) else str(value)
 
@@ -260,7 +260,7 @@ def renewed(page: str) -> str:
     return page
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--rounds", type=int, help="unless told, what each contest says")

@@ -49,7 +49,7 @@ def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 128) -> Nu
     return numbers
 
 
-def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labels: Any) -> Numbers:
+def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labels) -> Numbers:
     """Accuracy with and without the best heads by prefix matching."""
     best = top(SequenceStudy(model, seed=seed).scores().mean(), heads)
     task = TaskStudy(model, "wordseq1", 10, prompts, 42 + seed, **labels)
@@ -104,5 +104,5 @@ def simulate(seeds: int, name: str = "smollm2") -> dict[str, Any]:
     return {"model": name, "numbers": found}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value):
     return [round(end, 3) for end in value] if isinstance(value, Interval) else value

@@ -26,7 +26,7 @@ TEXT = "When Mike and Emma went to the cafe, {} gave a coffee to"
 COPIES, SEQUENCES = 4, 5
 
 
-def model_of(name: str, attention: str = "") -> Any:
+def model_of(name: str, attention: str = ""):
     """A random model in float32 and eval mode, or a packaged one; attention: one of transformers' implementations."""
     model = _built(name)
     if attention:
@@ -34,7 +34,7 @@ def model_of(name: str, attention: str = "") -> Any:
     return model
 
 
-def prepared(name: str) -> Any:
+def prepared(name: str):
     """The same under the engine."""
     from util.engine.handshake import prepare
 
@@ -42,7 +42,7 @@ def prepared(name: str) -> Any:
     return model
 
 
-def _built(name: str) -> Any:
+def _built(name: str):
     torch.manual_seed(0)
     if name in GPT2:
         layers, heads, width = GPT2[name]
@@ -67,7 +67,7 @@ def packaged(name: str) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def random_ids(count: int, length: int, vocabulary: int) -> Any:
+def random_ids(count: int, length: int, vocabulary: int):
     return torch.randint(vocabulary, (count, length), generator=torch.Generator().manual_seed(1))
 
 
@@ -81,7 +81,7 @@ def pair_of(model: str) -> tuple[Any, Any, tuple[int, int]]:
     return base, source, (mike, emma)
 
 
-def answer_difference(logits: Any, answers: tuple[int, int] = (MIKE, EMMA)) -> Any:
+def answer_difference(logits, answers: tuple[int, int] = (MIKE, EMMA)):
     return logits[..., -1, answers[0]] - logits[..., -1, answers[1]]
 
 
@@ -100,5 +100,5 @@ def eap_prompts(vocabulary: int, count: int, tokens: int = 15) -> tuple[Any, Any
     return base, corrupted, torch.tensor([[5, 6]] * count)
 
 
-def eap_difference(logits: Any) -> Any:
+def eap_difference(logits):
     return answer_difference(logits, (5, 6)).sum()

@@ -167,7 +167,7 @@ def of_edges(number: int, random: Random, effect: float) -> Judged:
 # ------------------------------------------------------------------------------------------------ margins
 
 
-def sample(draw: Callable[..., Judged], number: int, effect: float | None, samples: int, seed: Any) -> list[Judged]:
+def sample(draw: Callable[..., Judged], number: int, effect: float | None, samples: int, seed) -> list[Judged]:
     """Samples of a claim with an effect; none of an effect that is not known."""
     random = np.random.default_rng((*seed, round(1000 * (effect or 0))))
     return [] if effect is None else [draw(number, random, effect) for _ in range(samples)]

@@ -67,7 +67,7 @@ def noise(*shape, seed=0, dtype=torch.float32):
 
 
 @lru_cache
-def batch(layout: str) -> Batch:
+def batch(layout):
     """Three prompts: of equal length; padded right, no mask; padded left with mask and positions."""
     ids, lengths = random_ids(BATCH, TOTAL), torch.tensor(LENGTHS)
     columns = torch.arange(TOTAL).expand(BATCH, -1)
@@ -86,7 +86,7 @@ prepared = lru_cache(architectures.prepared)
 
 
 @lru_cache
-def reference(name: str, dtype=torch.float32):
+def reference(name, dtype=torch.float32):
     return eager_runs.reference(build(name, dtype))
 
 

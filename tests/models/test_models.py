@@ -12,7 +12,7 @@ import pytest
 import torch
 from gguf import GGUFWriter
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from tests import gguf_files, toys
 from util import load_model_and_data as loading
@@ -24,7 +24,7 @@ from util.roles.sequences_study import SequenceStudy
 # ------------------------------------------------------------------------------------------------ GGUF files
 
 
-def gemma3() -> Gemma3ForCausalLM:
+def gemma3():
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "head_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
     more = {"intermediate_size": 96, "num_key_value_heads": 2, "sliding_window": 40, "max_position_embeddings": 512}
@@ -94,13 +94,13 @@ def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monk
     assert wanted == [("org/repository", "q.gguf", "abc")] and model.name_or_path == "org/repository/q.gguf"
 
 
-def large_gemma() -> Gemma3ForCausalLM:
+def large_gemma():
     shape = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
     more = {"vocab_size": 1000, "head_dim": 128, "intermediate_size": 96, "query_pre_attn_scalar": 168}
     return Gemma3ForCausalLM(Gemma3TextConfig(**shape, **more))
 
 
-def biased() -> PreTrainedModel:
+def biased():
     model = toys.model("llama")
     return type(model)(type(model.config)(**{**model.config.to_dict(), "attention_bias": True}))
 

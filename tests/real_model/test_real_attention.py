@@ -1,8 +1,6 @@
 """Attention rows, copy magnitudes and induction scores against eager attention matrices."""
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +8,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.real_model import plain
-from tests.real_model.conftest import Subject
 from util.engine.attention import instrument
 from util.engine.instruments import CaptureRows
 from util.figures.forerunner_heads import measure as forerunner
@@ -20,7 +17,7 @@ from util.study.study import Study
 TEXT = "When Mike and Emma went to the cafe, Emma gave a coffee to"
 
 
-def eager(model: Any) -> Any:
+def eager(model):
     """The same weights, not copied, in a model of the class's eager attention."""
     with torch.device("meta"):
         twin = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), attn_implementation="eager")
@@ -33,7 +30,7 @@ def eager(model: Any) -> Any:
 
 
 @torch.no_grad()
-def test_engine_and_reference_are_eager_attention(subject: Subject) -> None:
+def test_engine_and_reference_are_eager_attention(subject):
     """Logits, and captured rows; what else is measured is compared with the reference alone."""
     ids = subject.tokenizer([TEXT, TEXT.replace("Emma gave", "Mike gave")], return_tensors="pt").input_ids
     twin, chosen = eager(subject.model), torch.tensor([0, 5, 6, ids.shape[1] - 1])
@@ -50,7 +47,7 @@ def test_engine_and_reference_are_eager_attention(subject: Subject) -> None:
     subject.check("captured rows and those of eager code", captured, weights[:, :, :, chosen])
 
 
-def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: Path) -> None:
+def test_copy_magnitudes_are_cells_of_eager_attention(real, tmp_path):
     dataset, prompts = "glue_sst2", 4
     study = Study("forerunner_heads", real.given, untrained_control=False, folder=tmp_path)
     found = forerunner.readings(study, forerunner.Data(dataset, 4, prompts, 0))

@@ -2,10 +2,9 @@
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tests.real_model import plain
-from tests.real_model.conftest import NAME, Subject
+from tests.real_model.conftest import NAME
 from tests.real_model.test_real_patches import some_heads
 from util.roles.function_vectors import last_outputs, patched_probabilities
 
@@ -14,13 +13,13 @@ SHUFFLED = (2, 4, 1, 0, 3)
 STRONG = {"smollm2": [(20, 5), (17, 5), (14, 1)], "gemma3": [(9, 3), (11, 2)]}[NAME]
 
 
-def text(words: tuple[str, ...], order: tuple[int, ...] = (0, 1, 2, 3, 4)) -> str:
+def text(words, order=(0, 1, 2, 3, 4)):
     """Five words in capitals, in another order if one is given, and a sixth word to go on with."""
     shown = [f"{words[i]}\t{words[j].capitalize()}\n" for i, j in enumerate(order)]
     return "".join(shown) + f"{words[5]}\t"
 
 
-def test_indirect_effects(subject: Subject) -> None:
+def test_indirect_effects(subject):
     turned = [tuple(np.roll(WORDS, shift)) for shift in range(3)]
     intact = [tuple(subject.tokenizer(text(words)).input_ids) for words in turned]
     corrupted = [tuple(subject.tokenizer(text(words, SHUFFLED)).input_ids) for words in turned[:2]]
@@ -31,7 +30,7 @@ def test_indirect_effects(subject: Subject) -> None:
     found = patched_probabilities(subject.model, corrupted, answers, mean)
     values = torch.from_numpy(mean)
 
-    def patched(layer: int, head: int, z: Tensor) -> Tensor:
+    def patched(layer, head, z):
         return torch.cat([z[:, :-1], values[layer, head].expand(len(z), 1, -1)], dim=1)
 
     for ids, answer, ours, base in zip(corrupted, answers, found["patched"], found["corrupted"], strict=True):

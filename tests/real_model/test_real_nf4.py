@@ -8,7 +8,7 @@ import torch
 from bitsandbytes.functional import dequantize_4bit
 
 from tests.real_model import plain
-from tests.real_model.conftest import NAME, PLAIN, Subject
+from tests.real_model.conftest import NAME, PLAIN
 from util.load_model_and_data import load_ICL_model
 from util.prompts.sequences import repeated_sequences
 from util.roles.head_scores import head_scores
@@ -16,7 +16,7 @@ from util.roles.head_scores import head_scores
 LENGTH, COPIES = 20, 2
 
 
-def test_induction_scores_in_4_bits_are_those_of_the_dequantised_weights(real: Subject) -> None:
+def test_induction_scores_in_4_bits_are_those_of_the_dequantised_weights(real):
     model, tokenizer = load_ICL_model(NAME, quantized=True, verbose=False)
     layers = {n: module for n, module in model.named_modules() if isinstance(module, bitsandbytes.nn.Linear4bit)}
     assert len(layers) == real.reference.layers * 7

@@ -43,11 +43,11 @@ class Found(NamedTuple):
     routes: Mapping[Route, tuple[Place, ...]]
     graph: ComponentGraph
 
-    def share(self, method: str, route: Route) -> float:
+    def share(self, method, route):
         """The score of a route, all copies together."""
         return float(sum(self.scores[method][place] for place in self.routes[route]))
 
-    def apart(self, method: str, effective: list[Route], silent: list[Route]) -> tuple[Floats, Floats]:
+    def apart(self, method, effective, silent):
         """The sizes of the scores of the routes that have an effect, and of all other edges but the silent routes."""
         known, compared = np.zeros(self.graph.shape, bool), self.graph.edges.copy()
         for route in effective:
