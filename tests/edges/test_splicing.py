@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 from tests import eager_runs, toys
 from tests.architectures import ADAPTED, HEADS, LAYERS, SUPPORTED, prepared
+from tests.tiers import quick
 from tests.tiny_models import KINDS, tiny_model
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import removed_by, together
@@ -199,7 +200,12 @@ def test_nothing_removed_is_the_whole_model(name):
     assert outcomes(model, groups(), Ablation(kept=CIRCUIT), whole)["kl"].min() > 1e-3  # not vacuous
 
 
-@pytest.mark.parametrize(("name", "case"), [*product((*NAMES, "wide"), ABLATIONS), *product(MORE, ["inside"])])
+QUICK = [("gemma2", case) for case in ABLATIONS] + [(name, "inside") for name in ("gpt2", "llama", "wide", "falcon_7b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), quick(QUICK, [*product((*NAMES, "wide"), ABLATIONS), *product(MORE, ["inside"])])
+)
 def test_ablations_equal_a_model_that_is_fed_token_by_token(name, case):
     """All tokens, and those alone that change, on the states of plain runs, whether these were there or not.
 
@@ -304,7 +310,7 @@ def test_an_ablation_acts_in_the_prompt_alone(name, case):
     assert (continuations(model, words(), few()) == wanted) == (case == "whole")
 
 
-@pytest.mark.parametrize("kind", ["qwen3_next", "recurrent_gemma", "lfm2", "kimi_linear", "nemotron_h"])
+@pytest.mark.parametrize("kind", quick(["recurrent_gemma"], ["qwen3_next", "lfm2", "kimi_linear", "nemotron_h"]))
 def test_classes_with_other_layers_write_what_they_write_without_a_cache(kind):
     if kind not in KINDS:
         pytest.skip(f"this transformers has no {kind}")

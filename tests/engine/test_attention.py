@@ -605,21 +605,6 @@ def test_two_threads_equal_serial_runs(pair):
             assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-@torch.no_grad()
-def test_a_mask_of_the_callers_own():
-    """A 4-D additive mask reaches the rows and the knock-outs too."""
-    model, ids = prepared("llama"), batch("plain").inputs["input_ids"]
-    seen = torch.ones(TOTAL, TOTAL).tril().bool() & (noise(BATCH, 1, TOTAL, TOTAL) > -0.5) | torch.eye(TOTAL).bool()
-    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-    inputs = dict(input_ids=ids, attention_mask=mask, use_cache=False)
-    cells = torch.tensor([[9, 8], [9, 7]])
-    after = eager_runs.run(reference("llama"), inputs, cuts=every_cell(cells))
-    rows = CaptureRows(torch.tensor([9, 13]))
-    close(logits(model, inputs, rows, Knockout(cells)), after.logits)
-    moved(after.logits, logits(model, inputs))
-    close(rows.weights[2], after.weights[2][:, :, [9, 13]])
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
 @torch.no_grad()
 def test_bfloat16(name):

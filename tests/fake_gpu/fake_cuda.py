@@ -6,12 +6,12 @@ cannot run. And a build without CUDA aborts the process where a fake CUDA tensor
 So a `FakeCuda` tensor wraps a tensor of the CPU. What devices an operation may mix is asked of `FakeTensorMode`.
 
 Inside `with Devices() as devices:` tensors can be made on the fake devices, moved to them and back. An operation on
-tensors of different devices raises `Misplaced`, as it raises RuntimeError on real ones. `devices.transfers` lists every
-copy from a device to the CPU, and every other operation that waits for a device, with what was copied.
+tensors of different devices raises `Misplaced`, as it raises RuntimeError on real ones. `devices.transfers` names every
+copy from a device to the CPU, and every other operation that waits for a device.
 """
 
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import dispatch_model
@@ -26,13 +26,6 @@ CPU = torch.device("cpu")
 
 class Misplaced(RuntimeError):
     """An operation on tensors of different devices."""
-
-
-class Transfer(NamedTuple):
-    """An operation that waits for a device: its name, and how many numbers it took to the CPU."""
-
-    name: str
-    numbers: int
 
 
 TensorClass: Any = Tensor  # whose attributes, such as the device, have types that a subclass may not change
@@ -171,7 +164,7 @@ class Devices(TorchDispatchMode):
         super().__init__()
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE  # PyTorch then does not look for a driver
         self.rules = FakeTensorMode()
-        self.transfers: list[Transfer] = []
+        self.transfers: list[str] = []
         self._before: list[tuple[bool, Any]] = []
 
     def __enter__(self):
@@ -222,7 +215,7 @@ class Devices(TorchDispatchMode):
         """Note an operation that takes numbers from a device to the CPU."""
         source = args[1] if func in FILLS else args[0] if func in COPIES | WAITS else None
         if type(source) is FakeCuda and (func in WAITS or place is None):
-            self.transfers.append(Transfer(func.__name__.split(".")[0], 1 if func in WAITS else source.numel()))
+            self.transfers.append(func.__name__.split(".")[0])
 
     def _indexed(self, func, args):
         """Where what is indexed is. Its indices are on the CPU or beside it, the values that are put in beside it."""

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from tests import gguf_files, toys
+from tests.tiers import quick
 from util import load_model_and_data as loading
 from util import paths
 from util.models import packaged
@@ -50,7 +51,7 @@ def models(tmp_path, monkeypatch):
     return tmp_path / "models"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick(["llama", "gpt2"], FAMILIES))
 def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
     model = FAMILIES[family]()
     file = gguf_files.write(tmp_path / "tiny.gguf", model, toys.tokenizer())
@@ -232,7 +233,7 @@ def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeyp
     assert not packaged.place("toy").exists()
 
 
-@pytest.mark.parametrize("spoiled", ["model.safetensors", packaged.MADE, "added.json"])
+@pytest.mark.parametrize("spoiled", quick(["model.safetensors"], [packaged.MADE, "added.json"]))
 def test_files_that_changed_since_the_conversion_are_made_anew(spoiled, package, capsys):
     file = packaged.folder("toy") / spoiled
     content = bytearray(file.read_bytes()) if file.exists() else bytearray(b"{}....")

@@ -4,6 +4,7 @@ import copy
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from unittest import mock
 
 import pytest
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from tests import toys
+from tests.tiers import quick
 from util.prompts import ioi
 from util.prompts.ioi import (
     CORRUPTIONS,
@@ -34,6 +36,12 @@ CHANGED = {  # the roles whose names change
     "abc": {"IO", "S1", "S2"},
     "random_name": {"IO", "S1", "S2"},
 }
+
+
+drawn = pytest.mark.parametrize(
+    "corruption, kind",
+    quick([(corruption, "bpe") for corruption in CORRUPTIONS] + [("abc", "unigram")], product(CORRUPTIONS, toys.KINDS)),
+)
 
 
 @cache
@@ -117,8 +125,7 @@ def brute_force(kind, every):
     return tuple(name for name in NAMES if name not in bad)
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("kind, every", quick([("bpe", 1), ("unigram", 2)], product(toys.KINDS, [1, 2])))
 def test_kept_names_are_those_that_pass_the_suffix_rule(kind, every):
     words = usable(kind, every)
     assert words.names == brute_force(kind, every)
@@ -153,7 +160,11 @@ REFUSED = [  # tokenizer, options, message
     (lambda: toy(), {"frames": ["{X} and {Y} went home, where {S} spoke to"]}, "keeps 0 of 66 names.*other frames"),
     (lambda: toy(), {"frames": PLACED}, "keeps 0 of 64 places"),  # another id in each
     (lambda: word_level([word.lower() for word in NAMES], lower=True), {}, "keeps 0 of 66 names"),
-    (lambda: toys.tokenizer("bpe"), {}, "of 66 names as single tokens, and 8 are needed.*larger vocabulary"),
+    (
+        lambda: word_level([*NAMES[:7], *MET.split()]),
+        {"frames": [MET]},
+        "7 of 66 names as single tokens, and 8 are needed.*larger vocabulary",
+    ),
     (lambda: toy(), {"names": [*NAMES[:7], NAMES[0]]}, "keeps 7 of 7 names as single tokens, and 8 are needed"),
     (lambda: toy(), {"names": []}, "keeps 0 of 0 names"),
     (
@@ -211,8 +222,7 @@ def roles_of(pair, prompt):
     return {role: found[field] for role, field in fields.items()}
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("corruption", CORRUPTIONS)
+@drawn
 def test_corruptions_change_the_names_they_say(kind, corruption):
     pairs = made(kind, corruption=corruption)
     assert {pair.frame for pair in pairs} == {*FRAMES} and {pair.corruption for pair in pairs} == {corruption}
@@ -277,8 +287,7 @@ def test_pairs_that_do_not_align_are_dropped():
 # ------------------------------------------------------------------------------------------------ tokens
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("corruption", CORRUPTIONS)
+@drawn
 def test_tokens(kind, corruption):
     tokenizer = toy(kind)
     front = [tokenizer.bos_token_id] if kind != "bpe-no-bos" else []

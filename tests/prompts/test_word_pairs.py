@@ -4,8 +4,8 @@ import copy
 import csv
 import itertools
 from collections import Counter
-from dataclasses import replace
 from functools import cache
+from itertools import product
 from random import Random
 from string import ascii_letters
 
@@ -14,8 +14,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests import toys
+from tests.tiers import quick
 from util import paths
-from util.prompts import own_tasks, word_pair_prompts, word_pairs
+from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Misaligned
 from util.prompts.token_types import check_aligned, type_tokens
 from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
@@ -66,10 +67,8 @@ def tokenizer(kind):
 
 @cache
 def by_pattern(pattern):
-    """A tokenizer whose tokens are what the pattern says; known are words of the lists, of ANTONYMS, and letters."""
+    """A tokenizer whose tokens are what the pattern says; known are words of the lists, and letters."""
     words = {cell for name in word_pairs.LISTS for row in rows(name) for cell in row} | {*ascii_letters}
-    words |= {f" {word}" for pair in ANTONYMS.pairs for said in pair[:2] for word in (said, said.upper())}
-    words |= {word.strip() for word in words}
     known = {text: i for i, text in enumerate(["<unk>", "<s>", "\t", "\n", " ->", *sorted(words)])}
     raw = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -111,8 +110,9 @@ def facts_with(word):
 # ------------------------------------------------------------------------------------------------ clean prompts
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name, kind", quick([(name, "bpe") for name in TASKS] + [("copying", "unigram")], product(TASKS, toys.KINDS))
+)
 def test_prompts_hold_what_the_lists_say(name, kind):
     pairs = facts(name)[0]
     drawn = made(name, kind)
@@ -232,8 +232,10 @@ def check_donor(c, name, clean, donor, marks):
             assert (pairs.get(y) == y) == (mark == "*")
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["words of one token", "of several"])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name, several",
+    quick([(name, False) for name in TASKS] + [("country_capital", True)], product(TASKS, [True])),
+)
 def test_each_corruption_keeps_and_changes_what_it_says(name, several):
     words = toys.tokenizer("bpe") if several else tokenizer("bpe")
     drawn = word_pair_prompts.prompts(name, words, 10, k=3 if several else 4, corruptions=ALL)
@@ -382,36 +384,12 @@ def test_bad_requests_name_the_cure(options, message):
 
 # ------------------------------------------------------------------------------------------------ a user's own tasks
 
-ANTONYMS = WordPairTask(
-    name="antonyms",
-    pairs=(
-        *(("hot", "cold"), ("big", "small"), ("up", "down"), ("fast", "slow")),
-        *(("rich", "poor"), ("old", "new"), ("wet", "dry"), ("hard", "soft")),
-        *(("full", "empty"), ("high", "low"), ("left", "right"), ("dark", "light")),
-    ),
-    other_rule=str.upper,
-    layout=ARROW,
-)
 
-
-def test_a_task_is_one_object_registered_or_not(monkeypatch):
-    monkeypatch.setattr(own_tasks, "_REGISTERED", {})
-    words = by_pattern(r" ->|\n| ?[^ \n]+")
-    drawn = word_pair_prompts.prompts(ANTONYMS, words, 5, k=3, corruptions=ALL)
-    pairs = {pair.x: pair.y for pair in ANTONYMS.pairs}
-    for item in drawn.items:
-        shown, query = parse(item.clean.text, ARROW)
-        assert all(pairs[x] == y for x, y in [*shown, (query, item.clean.label())])
-        assert all(y == x.upper() for x, y in parse(item.donors[5].text, ARROW)[0])
-        assert not {*pairs, *pairs.values()} & {w for pair in parse(item.donors[0].text, ARROW)[0] for w in pair}
-    assert word_pairs.register(ANTONYMS) is word_pairs.find("antonyms") and word_pairs.names() == (*TASKS, "antonyms")
-    assert word_pair_prompts.prompts("antonyms", words, 5, k=3, corruptions=ALL).items == drawn.items
-    with pytest.raises(ValueError, match="already; give yours another name"):
-        word_pairs.register(replace(ANTONYMS, name="copying"))
-    rule = {"hot": "warm", "big": "large", "up": "over", "wet": "damp", "old": "aged"}
-    some = replace(ANTONYMS, other_rule=rule)
-    for item in word_pair_prompts.prompts(some, words, 5, k=2, corruptions=(5,)).items:
-        assert {*parse(item.donors[5].text, ARROW)[0]} <= {*rule.items()}  # a rule need not be of all inputs
+def test_another_rule_need_not_be_of_all_inputs():
+    rule = {x: x for x in "abcde"}
+    task = WordPairTask("letters", tuple(Pair(x, x.upper()) for x in "abcdefghijkl"), other_rule=rule)
+    for item in word_pair_prompts.prompts(task, by_pattern(WORDS), 5, k=2, corruptions=(5,)).items:
+        assert {*parse(item.donors[5].text)[0]} <= {*rule.items()}
 
 
 GOOD = {

@@ -1,10 +1,12 @@
 """The rule that says which roles heads have, on made-up arrays whose answer is known."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
+from tests.tiers import quick
 from util.roles.rules import LEAST, LEVEL, Evidence, Role, Score
 from util.stats.intervals import POWER, detectable, mean_interval, mean_intervals, mean_p
 
@@ -83,11 +85,10 @@ def errors(models, score_mean, clusters, *, skewed):
     return wrong
 
 
-@pytest.mark.parametrize("skewed", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("clusters", [np.arange(N), np.repeat(np.arange(16), 2)], ids=["prompts", "pairs of prompts"])
-def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(clusters, skewed):
+@pytest.mark.parametrize(("together", "skewed"), quick([(2, False)], product((1, 2), (False, True))))
+def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(together, skewed):
     """All heads are tested where their score is beyond doubt; few are where it is at its null."""
-    models = 200
+    models, clusters = 200, np.repeat(np.arange(N // together), together)
     tested = errors(models, 0.8, clusters, skewed=skewed)
     assert tested <= models * LEVEL
     assert errors(models, 0.2, clusters, skewed=skewed) <= models * LEVEL

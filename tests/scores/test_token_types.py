@@ -17,6 +17,7 @@ from tests import eager_runs
 from tests.architectures import HEADS, LAYERS
 from tests.edges.test_splicing import few, groups, toy
 from tests.scores.test_units import whole
+from tests.tiers import quick
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge, together
 from util.edges.splicing import Group
@@ -48,7 +49,7 @@ CIRCUITS = {
     "started": lambda: pruned(start=REMOVED),
     "start": lambda: whole(start=REMOVED),
 }
-circuits = pytest.mark.parametrize("circuit", CIRCUITS)
+circuits = pytest.mark.parametrize("circuit", quick(["pruned", "started"], CIRCUITS))
 
 
 # ------------------------------------------------------------------------------------------------ attention by hand
