@@ -8,7 +8,7 @@ biases, norms and sinks are not trivial, and an edit moves the logits.
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from util.engine.handshake import prepare
 
@@ -145,20 +145,20 @@ OWN_KERNEL = ADAPTED.keys() - {"falcon_40b", "falcon_alibi"}  # these were eager
 WINDOWED = {"mistral", "mixtral", "qwen2_sw", "gemma2", "gemma3_text", "phi3", "olmo3", "cohere2", "gpt_oss", "gpt_neo"}
 
 
-def attention_layers(name: str) -> tuple[int, ...]:
+def attention_layers(name):
     """The model's own 0-based numbers of the layers that have attention."""
     kinds = (SUPPORTED | ADAPTED)[name][1].get("layer_types", ["full_attention"] * LAYERS)
     return tuple(i for i, kind in enumerate(kinds) if kind != "linear_attention")
 
 
-def build(name: str, dtype: torch.dtype = torch.float32, spread: float = 0.2, seed: int = 0, **changes):
+def build(name, dtype=torch.float32, spread=0.2, seed=0, **changes):
     """The tiny model called `name`, see `random_model`. `changes` override entries of the configuration."""
     kind, options, *_ = (SUPPORTED | ADAPTED | BYPASSING)[name]
     config = AutoConfig.for_model(kind, **(options | changes))
     return random_model(config, spread, seed).to(dtype)
 
 
-def prepared(name: str, dtype: torch.dtype = torch.float32, **changes):
+def prepared(name, dtype=torch.float32, **changes):
     """The model called `name`, see `build`, ready for instruments."""
     model = build(name, dtype, **changes)
     if dtype == torch.float64 and hasattr(model.config, "_experts_implementation"):
@@ -167,7 +167,7 @@ def prepared(name: str, dtype: torch.dtype = torch.float32, **changes):
     return model
 
 
-def random_model(config: PreTrainedConfig, spread: float, seed: int) -> PreTrainedModel:
+def random_model(config, spread, seed):
     """The model of a config, float32 and in eval mode, with every parameter redrawn from `seed`.
 
     Matrices are normal with standard deviation `spread`; vectors (biases, norms, sinks) keep their initial value plus

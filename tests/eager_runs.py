@@ -68,23 +68,15 @@ def run(model, inputs, writes=None, cuts=None):
             gate = _gate(module, stack)
             own = {cell[1:]: vector for cell, vector in writes.items() if cell[0] == layer}
             hook = _head_hook(layer, model.config.num_attention_heads, own, z, gate)
-            stack.enter_context(_removing(output_projection(module).register_forward_pre_hook(hook)))
+            stack.enter_context(output_projection(module).register_forward_pre_hook(hook))
             closed = [cell[1:] for cell in cuts if cell[0] == layer]
             if closed:
                 hook = _mask_hook(model.config.num_attention_heads, closed)
-                stack.enter_context(_removing(module.register_forward_pre_hook(hook, with_kwargs=True)))
+                stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
         output = model(**inputs, output_attentions=True)
     weights = [w for w in output.attentions if w is not None]
     assert len(weights) == len(modules)
     return Run(output.logits, dict(zip(sorted(modules), weights, strict=True)), z)
-
-
-@contextlib.contextmanager
-def _removing(handle):
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _gate(module, stack):
@@ -98,7 +90,7 @@ def _gate(module, stack):
         both = output.view(*output.shape[:-1], -1, 2 * module.head_dim)
         factor[:] = [torch.sigmoid(both[..., module.head_dim :])]
 
-    stack.enter_context(_removing(query.register_forward_hook(hook)))
+    stack.enter_context(query.register_forward_hook(hook))
     return factor
 
 

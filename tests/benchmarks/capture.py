@@ -14,11 +14,11 @@ from functools import partial
 
 import torch
 
-from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
 from tests.benchmarks.tasks import model_of, prepared, random_ids
 
 
-def published(model: str, length: int, prompts: int, budget: int) -> Run:
+def published(model, length, prompts, budget):
     llama = model_of(model, "eager")
     drawn = random_ids(prompts, length + 1, llama.config.vocab_size)
 
@@ -30,7 +30,7 @@ def published(model: str, length: int, prompts: int, budget: int) -> Run:
     return lambda: [[one(torch.cat([row[:-2], row[-2 + c :][:1]])) for c in (0, 1)] for row in drawn]
 
 
-def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = False) -> Run:
+def magnitudes(model, length, prompts, budget, bare=False):
     from util.engine.batches import Batch, Row, plan
     from util.figures.forerunner_heads.measure import LabelRun, copy_magnitudes
     from util.prompts.prompt import LabelledTokens
@@ -54,7 +54,7 @@ def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = 
     return lambda: copy_magnitudes(llama, run, token_budget=budget)["magnitude"]
 
 
-def rows(model: str, prompts: int, length: int, read: int, bare: bool = False) -> Run:
+def rows(model, prompts, length, read, bare=False):
     """The last hidden states of the last tokens; read: rows of each prompt."""
     from util.engine.attention import instrument
     from util.engine.instruments import CaptureRows
@@ -80,7 +80,7 @@ SLOWER = ("published code", "ours")
 GROWTH = (512 * 8 * 16 * 4 * (2 + 1) + 512 * 8 * 3 + 512 * 66 * 8) / 2**20 + 16
 
 
-def contest(contestants, bars: tuple[Bar, ...], rounds: int = 9, **setting: int) -> Contest:
+def contest(contestants, bars, rounds=9, **setting):
     return Contest(contestants, bars, LLAMA | setting, TINY, rounds, same=(SLOWER,))
 
 

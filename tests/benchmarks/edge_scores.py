@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from tests.benchmarks.libraries import edge_scores_eap_ig, edge_scores_transformer_lens
-from tests.benchmarks.referee import MEMORY, ORACLES, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import MEMORY, ORACLES, TIME, Bar, Contest
 from tests.benchmarks.tasks import eap_prompts, model_of, prepared
 
 
-def plain(model: str, prompts: int) -> Run:
+def plain(model, prompts):
     whole = model_of(model, "eager")
     base = eap_prompts(whole.config.vocab_size, prompts)[0]
 
@@ -32,7 +32,7 @@ def plain(model: str, prompts: int) -> Run:
     return run
 
 
-def eap(model: str, prompts: int) -> Run:
+def eap(model, prompts):
     from util.scores.attribution import edge_scores
 
     scored = prepared(model)
@@ -40,7 +40,7 @@ def eap(model: str, prompts: int) -> Run:
     return lambda: -edge_scores(scored, corrupted, base, answers).mean(0).numpy()
 
 
-def exact(model: str, prompts: int, every: int, loop: bool) -> Run:
+def exact(model, prompts, every, loop):
     """every: of so many edges one is taken."""
     from tests.scores.slow_edges import SlowEdges
     from tests.scores.slow_paths import with_own_keys
@@ -59,7 +59,7 @@ def exact(model: str, prompts: int, every: int, loop: bool) -> Run:
         edges = SlowEdges(scored, *pairs)
         return torch.stack([edges.effect(*edge) for edge in wanted]).mean(1).numpy()
 
-    return slow if loop else lambda: exact_scores(scored, *pairs, wanted).mean(0).numpy()
+    return slow if loop else lambda: exact_scores(scored, *pairs, edges=wanted).mean(0).numpy()
 
 
 LIBRARIES = {"TransformerLens": edge_scores_transformer_lens, "EAP-IG's way": edge_scores_eap_ig}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.benchmarks.referee import Run
 from tests.benchmarks.tasks import (
     GPT2,
     LLAMA,
@@ -23,7 +22,7 @@ from tests.benchmarks.tasks import (
 )
 
 
-def bridge_of(name: str):
+def bridge_of(name):
     """The same random model in TransformerLens."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -34,14 +33,14 @@ def bridge_of(name: str):
     return bridge
 
 
-def projections(network, name: str) -> list[Any]:
+def projections(network, name):
     """The output projections of a model, or of nnsight's view of it, by layer."""
     if name in GPT2:
         return [network.transformer.h[layer].attn.c_proj for layer in range(network.config.num_hidden_layers)]
     return [network.model.layers[layer].self_attn.o_proj for layer in range(network.config.num_hidden_layers)]
 
 
-def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options) -> Run:
+def hook_loop(model, some=None, attention="eager", **options):
     """some: patch only so many heads of each layer, NaN for the rest; options: for each forward pass."""
     patched = model_of(model, attention)
     written = projections(patched, model)
@@ -61,7 +60,7 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
             for head in range(some or heads):
                 part = slice(head * width, (head + 1) * width)
 
-                def patch(p, x, part: slice = part):
+                def patch(p, x, part=part):
                     mixed = x[0].clone()
                     mixed[..., part] = z[p][..., part]
                     return (mixed, *x[1:])
@@ -74,7 +73,7 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
     return run
 
 
-def patch_map_transformer_lens(model: str) -> Run:
+def patch_map_transformer_lens(model):
     from transformer_lens import patching
 
     bridge = bridge_of(model)
@@ -89,7 +88,7 @@ def patch_map_transformer_lens(model: str) -> Run:
     return run
 
 
-def patch_map_nnsight(model: str) -> Run:
+def patch_map_nnsight(model):
     import nnsight as library
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -122,7 +121,7 @@ def patch_map_nnsight(model: str) -> Run:
     return run
 
 
-def patch_map_pyvene(model: str) -> Run:
+def patch_map_pyvene(model):
     import pyvene as library
 
     patched = model_of(model, "eager")
@@ -146,7 +145,7 @@ def patch_map_pyvene(model: str) -> Run:
     return run
 
 
-def prefix_scores_transformer_lens(model: str, length: int) -> Run:
+def prefix_scores_transformer_lens(model, length):
     from transformer_lens.head_detector import detect_head
 
     bridge = bridge_of(model)
@@ -160,7 +159,7 @@ def prefix_scores_transformer_lens(model: str, length: int) -> Run:
     return run
 
 
-def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
+def edge_scores_transformer_lens(model, prompts):
     from transformer_lens.tools.analysis import attribution_patching as library
 
     bridge = bridge_of(model)
@@ -171,7 +170,7 @@ def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
     senders["mlp_out"] = lambda n: (n.layer + 1) * (heads + 1)
     parts = ("q_input", "k_input", "v_input")
 
-    def reader(node) -> int:
+    def reader(node):
         if node.kind == "logits":
             return layers * (3 * heads + 1)
         own = 3 * heads if node.kind == "mlp_in" else parts.index(node.kind) * heads + node.head
@@ -187,7 +186,7 @@ def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
     return run
 
 
-def edge_scores_eap_ig(model: str, prompts: int) -> Run:
+def edge_scores_eap_ig(model, prompts):
     from transformer_lens.tools.analysis import attribution_patching as library
 
     bridge = bridge_of(model)

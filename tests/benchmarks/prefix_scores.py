@@ -8,11 +8,11 @@ TransformerLens  transformer_lens.head_detector.detect_head, "induction_head", o
 import torch
 
 from tests.benchmarks.libraries import prefix_scores_transformer_lens
-from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest
 from tests.benchmarks.tasks import COPIES, SEQUENCES, prepared, repeated
 
 
-def scores(model: str, length: int) -> Run:
+def scores(model, length):
     from util.prompts.sequences import Sequences
     from util.roles.head_scores import head_scores
 
@@ -26,7 +26,7 @@ def scores(model: str, length: int) -> Run:
     return run
 
 
-def bare(model: str, length: int) -> Run:
+def bare(model, length):
     from util.engine.batches import TOKEN_BUDGET, plan
 
     read = prepared(model)

@@ -34,7 +34,7 @@ TASKS = ("copying", "capitalization", "present_past")
 Numbers = dict[str, Any]
 
 
-def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 128) -> Numbers:
+def forerunner(model, seed, prompts=64, cut=128):
     """Forerunner heads, and what the labels' reads of their forerunners, or random cells, are worth by data set."""
     study = Study("forerunner_heads", model, prompts=prompts, seed=seed, untrained_control=False)
     frequent = int(study.numbers("counts")["frequent_heads"]["correct"].value)
@@ -49,7 +49,7 @@ def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 128) -> Nu
     return numbers
 
 
-def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labels) -> Numbers:
+def induction(model, seed, prompts=60, heads=3, **labels):
     """Accuracy with and without the best heads by prefix matching."""
     best = top(SequenceStudy(model, seed=seed).scores().mean(), heads)
     task = TaskStudy(model, "wordseq1", 10, prompts, 42 + seed, **labels)
@@ -57,7 +57,7 @@ def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labe
     return {f"02 wordseq1, {name}": accuracy(answer.right) for name, answer in answers.items()}
 
 
-def ioi(model: Model, seed: int, prompts: int = 32) -> Numbers:
+def ioi(model, seed, prompts=32):
     """The head that carries most, and what it carries."""
     study = Study("ioi_patching", model, prompts=prompts, seed=seed, untrained_control=False)
     found = study.numbers("population")["population"]
@@ -66,7 +66,7 @@ def ioi(model: Model, seed: int, prompts: int = 32) -> Numbers:
     return {"03 accuracy": found["accuracy"], "03 strongest head": head_name(best), "03 it carries": share}
 
 
-def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:
+def edges(model, seed, prompts=32):
     """The scores of two circuits on tasks that the model does."""
     numbers: Numbers = {}
     study = Study("edge_ablation", model, prompts=prompts, seed=seed, donor_seeds=(0,), untrained_control=False)
@@ -76,7 +76,7 @@ def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:
     return numbers
 
 
-def variant(name: str, front: str) -> Model:
+def variant(name, front):
     """A model with other special tokens in front of every prompt. front: "BOS" or "chat"."""
     model, tokenizer = Model(name, verbose=False).pair
     ids = [tokenizer.bos_token_id]
@@ -87,7 +87,7 @@ def variant(name: str, front: str) -> Model:
     return Model.given(model, tokenizer, f"given:{name}, {front}")
 
 
-def simulate(seeds: int, name: str = "smollm2") -> dict[str, Any]:
+def simulate(seeds, name="smollm2"):
     """The endpoints by variant."""
     plain = Model(name, verbose=False)
     asked = {"as it is": (plain, 0)} | {f"seed {seed}": (plain, 1000 * seed) for seed in range(1, seeds + 1)}

@@ -19,7 +19,7 @@ CONTESTS = {(name, title): c for name in referee.CONTESTED for title, c in refer
 HERE = {place: c for place, c in CONTESTS.items() if referee.HARNESS not in c.pythons.values()}
 
 
-def served(code: str, before: str = ""):
+def served(code, before=""):
     program = f"from tests.benchmarks.referee import serve\n{before}\nserve(lambda: {code})"
     return referee.serving([sys.executable, "-c", program], {"PYTHONPATH": str(referee.ROOT)})
 

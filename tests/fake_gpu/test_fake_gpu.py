@@ -170,30 +170,3 @@ def test_a_sum_that_went_to_the_cpu_is_found(monkeypatch):
     left(monkeypatch, instruments, "in_double")
     with Devices(), pytest.raises(AssertionError, match="sums 0 is on cpu"):
         assert_placed(model, device_runs.capture_heads(model))
-
-
-# ------------------------------------------------------------------------------------------------ the fake devices
-
-
-def test_fake_devices_are_told_apart():
-    with Devices():
-        first, second, cpu = torch.ones(2, device="cuda"), torch.ones(2, device="cuda:1"), torch.ones(2)
-        assert (str(first.device), str(second.device)) == ("cuda:0", "cuda:1")
-        assert (first + first).device == first.device and (first * torch.tensor(2.0)).device == first.device
-        for other in (second, cpu):
-            with pytest.raises(Misplaced, match="same device"):
-                first + other
-        place = torch.tensor([0])
-        assert first[place].device == first.device and first[place.to("cuda:0")].device == first.device
-        with pytest.raises(Misplaced, match="indexed"):
-            cpu[place.to("cuda:0")]
-        with pytest.raises(Misplaced, match="indexed"):
-            second[place.to("cuda:0")]
-        with pytest.raises(Misplaced, match="same device"):
-            first.gather(0, place)
-        first[place] = second.to("cuda:0")[:1] + 4
-        assert first.tolist() == [5, 1] and cpu.tolist() == [1, 1]
-        with pytest.raises((RuntimeError, TypeError)):
-            first.numpy()
-    with pytest.raises(Misplaced, match="outside"):
-        first + 1

@@ -250,10 +250,9 @@ def test_corruptions_change_the_names_they_say(kind, corruption):
 
 def test_base_depends_on_seed_and_number_alone():
     for corruption in CORRUPTIONS:
-        pairs = made(corruption=corruption)
-        assert [pair.base for pair in pairs] == [pair.base for pair in made()]
-        few = [ioi_prompts(toy(), count, 3, corruption, FRAMES[:2]).pairs for count in (7, 20)]
-        assert few[0] == few[1][:7]
+        assert [pair.base for pair in made(corruption=corruption)] == [pair.base for pair in made()]
+    few = [ioi_prompts(toy(), count, 3, "abc", FRAMES[:2]).pairs for count in (7, 20)]
+    assert few[0] == few[1][:7]
     texts = [pair.base.text for seed in range(2) for pair in made(seed=seed)]
     assert len(set(texts)) == len(texts) == 240
     # literal, as the same prompts must come in every process

@@ -10,15 +10,14 @@ from random import Random
 from string import ascii_letters
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken
 
 from tests import toys
 from tests.tiers import quick
 from util import paths
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Misaligned
-from util.prompts.token_types import check_aligned, type_tokens
+from util.prompts.token_types import type_tokens
 from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
@@ -69,10 +68,7 @@ def tokenizer(kind):
 def by_pattern(pattern):
     """A tokenizer whose tokens are what the pattern says; known are words of the lists, and letters."""
     words = {cell for name in word_pairs.LISTS for row in rows(name) for cell in row} | {*ascii_letters}
-    known = {text: i for i, text in enumerate(["<unk>", "<s>", "\t", "\n", " ->", *sorted(words)])}
-    raw = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
+    return toys.by_pattern(pattern, ["\t", "\n", " ->", *sorted(words)])
 
 
 WORDS = r"[^\t\n]+|\t|\n"  # one token for each word
@@ -341,17 +337,6 @@ def test_an_answer_that_changes_the_prompt_is_refused():
     with pytest.raises(Misaligned, match="answer merges") as caught:
         word_pair_prompts.typed_tokens(TAB.prompt([("again", "again")], "walk", "walk"), merging)
     assert caught.value.reason == "answer merges"
-
-
-def test_a_donor_of_other_sizes_is_refused():
-    words = toys.tokenizer("bpe", on_tasks=True)
-    clean, wide = (
-        word_pair_prompts.typed_tokens(TAB.prompt([(x, "called")], "walk", "walked"), words)
-        for x in ("call", "unimaginably")
-    )
-    check_aligned(clean, clean)
-    with pytest.raises(Misaligned, match="^unequal sizes: slots of "):
-        check_aligned(clean, wide)
 
 
 AMBIGUOUS = "ambiguous_present_past"

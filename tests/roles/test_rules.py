@@ -142,15 +142,3 @@ def test_p_is_that_of_the_interval(kind, alpha):
     low = mean_intervals(values, level=1 - 2 * alpha, clusters=clusters).low
     above = mean_p(values, clusters) <= alpha
     assert (above == (low > 0)).all() and 0 < above.sum() < 400
-
-
-def test_prompts_of_one_cluster_count_once():
-    """A score that four copies of few prompts have is no better known than that of the few."""
-    rng = np.random.default_rng(1)
-    clusters = np.repeat(np.arange(8), 4)
-    values = np.repeat(rng.normal(0.24, 0.06, (8, LAYERS, HEADS)), 4, axis=0)
-    as_many = Score(values, np.full(1, 0.2))
-    as_few = Score(values, np.full(1, 0.2), clusters)
-    assert len(as_few.chosen()) < len(as_many.chosen())
-    first, second = as_few.halves
-    assert not set(clusters[first]) & set(clusters[second])
