@@ -201,7 +201,7 @@ def label_scores(model, count=PROMPTS):
 def means(model, count=PROMPTS):
     """Mean outputs of heads, by token and by position, and outputs of mean inputs."""
     layers, some = list(support(model).layers), rows(count, 12)
-    found: Numbers = {name: mean_outputs(model, some)[name] for name in ("mean", "norms")}
+    found = {name: mean_outputs(model, some)[name] for name in ("mean", "norms")}
     return found | by_layer(
         {"positions": position_means(model, some, layers), "inputs": outputs_of_mean_inputs(model, some, layers)}
     )
@@ -231,7 +231,7 @@ def groups(vocabulary=VOCABULARY):
 def edges(model):
     """Ablated edges: donors that run for one ablation, and kept ones."""
     whole = whole_logits(model, groups())
-    found: Numbers = {"whole": whole}
+    found = {"whole": whole}
     for name, store in (("apart", None), ("kept", Store())):
         said = outcomes(model, groups(), EDGES, whole, store=store)
         found |= {f"{name} {key}": said[key] for key in ("log_prob", "kl")}
@@ -255,7 +255,7 @@ def components(model):
     source[:, 3:6] = ids(2, seed=1)[:, 3:6]
     answers = torch.tensor([[5, 7], [6, 8]])
     graph = model_graph(model)
-    found: Numbers = {method: edge_scores(model, base, source, answers, method, steps=1) for method in get_args(Method)}
+    found = {method: edge_scores(model, base, source, answers, method, steps=1) for method in get_args(Method)}
     some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 6)].tolist()]
     found["exact"] = exact_scores(model, base, source, answers, some)
     heads = [(layer, layer) for layer in range(graph.layers)]

@@ -39,7 +39,6 @@ from util.engine.replay import Edit, plan_of, replay
 LENGTHS = (8, 24)  # tokens
 BOUND = 1e-4  # of the largest number compared, in float32
 NEW_TOKENS = 3
-Cell = tuple[int, int, int]
 WIDELY = ("replay", "label scores", "means")  # what is tried on fake GPUs beside all instruments
 
 

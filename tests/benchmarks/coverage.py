@@ -5,8 +5,8 @@ distribution that the figure has; coverage is the share of samples whose interva
 hold together for all heads count where all of them hold theirs. A round is a sample of every case.
 """
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -17,7 +17,6 @@ from util.figures.ioi_patching import numbers as ioi
 from util.stats.intervals import accuracy, mean_interval
 from util.stats.verdicts import Effect
 
-Random = np.random.Generator
 ROUNDS = 1000  # samples
 LEVELS = stats.norm.ppf(np.linspace(0.02, 0.98, 270))  # of heads, in units of a prompt's spread
 OFTEN = stats.norm.cdf(LEVELS / np.hypot(1, 0.3))  # how often each passes
@@ -105,7 +104,7 @@ def claim(circuit, whole, query):
 
 def cases():
     """By figure and interval, a sample of it, which says whether the interval holds the truth."""
-    found: dict[tuple[str, str], Callable[[Random], bool]] = {}
+    found: dict[tuple[str, str], Any] = {}
     for n in (64, 256):
         for what, measure, truth in (
             ("above threshold on a prompt", forerunner.heads_on_a_prompt, float(OFTEN.sum())),

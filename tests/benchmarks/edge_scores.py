@@ -48,7 +48,7 @@ def exact(model, prompts, every, loop):
     from util.scores.exact import exact_scores
 
     scored = model_of(model)
-    pairs = eap_prompts(scored.config.vocab_size, prompts, 14)
+    base, source, answers = eap_prompts(scored.config.vocab_size, prompts, 14)
     wanted = [(int(u), int(v)) for u, v in np.argwhere(model_graph(scored).edges)][::every]
     if loop:
         scored = with_own_keys(scored)  # hooks cannot tell what two heads read of one key
@@ -56,10 +56,10 @@ def exact(model, prompts, every, loop):
 
     @torch.no_grad()
     def slow():
-        edges = SlowEdges(scored, *pairs)
+        edges = SlowEdges(scored, base, source, answers)
         return torch.stack([edges.effect(*edge) for edge in wanted]).mean(1).numpy()
 
-    return slow if loop else lambda: exact_scores(scored, *pairs, edges=wanted).mean(0).numpy()
+    return slow if loop else lambda: exact_scores(scored, base, source, answers, wanted).mean(0).numpy()
 
 
 LIBRARIES = {"TransformerLens": edge_scores_transformer_lens, "EAP-IG's way": edge_scores_eap_ig}

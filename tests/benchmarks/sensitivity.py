@@ -31,7 +31,6 @@ LABELS = ("Yes", "No")  # one token each behind a space
 ASKED = [{"role": "user", "content": "Continue the list."}]
 LABELS_READ = {"s_i -> y_i": Condition("si_to_yi"), "random cells": Condition("si_to_yi", draw=0)}
 TASKS = ("copying", "capitalization", "present_past")
-Numbers = dict[str, Any]
 
 
 def forerunner(model, seed, prompts=64, cut=128):
@@ -39,7 +38,7 @@ def forerunner(model, seed, prompts=64, cut=128):
     study = Study("forerunner_heads", model, prompts=prompts, seed=seed, untrained_control=False)
     frequent = int(study.numbers("counts")["frequent_heads"]["correct"].value)
     confirmed = study.numbers("specificity")["specificity"]["judged"]["confirmed"]
-    numbers: Numbers = {"01 frequent heads": frequent, "01 forerunner heads": confirmed}
+    numbers = {"01 frequent heads": frequent, "01 forerunner heads": confirmed}
     for dataset in DATASETS:
         found = answers(study, Data(dataset, 4, cut, seed), [WHOLE, *LABELS_READ.values()])
         whole = scores(found[WHOLE])
@@ -68,7 +67,7 @@ def ioi(model, seed, prompts=32):
 
 def edges(model, seed, prompts=32):
     """The scores of two circuits on tasks that the model does."""
-    numbers: Numbers = {}
+    numbers: dict[str, Any] = {}
     study = Study("edge_ablation", model, prompts=prompts, seed=seed, donor_seeds=(0,), untrained_control=False)
     for task in TASKS:
         scores = scores_of(runs.answers(study, KEPT, task=task))
@@ -93,7 +92,7 @@ def simulate(seeds, name="smollm2"):
     asked = {"as it is": (plain, 0)} | {f"seed {seed}": (plain, 1000 * seed) for seed in range(1, seeds + 1)}
     fronts = ("BOS", "chat") if plain.pair[1].chat_template else ("BOS",)
     asked |= {front: (variant(name, front), 0) for front in fronts}
-    found: dict[str, Numbers] = {}
+    found: dict[str, dict[str, Any]] = {}
     for title, (model, seed) in asked.items():
         for measure in (forerunner, induction, ioi, edges):
             for number, value in measure(model, seed).items():

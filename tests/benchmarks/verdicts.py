@@ -6,7 +6,6 @@ itself, where a verdict in either direction is wrong. A round is a sample of eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +19,7 @@ from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 
-Random = np.random.Generator
 ROUNDS = 1000  # samples
-Margins = Mapping[int, float]
-Judged = Callable[[Margins], str]  # the verdict on a sample, by margins
 STEPS = [round(0.05 * step, 2) for step in range(1, 21)]
 POWER = 0.8
 QUERIES = 200  # of a task of Crosbie & Shutova's

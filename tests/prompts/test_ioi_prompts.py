@@ -157,25 +157,25 @@ def test_words_that_a_tokenizer_merges_are_not_kept(added, frame, lost):
 MET = "When {X} met {Y}, {S} spoke to"
 PLACED = ["When {X} met {Y} (in the {PLACE}), {S} spoke to", "When {X} met {Y} ({PLACE}), {S} spoke to"]
 REFUSED = [  # tokenizer, options, message
-    (lambda: toy(), {"frames": ["{X} and {Y} went home, where {S} spoke to"]}, "keeps 0 of 66 names.*other frames"),
-    (lambda: toy(), {"frames": PLACED}, "keeps 0 of 64 places"),  # another id in each
+    (toy, {"frames": ["{X} and {Y} went home, where {S} spoke to"]}, "keeps 0 of 66 names.*other frames"),
+    (toy, {"frames": PLACED}, "keeps 0 of 64 places"),  # another id in each
     (lambda: word_level([word.lower() for word in NAMES], lower=True), {}, "keeps 0 of 66 names"),
     (
         lambda: word_level([*NAMES[:7], *MET.split()]),
         {"frames": [MET]},
         "7 of 66 names as single tokens, and 8 are needed.*larger vocabulary",
     ),
-    (lambda: toy(), {"names": [*NAMES[:7], NAMES[0]]}, "keeps 7 of 7 names as single tokens, and 8 are needed"),
-    (lambda: toy(), {"names": []}, "keeps 0 of 0 names"),
+    (toy, {"names": [*NAMES[:7], NAMES[0]]}, "keeps 7 of 7 names as single tokens, and 8 are needed"),
+    (toy, {"names": []}, "keeps 0 of 0 names"),
     (
         lambda: word_level([*NAMES, *"When met in the spoke to ,".split()]),
         {"frames": PLACED[:1]},
         "keeps 0 of 64 places",
     ),
     (toys.Slow, {}, "gives no character offsets"),
-    (lambda: toy(), {"corruption": "s2"}, "corruption = 's2'; choose one of s2_swap"),
+    (toy, {"corruption": "s2"}, "corruption = 's2'; choose one of s2_swap"),
     *[
-        (lambda: toy(), {"frames": [MET, frame]}, "write {X}, {Y} and {S} once each, in this order")
+        (toy, {"frames": [MET, frame]}, "write {X}, {Y} and {S} once each, in this order")
         for frame in (
             f"{MET} ",
             "When {X} met {Y}, he spoke to",

@@ -15,7 +15,6 @@ from util.prompts.word_pairs import LISTS, Pair
 WORDS = ("red", "blue", "green", "black", "white", "brown", "pink", "grey", "gold", "silver", "dark", "light")
 PAIRS = {word: word[::-1] for word in WORDS}
 TEXTS = [{"text": f"{word}: a colour", "label": "warm" if word in WORDS[::2] else "cold"} for word in WORDS]
-KINDS = {"colours": (word_pairs.find, PAIRS), "texts": (classification.task, TEXTS)}
 
 
 @pytest.fixture(autouse=True)

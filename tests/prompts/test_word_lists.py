@@ -73,7 +73,6 @@ IRREGULAR = dict(
 )
 # these double their last letter too
 FINAL_STRESS = "admit commit control occur permit prefer refer regret submit transfer".split()
-LEAST = {"country_capital": 40, "person_sport": 60, "words": 500}
 
 
 def regular(verb):

@@ -197,35 +197,28 @@ def check_donor(c, name, clean, donor, marks):
     pairs, other, _ = facts(name)
     (shown, query), (given, asked) = parse(clean.text), parse(donor.text)
     assert len(given) == len(shown) and (asked == query) == (c != 0) and donor.label() == clean.label()
-    used, xs, ys = {query, *(x for x, _ in shown)}, [x for x, _ in given], [y for _, y in given]
+    (old_xs, old_ys), (xs, ys) = zip(*shown, strict=True), zip(*given, strict=True)
+    used = {query, *old_xs}
     if c == 2:
-        assert xs == [x for x, _ in shown] and Counter(ys) == Counter(y for _, y in shown)
+        assert xs == old_xs and Counter(ys) == Counter(old_ys)
     else:
-        assert len(set(xs)) == len(xs) and not used & {*xs}
+        assert len({*xs}) == len(xs) and not used & {*xs}
     if c != 2 or name != "person_sport":
-        assert not any(old == new for (_, old), new in zip(shown, ys, strict=True))
-    if c in (0, 3):
-        assert all(foreign(x, name) for x in xs)
-    if c in (0, 4):
-        assert all(foreign(y, name) for y in ys)
-    if c in (0, 3, 4):
-        taken = {0: [*xs, *ys, asked], 3: xs, 4: ys}[c]
-        related = Counter(fact for word in taken for fact in facts_with(word))
-        assert foreign(taken[-1], name) and max(related.values()) == 1
+        assert not any(map(str.__eq__, old_ys, ys))
+    if strangers := {0: (*xs, *ys, asked), 3: xs, 4: ys}.get(c):
+        related = Counter(fact for word in strangers for fact in facts_with(word))
+        assert all(foreign(word, name) for word in strangers) and max(related.values()) == 1
     if c == 3:
         assert {*ys} <= {y for x, y in pairs.items() if x not in used}
     if c in (1, 4, 5):
         assert {*xs} <= {*pairs}
-    if c == 1:
-        assert all(pairs[x] == y for x, y in given)
+    if rule := {1: pairs, 5: other}.get(c):
+        assert all(rule[x] == y for x, y in given)
     if c == 5:
-        assert all(other[x] == y for x, y in given)
         assert all(pairs[x] != y for (x, y), mark in zip(given, marks or [""] * len(given), strict=True) if not mark)
-    for mark, (x, y) in zip(marks, given, strict=False):
-        if c in (1, 4, 5):
-            assert (pairs[x] == x) == (mark == "*")
-        if c == 3:
-            assert (pairs.get(y) == y) == (mark == "*")
+    own = {1: xs, 3: ys, 4: xs, 5: xs}.get(c, ())  # words of the task, marked as those of the prompt
+    for mark, word in zip(marks, own, strict=False):
+        assert (pairs.get(word) == word) == (mark == "*")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-
-Head = tuple[int, int]  # layer, head
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q, k, v [B, H, T, d] -> z [B, H, T, d]
-Edit = Callable[[int, Tensor], Tensor]  # layer, z [B, H, T, d] -> what takes its place
 
 
 class Llama:
@@ -27,7 +21,7 @@ class Llama:
         self.inputs: dict[int, Tensor] = {}
 
     def __call__(self, ids, attend=None):
-        """The logits [B, T, V] after ids [B, T]; attend: what takes the place of `attention`."""
+        """The logits [B, T, V] after ids [B, T]; attend(layer, q, k, v): z [B, H, T, d], in place of `attention`."""
         return self.unembed(self.residual(ids, attend))
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from util.figures.ioi_patching import measure
 from util.figures.ioi_patching.show import EXAMPLE
 from util.scores.exact import path_effects
 
-MEMBERS: list[plain.Head] = {
+MEMBERS = {
     "smollm2": [(17, 4), (20, 0), (23, 3), (23, 7), (24, 4), (29, 1)],
     "gemma3": [(9, 3), (11, 3), (12, 1), (13, 3), (15, 1), (17, 2)],
 }[NAME]

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tests.scores.slow_edges import GPT2, SlowEdges
 
-Head = tuple[int, int]
 STATES = ("query", "key", "value")
 
 
