@@ -136,6 +136,7 @@ def test_files_of_no_model_are_refused_by_name(tmp_path):
             loading.load_ICL_model(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
     file = gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer(), split="no-such-split")
     with pytest.warns(UserWarning, match="'no-such-split', which transformers does not know"):
@@ -233,7 +234,8 @@ def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeyp
     assert not packaged.place("toy").exists()
 
 
-@pytest.mark.parametrize("spoiled", quick(["model.safetensors"], [packaged.MADE, "added.json"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("spoiled", ["model.safetensors", packaged.MADE, "added.json"])
 def test_files_that_changed_since_the_conversion_are_made_anew(spoiled, package, capsys):
     file = packaged.folder("toy") / spoiled
     content = bytearray(file.read_bytes()) if file.exists() else bytearray(b"{}....")

@@ -66,7 +66,8 @@ def check_decoys(plant, ids):
     assert np.abs(whole - without).max() < 0.05 * np.abs(whole).max()
 
 
-@families
+@pytest.mark.slow
+@pytest.mark.parametrize("family", planted.FAMILIES)
 def test_forerunner(family):
     tokenizer = load_ICL_model("embedded", verbose=False)[1]
     prompts = staicc_prompts("financial_phrasebank", 4)[:6]

@@ -5,12 +5,14 @@ import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 from transformers import AutoTokenizer
 
 from data.embedded_models.recipe.words import CATEGORIES
 from tests import toys
+from tests.tiers import quick
 from util.models import embedded
 from util.prompts import classification as tasks
 from util.prompts.classification import Task, associative_map_prompts, prompts, shares_word
@@ -34,7 +36,7 @@ def parts(prompt, header=tasks.HEADER):
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, k", [(name, 5) for name in tasks.NAMES] + [("wordseq1_4way", 10)])
+@pytest.mark.parametrize("name, k", quick([("repetition", 5), ("wordseq1_4way", 10)], product(tasks.NAMES, [5])))
 def test_every_query_has_balanced_demonstrations_without_itself(name, k):
     rows, labels, words = dict(task(name).rows), task(name).labels, name.startswith("wordseq")
     queries = []
@@ -64,7 +66,7 @@ DIGESTS = {  # of prompts as they always were
 }
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+@pytest.mark.parametrize("name", quick(["repetition", "wordseq1", "wordseq1_4way"], DIGESTS))
 def test_the_prompts_of_every_task_are_what_they_were(name):
     """If this fails, all records of these tasks are lost. With five demonstrations every row is a query."""
     drawn = []
@@ -165,7 +167,7 @@ def test_the_answer_of_a_map_stands_in_the_prompt():
     assert associative_map_prompts(CATEGORIES["fruit"], labels, 5, 3) == found[:3]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "embedded"])
+@pytest.mark.parametrize("kind", quick(["embedded"], ["bpe"]))
 def test_token_types_want_an_end_of_one_token(kind):
     """A blank line is two tokens for these tokenizers, as for GPT-2's; with single line ends all parts are found."""
     tokenizer = (

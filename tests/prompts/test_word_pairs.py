@@ -128,7 +128,7 @@ def test_prompts_hold_what_the_lists_say(name, kind):
         assert {kind.removesuffix("*") for kind in typed.types} == types
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", quick(["country_capital", "ambiguous_present_past"], TASKS))
 def test_a_prompt_depends_on_its_index_alone(name):
     ten = made(name, "bpe")
     assert ten.items[:3] == made(name, "bpe", n=3).items
@@ -145,7 +145,7 @@ def test_donor_seeds_leave_clean_prompts_alone():
         assert sum(both[0][i].donors[c] != both[1][i].donors[c] for i in common) >= 5
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", quick(["country_capital", "ambiguous_present_past"], TASKS))
 def test_splits_are_disjoint_halves_of_the_queries(name):
     task = word_pairs.find(name)
     search, test = task.queries("search"), task.queries("test")
@@ -273,8 +273,8 @@ def test_shuffles_leave_as_few_outputs_in_place_as_there_can_be():
 # ------------------------------------------------------------------------------------------------ ambiguous pairs
 
 
-@pytest.mark.parametrize("order", ["random", "ambiguous first", "ambiguous last"])
-@pytest.mark.parametrize("k, asked, m", [(10, None, 7), (3, None, 2), (10, 4, 4), (3, 0, 0), (3, 3, 3)])
+@pytest.mark.parametrize("order", quick(["random", "ambiguous last"], ["ambiguous first"]))
+@pytest.mark.parametrize("k, asked, m", quick([(10, None, 7), (3, 0, 0)], [(3, None, 2), (10, 4, 4), (3, 3, 3)]))
 def test_ambiguous_demonstrations_are_as_many_as_asked_for_and_where(k, asked, m, order):
     drawn = made_of_words("ambiguous_present_past", n=4, k=k, ambiguous=asked, order=order, corruptions=ALL)
     assert len(drawn.items) == 4

@@ -20,7 +20,7 @@ from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_scores, path_effects, stream_effects
 
 SLOW = ("llama", "mistral", "granite", "qwen2", "olmo2", "phi")
-CLASSES = quick(["gpt2", "gemma2"], SLOW)
+CLASSES = quick(["gpt2"], ["gemma2", *SLOW])
 BASE = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
 SOURCE = torch.tensor([[5, 9, 33, 20, 2, 13, 44], [8, 8, 90, 40, 55, 81, 17]])
 ANSWERS = torch.tensor([[5, 9], [7, 20]])
