@@ -5,12 +5,11 @@ Each run takes a prepared model and gives named numbers. Prompts are random and 
 dtype is named in `OWN_DTYPE`; everything else is promised as float32 or float64.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from tests.architectures import VOCABULARY
@@ -19,7 +18,6 @@ from util.edges.splicing import Group, continuations, outcomes, whole_logits
 from util.edges.states import Store
 from util.engine.attention import support
 from util.engine.batches import Batch, Row, forward
-from util.engine.call import Instrument
 from util.engine.components import direct_effects
 from util.engine.instruments import (
     CaptureHeads,
@@ -41,7 +39,7 @@ from util.engine.label_scores import (
     text_losses,
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
-from util.engine.replay import BaseRuns, Edit, Place, replay
+from util.engine.replay import BaseRuns, Edit, replay
 from util.prompts.prompt import LabelledTokens
 from util.prompts.token_types import TypedTokens
 from util.scores import token_types
@@ -62,17 +60,17 @@ EDGES = Ablation(kept=("WITHIN", "AGG", "ANCHOR"), probed={"y->last_separator": 
 OWN_DTYPE = {"z", "keys", "hidden"}
 
 
-def ids(rows: int = PROMPTS, tokens: int = TOKENS, seed: int = 0) -> Tensor:
+def ids(rows=PROMPTS, tokens=TOKENS, seed=0):
     """Random prompts [rows, tokens], on the CPU."""
     return torch.randint(3, VOCABULARY, (rows, tokens), generator=torch.Generator().manual_seed(seed))
 
 
-def rows(count: int = PROMPTS, tokens: int = TOKENS) -> list[Row]:
+def rows(count=PROMPTS, tokens=TOKENS):
     """Prompts of `tokens` tokens and fewer."""
     return [Row(tuple(row[: tokens - number % 3])) for number, row in enumerate(ids(count, tokens).tolist())]
 
 
-def attached(model: PreTrainedModel, *instruments: Instrument, tokens: int = TOKENS) -> Tensor:
+def attached(model, *instruments, tokens=TOKENS):
     """The last hidden states [B, T, d] of a batch of prompts under instruments."""
     some = rows(tokens=tokens)
     return forward(model, Batch.of(some, range(len(some))), *instruments)[0]
@@ -81,7 +79,7 @@ def attached(model: PreTrainedModel, *instruments: Instrument, tokens: int = TOK
 # ------------------------------------------------------------------------------------------------ instruments
 
 
-def capture_rows(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+def capture_rows(model, tokens=TOKENS):
     """Attention rows of all heads; some keys of each; sums over cells."""
     whole = CaptureRows(torch.tensor([2, tokens - 1]))
     few = CaptureRows(torch.tensor([[3], [4], [5]]), keys=torch.tensor([[[0, 1]], [[1, 2]], [[2, 3]]]))
@@ -92,7 +90,7 @@ def capture_rows(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
     return by_layer({"rows": whole.weights, "cells": few.weights, **named})
 
 
-def capture_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+def capture_heads(model, tokens=TOKENS):
     """Outputs and states of heads, and sums of outputs."""
     z, some = CaptureHeads(), CaptureHeads(torch.tensor([[1], [2], [3]]))
     states, sums = CaptureStates(), SumHeads(torch.ones(PROMPTS, tokens))
@@ -101,7 +99,7 @@ def capture_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
     return by_layer({"z": z.z, "z some": some.z, "keys": keys, "sums": sums.sums})
 
 
-def patch_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+def patch_heads(model, tokens=TOKENS):
     """Heads patched with a number and a tensor."""
     layer = support(model).layers[-1]
     width = capture_heads(model)[f"z {layer}"].shape[-1]
@@ -113,7 +111,7 @@ def patch_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
     return {f"hidden {name}": attached(model, patch, tokens=tokens) for name, patch in patches.items()}
 
 
-def knock_out(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+def knock_out(model, tokens=TOKENS):
     """Cells knocked out in some heads and in all, with rows captured."""
     last = tokens - 1
     cut = Knockout(torch.tensor([[0, 5, 3], [2, 5, 4]]), heads=[0, 1])
@@ -122,7 +120,7 @@ def knock_out(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
     return {"hidden": hidden, **by_layer({"rows": kept.weights})}
 
 
-def splice_edges(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+def splice_edges(model, tokens=TOKENS):
     """Cells that are read from states of an earlier pass."""
     found = support(model)
     codes = torch.zeros(PROMPTS, tokens, tokens, dtype=torch.long)
@@ -136,7 +134,7 @@ def splice_edges(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
     return {"hidden": hidden, **by_layer({"rows": rows.weights})}
 
 
-def by_layer(found: Mapping[str, Mapping[int, Any]]) -> Numbers:
+def by_layer(found):
     """Captures by name and layer under one name each."""
     return {f"{name} {layer}": tensor for name, layers in found.items() for layer, tensor in layers.items()}
 
@@ -150,7 +148,7 @@ INSTRUMENTS: dict[str, Run] = {
 }
 
 
-def instrumented(model: PreTrainedModel) -> list[np.ndarray]:
+def instrumented(model):
     """All that instruments give on a model."""
     return [value.float().cpu().numpy() for run in INSTRUMENTS.values() for value in run(model).values()]
 
@@ -158,17 +156,17 @@ def instrumented(model: PreTrainedModel) -> list[np.ndarray]:
 # ------------------------------------------------------------------------------------------------ what is built on them
 
 
-def silenced(layer: int, head: int, first: int) -> Edit:
+def silenced(layer, head, first):
     """A replayed run in which a head puts out nothing from a token on."""
 
-    def instruments(place: Place) -> list[PatchHeads]:
+    def instruments(place):
         positions = torch.tensor([t - place.queries.start for t in place.queries if t >= first])
         return [PatchHeads(layer, head, 0.0, positions, examples=place.examples)] if place.layer == layer else []
 
     return Edit(layer, instruments)
 
 
-def replayed(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+def replayed(model, tokens=TOKENS):
     """Head patches replayed from the first token and from a later one, as logits and as log-probabilities."""
     heads = [(layer, head) for layer in support(model).layers for head in range(support(model).heads)]
     answers = torch.tensor([[5, 7]]).expand(2, -1)
@@ -180,7 +178,7 @@ def replayed(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
     return found
 
 
-def label_scores(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
+def label_scores(model, count=PROMPTS):
     """Labels scored plain, under a knockout, and with heads replaced; losses; what a label's reader reads."""
     chosen = [row.ids for row in rows(count, 12)]
     plan = Scoring(
@@ -200,16 +198,16 @@ def label_scores(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
     return found
 
 
-def means(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
+def means(model, count=PROMPTS):
     """Mean outputs of heads, by token and by position, and outputs of mean inputs."""
     layers, some = list(support(model).layers), rows(count, 12)
-    found: Numbers = {name: mean_outputs(model, some)[name] for name in ("mean", "norms")}
+    found = {name: mean_outputs(model, some)[name] for name in ("mean", "norms")}
     return found | by_layer(
         {"positions": position_means(model, some, layers), "inputs": outputs_of_mean_inputs(model, some, layers)}
     )
 
 
-def direct(model: PreTrainedModel) -> Numbers:
+def direct(model):
     """Direct effects of heads on logits."""
     prompts = ids(2)
     z = capture_heads(model)
@@ -218,7 +216,7 @@ def direct(model: PreTrainedModel) -> Numbers:
     return {"direct": None if found is None else found[0]}
 
 
-def groups(vocabulary: int = VOCABULARY) -> list[Group]:
+def groups(vocabulary=VOCABULARY):
     """Two prompts of word pairs with donors of two corruptions; one of them has a word of two tokens."""
     found = []
     for slots in (tuple(range(len(TYPES))), (0, 1, *range(1, len(TYPES)))):
@@ -230,17 +228,17 @@ def groups(vocabulary: int = VOCABULARY) -> list[Group]:
     return found
 
 
-def edges(model: PreTrainedModel) -> Numbers:
+def edges(model):
     """Ablated edges: donors that run for one ablation, and kept ones."""
     whole = whole_logits(model, groups())
-    found: Numbers = {"whole": whole}
+    found = {"whole": whole}
     for name, store in (("apart", None), ("kept", Store())):
         said = outcomes(model, groups(), EDGES, whole, store=store)
         found |= {f"{name} {key}": said[key] for key in ("log_prob", "kl")}
     return found
 
 
-def units(model: PreTrainedModel) -> Numbers:
+def units(model):
     """Scores of units by token type, and a pruned run."""
     chosen, found = groups(), support(model)
     circuit = Circuit.whole(len(found.layers), found.heads, [group.base for group in chosen])
@@ -251,13 +249,13 @@ def units(model: PreTrainedModel) -> Numbers:
     return {"heads": scored["head"], "edges": scored["edge"], "losses": scored["losses"], "log_prob": answers}
 
 
-def components(model: PreTrainedModel) -> Numbers:
+def components(model):
     """First-order and exact scores of edges, paths between heads, and a circuit run for real."""
     base, source = ids(2), ids(2)
     source[:, 3:6] = ids(2, seed=1)[:, 3:6]
     answers = torch.tensor([[5, 7], [6, 8]])
     graph = model_graph(model)
-    found: Numbers = {method: edge_scores(model, base, source, answers, method, steps=1) for method in get_args(Method)}
+    found = {method: edge_scores(model, base, source, answers, method, steps=1) for method in get_args(Method)}
     some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 6)].tolist()]
     found["exact"] = exact_scores(model, base, source, answers, some)
     heads = [(layer, layer) for layer in range(graph.layers)]
@@ -273,11 +271,11 @@ class Letters:
 
     eos_token_id = 2
 
-    def decode(self, tokens: Any) -> str:
+    def decode(self, tokens):
         return "".join(chr(97 + token) for token in tokens)
 
 
-def written(model: PreTrainedModel) -> Numbers:
+def written(model):
     """Tokens that are written behind ablated prompts, on caches: a letter each."""
     texts = [
         *continuations(model, Letters(), groups(), EDGES),

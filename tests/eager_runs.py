@@ -8,7 +8,6 @@ import contextlib
 import copy
 import inspect
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ class Run:
     z: dict[int, torch.Tensor]  # layer -> [B, T, H, dv], before the writes of this run
 
 
-def reference(model: Any) -> Any:
+def reference(model):
     """A deep copy of `model` on the class's eager attention."""
     twin = copy.deepcopy(model).eval()
     twin.config._attn_implementation = "eager"  # the classes that read it do so at every call
@@ -39,7 +38,7 @@ def _no_second_alibi(module, arguments, keywords):
     return arguments, keywords | {"alibi": torch.zeros_like(keywords["alibi"])}
 
 
-def attention_modules(model: torch.nn.Module) -> dict[int, torch.nn.Module]:
+def attention_modules(model):
     """layer -> its attention module: the one that has both a number and an output projection."""
     found = {}
     for name, module in model.named_modules():
@@ -50,13 +49,13 @@ def attention_modules(model: torch.nn.Module) -> dict[int, torch.nn.Module]:
     return found
 
 
-def output_projection(module: torch.nn.Module) -> Any:
+def output_projection(module):
     """The linear map after the heads."""
     (name,) = [name for name in OUTPUT_PROJECTIONS if hasattr(module, name)]
     return getattr(module, name)
 
 
-def run(model, inputs: dict, writes: dict | None = None, cuts: set | None = None) -> Run:
+def run(model, inputs, writes=None, cuts=None):
     """One forward of an eager model with the edits, its attention matrices and its per-head outputs.
 
     `inputs` are the model's keyword arguments. In a class that gates the heads, z is what the gate multiplies.
@@ -69,23 +68,15 @@ def run(model, inputs: dict, writes: dict | None = None, cuts: set | None = None
             gate = _gate(module, stack)
             own = {cell[1:]: vector for cell, vector in writes.items() if cell[0] == layer}
             hook = _head_hook(layer, model.config.num_attention_heads, own, z, gate)
-            stack.enter_context(_removing(output_projection(module).register_forward_pre_hook(hook)))
+            stack.enter_context(output_projection(module).register_forward_pre_hook(hook))
             closed = [cell[1:] for cell in cuts if cell[0] == layer]
             if closed:
                 hook = _mask_hook(model.config.num_attention_heads, closed)
-                stack.enter_context(_removing(module.register_forward_pre_hook(hook, with_kwargs=True)))
+                stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
         output = model(**inputs, output_attentions=True)
     weights = [w for w in output.attentions if w is not None]
     assert len(weights) == len(modules)
     return Run(output.logits, dict(zip(sorted(modules), weights, strict=True)), z)
-
-
-@contextlib.contextmanager
-def _removing(handle):
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _gate(module, stack):
@@ -99,7 +90,7 @@ def _gate(module, stack):
         both = output.view(*output.shape[:-1], -1, 2 * module.head_dim)
         factor[:] = [torch.sigmoid(both[..., module.head_dim :])]
 
-    stack.enter_context(_removing(query.register_forward_hook(hook)))
+    stack.enter_context(query.register_forward_hook(hook))
     return factor
 
 

@@ -1,12 +1,9 @@
 """Writes models to GGUF files as llama.cpp's converter does, with the `gguf` library and nothing of the suite."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from gguf import MODEL_ARCH, GGUFWriter, TokenType, get_tensor_name_map
-from transformers import PreTrainedModel
 
 ARCHITECTURES = {
     "llama": MODEL_ARCH.LLAMA,
@@ -16,7 +13,7 @@ ARCHITECTURES = {
 }
 
 
-def write(file: Path, model: PreTrainedModel, tokenizer: Any, split: str = "gpt-2", **more: Any) -> Path:
+def write(file, model, tokenizer, split="gpt-2", **more):
     """A GGUF file of float32 tensors; more: further metadata, by key (a dot is written as two underscores)."""
     config, kind = model.config, model.config.model_type
     writer = GGUFWriter(file, {"gemma3_text": "gemma3"}.get(kind, kind))
@@ -57,7 +54,7 @@ def write(file: Path, model: PreTrainedModel, tokenizer: Any, split: str = "gpt-
     return file
 
 
-def _converted(kind: str, name: str, values: np.ndarray, config: Any) -> np.ndarray:
+def _converted(kind, name, values, config):
     """As llama.cpp stores it: rotary dimensions interleaved, Gemma's norms plus one, GPT-2's matrices transposed."""
     if kind == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
@@ -69,7 +66,7 @@ def _converted(kind: str, name: str, values: np.ndarray, config: Any) -> np.ndar
     return np.ascontiguousarray(values)
 
 
-def _tokenizer(writer: GGUFWriter, tokenizer: Any, split: str) -> None:
+def _tokenizer(writer, tokenizer, split):
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     special = set(tokenizer.all_special_tokens)

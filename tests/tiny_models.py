@@ -5,10 +5,9 @@ name instead, so that a class that is new in transformers needs nothing, or an e
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from tests.architectures import random_model
@@ -107,7 +106,7 @@ OWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def small(entries: Mapping[str, Any]) -> dict[str, Any]:
+def small(entries):
     """What to change of a config's entries, so that its model is tiny; nested configs of parts too."""
     changes: dict[str, Any] = {}
     for name, value in entries.items():
@@ -138,12 +137,12 @@ def small(entries: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def tiny_config(kind: str, **changes: Any) -> Any:
+def tiny_config(kind, **changes):
     """The config of a model type with sizes of a tiny model."""
     return AutoConfig.for_model(kind, **{**small(AutoConfig.for_model(kind).to_dict()), **OWN.get(kind, {}), **changes})
 
 
-def tiny_model(kind: str, spread: float = 0.2, seed: int = 0, **changes: Any) -> PreTrainedModel:
+def tiny_model(kind, spread=0.2, seed=0, **changes):
     """A tiny random model of a model type, in eval mode; weights are large, so that attention is far from uniform.
 
     changes: entries of the config. Raises whatever the class raises that cannot be built from such a config.

@@ -3,7 +3,6 @@
 import csv
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     OpenAIGPTConfig,
-    PreTrainedModel,
     PreTrainedTokenizer,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -31,7 +29,7 @@ from util.load_model_and_data import staicc_prompts
 KINDS = ("bpe", "bpe-no-bos", "unigram")
 
 
-def task_texts() -> list[str]:
+def task_texts():
     """Every string in the word lists, at the start of a line, after a space and after a tab.
 
     Of words and verbs the short lists alone: of the long ones a small vocabulary has but pieces.
@@ -46,7 +44,7 @@ def task_texts() -> list[str]:
 
 
 @cache
-def tokenizer(kind: str = "bpe", vocabulary: int = 1000, on_tasks: bool = False) -> PreTrainedTokenizerFast:
+def tokenizer(kind="bpe", vocabulary=1000, on_tasks=False):
     """A small tokenizer: byte-level BPE with or without BOS, or SentencePiece-like Unigram.
 
     Trained on StaICC prompts, or on_tasks: on the word lists, most of whose words are then one token of 3,000.
@@ -81,6 +79,14 @@ def tokenizer(kind: str = "bpe", vocabulary: int = 1000, on_tasks: bool = False)
     return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
 
 
+def by_pattern(pattern, words):
+    """A tokenizer whose tokens are what an expression finds; all but these words are <unk>."""
+    known = {text: i for i, text in enumerate(["<unk>", "<s>", *words])}
+    raw = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
+
+
 SHAPE: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 SHAPE |= {"initializer_range": 0.2, "max_position_embeddings": 1024}
 MLP = {"intermediate_size": 96, "num_key_value_heads": 2}
@@ -106,13 +112,13 @@ FAMILIES = {
 }
 
 
-def model(family: str = "llama", seed: int = 0) -> PreTrainedModel:
+def model(family="llama", seed=0):
     """A tiny random model whose weights are large enough for attention to be far from uniform."""
     torch.manual_seed(seed)
     return FAMILIES[family]().eval()
 
 
-def save(folder: Path, model_: PreTrainedModel | None = None) -> Path:
+def save(folder, model_=None):
     """A folder that the loader takes: the toy Llama, or another model, with the toy tokenizer."""
     (model("llama") if model_ is None else model_).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
@@ -124,19 +130,19 @@ class Slow(PreTrainedTokenizer):
 
     vocab_size = 2
 
-    def get_vocab(self) -> dict[str, int]:
+    def get_vocab(self):
         return {"a": 0, "b": 1}
 
-    def _tokenize(self, text: str, **options: Any) -> list[str]:
+    def _tokenize(self, text, **options):
         return list(text)
 
 
-def bypassing() -> OpenAIGPTConfig:
+def bypassing():
     """A class whose attention bypasses the attention interface and has no adapter."""
     return OpenAIGPTConfig(vocab_size=1000, n_embd=64, n_layer=2, n_head=4)
 
 
-def wide() -> PreTrainedModel:
+def wide():
     """A Llama wide enough for 4-bit kernels: multiples of 64 in, of 32 out."""
     torch.manual_seed(0)
     shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

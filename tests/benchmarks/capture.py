@@ -11,27 +11,26 @@ rows as notebook 01 reads.
 
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import torch
 
-from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
 from tests.benchmarks.tasks import model_of, prepared, random_ids
 
 
-def published(model: str, length: int, prompts: int, budget: int) -> Run:
+def published(model, length, prompts, budget):
     llama = model_of(model, "eager")
     drawn = random_ids(prompts, length + 1, llama.config.vocab_size)
 
     @torch.no_grad()
-    def one(ids: Any) -> Any:
+    def one(ids):
         out = llama(ids[None], output_attentions=True, output_hidden_states=True)
         return [weights[0, :, -1, -2].tolist() for weights in out.attentions]
 
     return lambda: [[one(torch.cat([row[:-2], row[-2 + c :][:1]])) for c in (0, 1)] for row in drawn]
 
 
-def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = False) -> Run:
+def magnitudes(model, length, prompts, budget, bare=False):
     from util.engine.batches import Batch, Row, plan
     from util.figures.forerunner_heads.measure import LabelRun, copy_magnitudes
     from util.prompts.prompt import LabelledTokens
@@ -41,7 +40,7 @@ def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = 
     rows = [Row(tuple(row[:-2]), tuple(row[-2:])) for row in drawn]
 
     @torch.inference_mode()
-    def passes() -> None:
+    def passes():
         for numbers in plan([len(row) for row in rows], budget):
             llama.base_model(Batch.of(rows, numbers).inputs["input_ids"], use_cache=False)
 
@@ -55,7 +54,7 @@ def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = 
     return lambda: copy_magnitudes(llama, run, token_budget=budget)["magnitude"]
 
 
-def rows(model: str, prompts: int, length: int, read: int, bare: bool = False) -> Run:
+def rows(model, prompts, length, read, bare=False):
     """The last hidden states of the last tokens; read: rows of each prompt."""
     from util.engine.attention import instrument
     from util.engine.instruments import CaptureRows
@@ -66,7 +65,7 @@ def rows(model: str, prompts: int, length: int, read: int, bare: bool = False) -
     chosen = torch.stack([torch.randperm(length, generator=generator)[:read].sort()[0] for _ in ids])
 
     @torch.inference_mode()
-    def run() -> Any:
+    def run():
         with nullcontext() if bare else instrument(real, CaptureRows(chosen)):
             return real.base_model(ids, use_cache=False).last_hidden_state[:, -1].numpy()
 
@@ -81,7 +80,7 @@ SLOWER = ("published code", "ours")
 GROWTH = (512 * 8 * 16 * 4 * (2 + 1) + 512 * 8 * 3 + 512 * 66 * 8) / 2**20 + 16
 
 
-def contest(contestants: Any, bars: tuple[Bar, ...], rounds: int = 9, **setting: int) -> Contest:
+def contest(contestants, bars, rounds=9, **setting):
     return Contest(contestants, bars, LLAMA | setting, TINY, rounds, same=(SLOWER,))
 
 

@@ -14,15 +14,12 @@ import contextlib
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from tests import eager_runs
 from tests.device_runs import INSTRUMENTS
@@ -37,12 +34,11 @@ from util.engine.call import UnsupportedModel
 from util.engine.components import known_blocks
 from util.engine.handshake import check_length, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureStates, Knockout, PatchHeads
-from util.engine.replay import Edit, Place, plan_of, replay
+from util.engine.replay import Edit, plan_of, replay
 
 LENGTHS = (8, 24)  # tokens
 BOUND = 1e-4  # of the largest number compared, in float32
 NEW_TOKENS = 3
-Cell = tuple[int, int, int]
 WIDELY = ("replay", "label scores", "means")  # what is tried on fake GPUs beside all instruments
 
 
@@ -70,15 +66,15 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def edited(model: nn.Module, patch: Cell | None, cut: Cell | None) -> Iterator[dict[int, Tensor]]:
+def edited(model, patch, cut):
     """The outputs of heads by layer, while the eager functions in the files of a model's classes make these edits."""
     classes = {type(module) for module in model.modules()} | set(type(model).__mro__)
     files = {sys.modules[base.__module__] for kind in classes for base in kind.__mro__}
     stock = {file: file.eager_attention_forward for file in files if hasattr(file, "eager_attention_forward")}
     z: dict[int, Tensor] = {}
 
-    def editing(function: Any) -> Any:
-        def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+    def editing(function):
+        def attend(module, query, key, value, attention_mask, **options):
             layer = int(module.layer_idx)
             if cut and cut[0] == layer:
                 attention_mask = attention_mask.clone()
@@ -102,9 +98,7 @@ def edited(model: nn.Module, patch: Cell | None, cut: Cell | None) -> Iterator[d
 
 
 @torch.no_grad()
-def reference(
-    model: Any, ids: Tensor, patch: Cell | None = None, cut: Cell | None = None
-) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
+def reference(model, ids, patch=None, cut=None):
     """Logits [1, T, V], weights [1, H, T, S] and z [1, T, H, dv] by layer, of the class's own eager code with edits.
 
     patch: layer, token and head, whose z is 0 there; cut: layer, query and key, a cell that is closed for all heads.
@@ -127,7 +121,7 @@ def reference(
 # ------------------------------------------------------------------------------------------------ the comparison
 
 
-def gap(ours: Tensor, theirs: Tensor) -> float:
+def gap(ours, theirs):
     """The largest difference, as a share of the largest number (of 1 at least)."""
     if ours.shape != theirs.shape:
         return float("inf")
@@ -135,7 +129,7 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
 
 
 @torch.no_grad()
-def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
+def compared(ours, theirs, length):
     """How far a prepared model is from the reference at one length: logits, rows, outputs, values, edits."""
     ids = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(length))
     layers = support(ours).layers
@@ -169,7 +163,7 @@ def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
     with logits_at(ours, torch.tensor(some)) as options:
         errors["logits of some tokens"] = gap(ours(ids, use_cache=False, **options).logits, plain[:, some])
 
-    def instruments(place: Place) -> Sequence[PatchHeads]:
+    def instruments(place):
         at = [token - place.queries.start] if token in place.queries else []
         patch = PatchHeads(layer, 1, 0.0, torch.tensor(at, dtype=torch.long), examples=place.examples)
         return [patch] if place.layer == layer else []
@@ -181,7 +175,7 @@ def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
     return errors
 
 
-def outcome(kind: str, **changes: Any) -> Outcome:
+def outcome(kind, **changes):
     """What comes of one model type; changes: entries of its config."""
     try:
         ours, theirs = tiny_model(kind, **changes), tiny_model(kind, **changes)
@@ -224,7 +218,7 @@ def outcome(kind: str, **changes: Any) -> Outcome:
 # ------------------------------------------------------------------------------------------------ fake GPUs
 
 
-def on_gpus(found: Outcome, on_cpu: PreTrainedModel, **changes: Any) -> None:
+def on_gpus(found, on_cpu, **changes):
     """Note over how many fake GPUs a class can be spread and gives what it gives on the CPU; why not over two."""
     for count, what, place in ((2, "split over two GPUs", spread), (1, "a GPU", put)):
         try:
@@ -250,13 +244,13 @@ TITLES = {
 }
 
 
-def first_line(text: str, most: int = 160) -> str:
+def first_line(text, most=160):
     """The first line of a text, cut short, fit for a cell of a table."""
     line = text.strip().partition("\n")[0].replace("|", "/")
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def rows_of(outcomes: Sequence[Outcome]) -> list[str]:
+def rows_of(outcomes):
     """The lines of a Markdown table."""
     lines = [
         "| model type | class | largest difference | fake GPUs | head patches by | not available, or why |",
@@ -284,7 +278,7 @@ gave what they give on the CPU, and everything was on the device of its layer (`
 """
 
 
-def page(outcomes: Sequence[Outcome]) -> str:
+def page(outcomes):
     """The table of all classes as a Markdown page."""
     chosen = {title: [one for one in outcomes if one.status == status] for status, title in TITLES.items()}
     counts = ", ".join(f"{len(those)} {title.lower()}" for title, those in chosen.items() if those)
@@ -293,7 +287,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
     return text + "".join(tables)
 
 
-def main() -> None:
+def main():
     """Write the table of all classes, or print the rows of some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=KINDS, metavar="MODEL_TYPE", help="print these alone")

@@ -5,7 +5,6 @@ distribution that the figure has; coverage is the share of samples whose interva
 hold together for all heads count where all of them hold theirs. A round is a sample of every case.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,36 +17,35 @@ from util.figures.ioi_patching import numbers as ioi
 from util.stats.intervals import accuracy, mean_interval
 from util.stats.verdicts import Effect
 
-Random = np.random.Generator
 ROUNDS = 1000  # samples
 LEVELS = stats.norm.ppf(np.linspace(0.02, 0.98, 270))  # of heads, in units of a prompt's spread
 OFTEN = stats.norm.cdf(LEVELS / np.hypot(1, 0.3))  # how often each passes
 TRUE_SHARES = np.r_[0.44, 0.24, -0.26, np.zeros(267)]
 
 
-def holds(interval: Any, truth: float) -> bool:
+def holds(interval, truth):
     """Whether (value, low, high) holds the truth; rounding aside."""
     return bool(interval[1] - 1e-9 <= truth <= interval[2] + 1e-9)
 
 
-def reading(random: Random, prompts: int) -> dict[str, np.ndarray]:
+def reading(random, prompts):
     """Copy magnitudes [N, 1, 270] and n_t [N]: heads differ in how often they pass, prompts in how many pass."""
     passes = LEVELS + 0.3 * random.standard_normal((prompts, 1)) + random.standard_normal((prompts, 270)) > 0
     return {"magnitude": passes[:, None] * 0.2 + 0.01, "n_t": np.full(prompts, 100)}
 
 
-def losses(spread: float, random: Random, prompts: int) -> np.ndarray:
+def losses(spread, random, prompts):
     """What an ablation costs in nats, [N]: skewed, as log-probabilities of rare answers are; mean 2."""
     return random.lognormal(np.log(2) - spread**2 / 2, spread, prompts)
 
 
-def rare(random: Random, prompts: int) -> np.ndarray:
+def rare(random, prompts):
     """What an ablation changes in nats, [N]: next to nothing, but much on one prompt of 25, in either direction."""
     large = random.choice([-1, 1], prompts) * (random.random(prompts) < 0.04)
     return random.normal(0, 0.02, prompts) + large
 
 
-def patches(random: Random, clusters: int, heads: int) -> tuple[np.ndarray, ...]:
+def patches(random, clusters, heads):
     """Logit differences of base [N], source [N] and patched runs [N, heads], and the clusters [N] of two prompts."""
     number = np.repeat(np.arange(clusters), 2)
     shared = random.standard_normal((clusters, 1 + heads))[number]
@@ -57,7 +55,7 @@ def patches(random: Random, clusters: int, heads: int) -> tuple[np.ndarray, ...]
     return base, base + whole, base[:, None] + (TRUE_SHARES[:heads] * whole[:, None] + own), number
 
 
-def answers(random: Random, queries: int, full: float, kept: float) -> tuple[np.ndarray, ...]:
+def answers(random, queries, full, kept):
     """Which prompts are right with the circuit and with the whole model, [D, N] each, and the query of each prompt [N]:
     three draws of donors, a fifth of the queries asked twice."""
     query = np.arange(queries) % int(0.8 * queries)
@@ -67,46 +65,46 @@ def answers(random: Random, queries: int, full: float, kept: float) -> tuple[np.
     return right & stays, right, query
 
 
-def mean(draw: Callable[..., np.ndarray], size: int, truth: float, random: Random) -> bool:
+def mean(draw, size, truth, random):
     return holds(mean_interval(draw(random, size)), truth)
 
 
-def heads(prompts: int, measure: Callable[..., Any], truth: float, random: Random) -> bool:
+def heads(prompts, measure, truth, random):
     return holds(measure(reading(random, prompts)), truth)
 
 
-def right(share: float, random: Random) -> bool:
+def right(share, random):
     return holds(accuracy(random.random(40) < share), share)
 
 
-def shares(clusters: int, heads: int, random: Random) -> bool:
+def shares(clusters, heads, random):
     base, source, patched, number = patches(random, clusters, heads)
     found = ioi.normalised(patched, base, source, number)
     return bool(((found.low <= TRUE_SHARES[:heads]) & (TRUE_SHARES[:heads] <= found.high)).all())
 
 
-def logit_difference(random: Random) -> bool:
+def logit_difference(random):
     base, _, _, number = patches(random, 64, 1)
     return holds(mean_interval(base, clusters=number), 4.0)
 
 
-def kept(queries: int, share: float, interval: Callable[..., Any], truth: float, random: Random) -> bool:
+def kept(queries, share, interval, truth, random):
     """share: of the right answers that the circuit keeps; of all nine tenths are right."""
     return holds(interval(*answers(random, queries, 0.9, share)), truth)
 
 
-def explained(circuit: np.ndarray, whole: np.ndarray, query: np.ndarray) -> Any:
+def explained(circuit, whole, query):
     return edges.score({"right": circuit}, {"right": whole, "query": query})
 
 
-def claim(circuit: np.ndarray, whole: np.ndarray, query: np.ndarray) -> Any:
+def claim(circuit, whole, query):
     lost = edges.by_query(whole.astype(float) - circuit, query)
     return Effect.of((lost, edges.by_query(whole, query))).interval()
 
 
-def cases() -> dict[tuple[str, str], Callable[[Random], bool]]:
+def cases():
     """By figure and interval, a sample of it, which says whether the interval holds the truth."""
-    found: dict[tuple[str, str], Callable[[Random], bool]] = {}
+    found: dict[tuple[str, str], Any] = {}
     for n in (64, 256):
         for what, measure, truth in (
             ("above threshold on a prompt", forerunner.heads_on_a_prompt, float(OFTEN.sum())),
@@ -135,7 +133,7 @@ def cases() -> dict[tuple[str, str], Callable[[Random], bool]]:
     return found
 
 
-def simulate(samples: int, seed: int = 0) -> dict[str, Any]:
+def simulate(samples, seed=0):
     """The coverage of every case, with its own Wilson interval."""
     rows = []
     for number, ((figure, interval), sample) in enumerate(cases().items()):

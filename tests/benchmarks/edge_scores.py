@@ -12,28 +12,27 @@ extrapolated. Exact scores are of all 1,519 edges of the embedded model on 14.
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from tests.benchmarks.libraries import edge_scores_eap_ig, edge_scores_transformer_lens
-from tests.benchmarks.referee import MEMORY, ORACLES, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import MEMORY, ORACLES, TIME, Bar, Contest
 from tests.benchmarks.tasks import eap_prompts, model_of, prepared
 
 
-def plain(model: str, prompts: int) -> Run:
+def plain(model, prompts):
     whole = model_of(model, "eager")
     base = eap_prompts(whole.config.vocab_size, prompts)[0]
 
     @torch.inference_mode()
-    def run() -> Any:
+    def run():
         return whole(input_ids=base, use_cache=False, logits_to_keep=1).logits[:, 0, :2].numpy()
 
     return run
 
 
-def eap(model: str, prompts: int) -> Run:
+def eap(model, prompts):
     from util.scores.attribution import edge_scores
 
     scored = prepared(model)
@@ -41,7 +40,7 @@ def eap(model: str, prompts: int) -> Run:
     return lambda: -edge_scores(scored, corrupted, base, answers).mean(0).numpy()
 
 
-def exact(model: str, prompts: int, every: int, loop: bool) -> Run:
+def exact(model, prompts, every, loop):
     """every: of so many edges one is taken."""
     from tests.scores.slow_edges import SlowEdges
     from tests.scores.slow_paths import with_own_keys
@@ -49,18 +48,18 @@ def exact(model: str, prompts: int, every: int, loop: bool) -> Run:
     from util.scores.exact import exact_scores
 
     scored = model_of(model)
-    pairs = eap_prompts(scored.config.vocab_size, prompts, 14)
+    base, source, answers = eap_prompts(scored.config.vocab_size, prompts, 14)
     wanted = [(int(u), int(v)) for u, v in np.argwhere(model_graph(scored).edges)][::every]
     if loop:
         scored = with_own_keys(scored)  # hooks cannot tell what two heads read of one key
         scored.set_attn_implementation("sdpa")
 
     @torch.no_grad()
-    def slow() -> Any:
-        edges = SlowEdges(scored, *pairs)
+    def slow():
+        edges = SlowEdges(scored, base, source, answers)
         return torch.stack([edges.effect(*edge) for edge in wanted]).mean(1).numpy()
 
-    return slow if loop else lambda: exact_scores(scored, *pairs, wanted).mean(0).numpy()
+    return slow if loop else lambda: exact_scores(scored, base, source, answers, wanted).mean(0).numpy()
 
 
 LIBRARIES = {"TransformerLens": edge_scores_transformer_lens, "EAP-IG's way": edge_scores_eap_ig}

@@ -8,19 +8,18 @@ Eight prompts of 128 tokens with one donor each, all of random ids, in batches o
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
-from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
 from tests.benchmarks.tasks import model_of, prepared
 
 ROWS, DEMONSTRATIONS, LONG = 8, 30, 5  # the x of LONG demonstrations has two tokens
 LENGTH = 1 + 4 * DEMONSTRATIONS + LONG + 2  # bos, x t y n of each, query and last separator; the answer is not run
 
 
-def groups_of(vocabulary: int, prompts: int) -> list[Any]:
+def groups_of(vocabulary, prompts):
     """Prompts with a donor of corruption 0: one layout, random ids."""
     from util.edges.splicing import Group
     from util.prompts.token_types import TypedTokens
@@ -36,7 +35,7 @@ def groups_of(vocabulary: int, prompts: int) -> list[Any]:
     return [Group(base, {0: donor}) for base, donor in typed]
 
 
-def plain(model: str, prompts: int) -> Run:
+def plain(model, prompts):
     """The log-probability of each prompt's answer, [N]; so have the others."""
     whole = model_of(model, "eager")
     groups = groups_of(whole.config.vocab_size, prompts)
@@ -44,7 +43,7 @@ def plain(model: str, prompts: int) -> Run:
     answers = torch.tensor([group.target for group in groups])
 
     @torch.inference_mode()
-    def run() -> Any:
+    def run():
         batches = torch.tensor(rows).split(ROWS)
         logits = [whole(input_ids=ids, use_cache=False, logits_to_keep=1).logits[1::2, 0] for ids in batches]
         return torch.cat(logits).log_softmax(-1).gather(1, answers)[:, 0].numpy()
@@ -52,7 +51,7 @@ def plain(model: str, prompts: int) -> Run:
     return run
 
 
-def ablated(model: str, prompts: int, removed: str = "") -> Run:
+def ablated(model, prompts, removed=""):
     from util.edges.ablation import Ablation
     from util.edges.edge import CIRCUITS, edges
     from util.edges.splicing import outcomes

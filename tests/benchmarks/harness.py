@@ -11,10 +11,10 @@ Prompts have ten demonstrations, in batches of eight.
 from functools import partial
 from typing import Any
 
-from tests.benchmarks.referee import HARNESS, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import HARNESS, TIME, Bar, Contest
 
 
-def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
+def likelihoods(model, prompts, layers, name):
     """layers: four heads of each are edited."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -41,7 +41,7 @@ def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
         reference = {"k": 10, "prompts": 8, "reference_prompts": 8}
         lm = InterventionLM(source, edit=edits[name], reference=reference, batch_size=8)
 
-    def run() -> list[float]:
+    def run():
         if name == "knocked out":
             lm.intervention.cells.clear()
         return [log_prob for log_prob, _ in lm.loglikelihood(requests, disable_tqdm=True)]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.benchmarks.referee import TIME, Bar, Contest, Run
+from tests.benchmarks.referee import TIME, Bar, Contest
 from tests.benchmarks.tasks import packaged, prepared, random_ids
 
 
-def random_labels(model: str, length: int, prompts: int, cut: bool) -> Run:
+def random_labels(model, length, prompts, cut):
     from util.engine.attention import support
     from util.engine.label_scores import Scoring, knockouts, label_log_probs, nothing
     from util.prompts.prompt import LabelledTokens
@@ -32,7 +32,7 @@ def random_labels(model: str, length: int, prompts: int, cut: bool) -> Run:
     return lambda: label_log_probs(llama, plan, attach, 2048)["log_prob"]
 
 
-def demonstrations(model: str, prompts: int, edit: str) -> Run:
+def demonstrations(model, prompts, edit):
     from util.engine.attention import support
     from util.engine.instruments import PatchHeads
     from util.engine.label_scores import knockouts, label_log_probs, nothing, scoring

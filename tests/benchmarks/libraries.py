@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.benchmarks.referee import Run
 from tests.benchmarks.tasks import (
     GPT2,
     LLAMA,
@@ -23,7 +22,7 @@ from tests.benchmarks.tasks import (
 )
 
 
-def bridge_of(name: str) -> Any:
+def bridge_of(name):
     """The same random model in TransformerLens."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -34,14 +33,14 @@ def bridge_of(name: str) -> Any:
     return bridge
 
 
-def projections(network: Any, name: str) -> list[Any]:
+def projections(network, name):
     """The output projections of a model, or of nnsight's view of it, by layer."""
     if name in GPT2:
         return [network.transformer.h[layer].attn.c_proj for layer in range(network.config.num_hidden_layers)]
     return [network.model.layers[layer].self_attn.o_proj for layer in range(network.config.num_hidden_layers)]
 
 
-def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options: Any) -> Run:
+def hook_loop(model, some=None, attention="eager", **options):
     """some: patch only so many heads of each layer, NaN for the rest; options: for each forward pass."""
     patched = model_of(model, attention)
     written = projections(patched, model)
@@ -50,7 +49,7 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
     width = patched.config.hidden_size // heads
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         z: dict[Any, Any] = {}
         hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in written]
         patched(source, **options)
@@ -61,7 +60,7 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
             for head in range(some or heads):
                 part = slice(head * width, (head + 1) * width)
 
-                def patch(p: Any, x: Any, part: slice = part) -> Any:
+                def patch(p, x, part=part):
                     mixed = x[0].clone()
                     mixed[..., part] = z[p][..., part]
                     return (mixed, *x[1:])
@@ -74,14 +73,14 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
     return run
 
 
-def patch_map_transformer_lens(model: str) -> Run:
+def patch_map_transformer_lens(model):
     from transformer_lens import patching
 
     bridge = bridge_of(model)
     base, source, answers = pair_of(model)
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         _, cache = bridge.run_with_cache(source, names_filter=lambda name: name.endswith("attn.hook_z"))
         metric = lambda logits: answer_difference(logits, answers).mean()  # noqa: E731
         return patching.get_act_patch_attn_head_out_all_pos(bridge, base, cache, metric).numpy()
@@ -89,7 +88,7 @@ def patch_map_transformer_lens(model: str) -> Run:
     return run
 
 
-def patch_map_nnsight(model: str) -> Run:
+def patch_map_nnsight(model):
     import nnsight as library
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -103,7 +102,7 @@ def patch_map_nnsight(model: str) -> Run:
     width = patched.config.hidden_size // heads
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         z, layers = {}, projections(nn, model)
         with nn.trace(source):
             for layer, projection in enumerate(layers):
@@ -122,7 +121,7 @@ def patch_map_nnsight(model: str) -> Run:
     return run
 
 
-def patch_map_pyvene(model: str) -> Run:
+def patch_map_pyvene(model):
     import pyvene as library
 
     patched = model_of(model, "eager")
@@ -132,7 +131,7 @@ def patch_map_pyvene(model: str) -> Run:
     one |= {"intervention_type": library.VanillaIntervention}
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         scores = np.empty((layers, heads))
         for layer in range(layers):
             config = library.IntervenableConfig([{"layer": layer, **one}])
@@ -146,7 +145,7 @@ def patch_map_pyvene(model: str) -> Run:
     return run
 
 
-def prefix_scores_transformer_lens(model: str, length: int) -> Run:
+def prefix_scores_transformer_lens(model, length):
     from transformer_lens.head_detector import detect_head
 
     bridge = bridge_of(model)
@@ -154,13 +153,13 @@ def prefix_scores_transformer_lens(model: str, length: int) -> Run:
     bridge.to_tokens = lambda text, **_: ids[int(text)][None]  # it has no tokenizer
 
     @torch.no_grad()
-    def run() -> Any:
+    def run():
         return torch.stack([detect_head(bridge, str(i), "induction_head") for i in range(SEQUENCES)]).mean(0).numpy()
 
     return run
 
 
-def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
+def edge_scores_transformer_lens(model, prompts):
     from transformer_lens.tools.analysis import attribution_patching as library
 
     bridge = bridge_of(model)
@@ -171,13 +170,13 @@ def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
     senders["mlp_out"] = lambda n: (n.layer + 1) * (heads + 1)
     parts = ("q_input", "k_input", "v_input")
 
-    def reader(node: Any) -> int:
+    def reader(node):
         if node.kind == "logits":
             return layers * (3 * heads + 1)
         own = 3 * heads if node.kind == "mlp_in" else parts.index(node.kind) * heads + node.head
         return int(node.layer * (3 * heads + 1) + own)
 
-    def run() -> Any:
+    def run():
         found = library.attribution_patch(bridge, base, corrupted, eap_difference, config)
         scores = np.zeros((1 + layers * (heads + 1), layers * (3 * heads + 1) + 1))
         for (writer, read), score in found.edge_scores.items():
@@ -187,7 +186,7 @@ def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
     return run
 
 
-def edge_scores_eap_ig(model: str, prompts: int) -> Run:
+def edge_scores_eap_ig(model, prompts):
     from transformer_lens.tools.analysis import attribution_patching as library
 
     bridge = bridge_of(model)
@@ -203,10 +202,10 @@ def edge_scores_eap_ig(model: str, prompts: int) -> Run:
     before = np.r_[-1, np.repeat(order, [heads, 1] * layers)]
     after = np.r_[np.repeat(order, [3 * heads, 1] * layers), 2 * layers]
 
-    def by_head(tensor: Any) -> Any:
+    def by_head(tensor):
         return tensor if tensor.ndim == 4 else tensor[:, :, None]  # [N, T, heads, d]; what has no heads is one
 
-    def run() -> Any:
+    def run():
         with library._edge_hook_flags(bridge):
             other = library.cache_activation_and_gradient(bridge, base, eap_difference, written, compute_gradient=False)
             own = library.cache_activation_and_gradient(bridge, corrupted, eap_difference, written + readers)

@@ -15,11 +15,11 @@ from functools import partial
 import torch
 
 from tests.benchmarks import libraries
-from tests.benchmarks.referee import DIFFERENCE, ORACLES, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import DIFFERENCE, ORACLES, TIME, Bar, Contest
 from tests.benchmarks.tasks import pair_of, prepared
 
 
-def ours(model: str) -> Run:
+def ours(model):
     from util.figures.ioi_patching.measure import heads_of, patch_map
 
     patched = prepared(model)

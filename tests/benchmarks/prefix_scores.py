@@ -5,37 +5,35 @@ bare pass        the same batches through the same base model, nothing read
 TransformerLens  transformer_lens.head_detector.detect_head, "induction_head", one score, sequences one by one
 """
 
-from typing import Any
-
 import torch
 
 from tests.benchmarks.libraries import prefix_scores_transformer_lens
-from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest, Run
+from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest
 from tests.benchmarks.tasks import COPIES, SEQUENCES, prepared, repeated
 
 
-def scores(model: str, length: int) -> Run:
+def scores(model, length):
     from util.prompts.sequences import Sequences
     from util.roles.head_scores import head_scores
 
     read = prepared(model)
     drawn = Sequences(repeated(read.config.vocab_size, length), length, COPIES, True, "")
 
-    def run() -> Any:
+    def run():
         mean = head_scores(read, drawn)["prefix_matching"].mean(0)
         return mean * (COPIES - 1) * length / (COPIES * length + 1)  # the library averages over all rows
 
     return run
 
 
-def bare(model: str, length: int) -> Run:
+def bare(model, length):
     from util.engine.batches import TOKEN_BUDGET, plan
 
     read = prepared(model)
     ids = torch.from_numpy(repeated(read.config.vocab_size, length))
 
     @torch.inference_mode()
-    def run() -> None:
+    def run():
         for numbers in plan([ids.shape[1]] * SEQUENCES, TOKEN_BUDGET):
             read.base_model(ids[numbers], use_cache=False)
 

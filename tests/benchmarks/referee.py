@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
     least: float | None = None
     most: float | None = None
 
-    def told(self, found: Mapping[str, Any]) -> tuple[str, str, str, bool]:
+    def told(self, found):
         """Name, bar and number in words, with an interval where there is one; whether the number is within the bar."""
         name, unit = (f"{self.of} / {self.to}", "") if self.to else (self.of, UNITS[self.kind])
         numbers = found[self.kind]
@@ -81,12 +81,12 @@ class Contest:
     pythons: Mapping[str, str] = field(default_factory=dict)
 
 
-def contests(name: str) -> dict[str, Contest]:
+def contests(name):
     """The contests of a benchmark, by title."""
     return dict(importlib.import_module(f"tests.benchmarks.{name}").CONTESTS)
 
 
-def serve(run: Run) -> None:
+def serve(run):
     """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what a
     run returns, until stdin closes. It runs once before, for what only a first call costs."""
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
@@ -108,19 +108,19 @@ def serve(run: Run) -> None:
         print(json.dumps(found), file=answer, flush=True)
 
 
-def status(field: str) -> int:
+def status(field):
     """Bytes of this process, as Linux says: VmRSS, what is resident; VmHWM, the most that was."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 @contextlib.contextmanager
-def serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Callable[[str], Any]]:
+def serving(command, environment):
     """A function that asks a process which serves. It raises RuntimeError where the process dies, which says why."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, **pipes) as process:
 
-        def ask(question: str) -> Any:
+        def ask(question):
             if question:
                 with contextlib.suppress(BrokenPipeError):
                     print(question, file=process.stdin, flush=True)
@@ -133,9 +133,7 @@ def serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
 
 
 @contextlib.contextmanager
-def started(
-    benchmark: str, title: str, names: Sequence[str], setting: Mapping[str, Any]
-) -> Iterator[dict[str, Callable[[str], Any]]]:
+def started(benchmark, title, names, setting):
     """These contestants at once. One alone gives freed buffers back to the system: its peak is what is alive."""
     contest = contests(benchmark)[title]
     environment = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(contest.threads))
@@ -148,7 +146,7 @@ def started(
         yield {name: stack.enter_context(serving(command, environment)) for name, command in commands.items()}
 
 
-def paired_rounds(contestants: Mapping[str, Callable[[str], Any]], count: int, title: str) -> dict[str, list[float]]:
+def paired_rounds(contestants, count, title):
     """The CPU seconds of every contestant in so many rounds, each in an order that is drawn."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     random = np.random.default_rng(0)
@@ -160,7 +158,7 @@ def paired_rounds(contestants: Mapping[str, Callable[[str], Any]], count: int, t
     return seconds
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> list[float]:
+def ratio(above, below):
     """The median ratio of paired rounds between the ends of its bootstrap interval."""
     ratios = np.divide(above, below)
     medians = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), axis=1)
@@ -168,13 +166,13 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> list[float]:
     return [float(low), float(np.median(ratios)), float(high)]
 
 
-def differences(contest: Contest, values: Mapping[str, Any]) -> dict[str, float]:
+def differences(contest, values):
     """The largest difference of each contestant to the reference of its group, where both have a number."""
     pairs = [(name, np.asarray(values[group[0]], float)) for group in contest.same for name in group[1:]]
     return {name: float(np.nanmax(np.abs(np.asarray(values[name], float) - first))) for name, first in pairs}
 
 
-def measured(benchmark: str, title: str, count: int | None = None) -> dict[str, Any]:
+def measured(benchmark, title, count=None):
     """What was found of a contest: where and when, times and their ratios, peaks and differences."""
     import torch
 
@@ -208,12 +206,12 @@ def measured(benchmark: str, title: str, count: int | None = None) -> dict[str, 
     }  # fmt: skip
 
 
-def written(value: float) -> str:
+def written(value):
     """A number with three digits: 1,374; 25.8; 0.94; 1.2e-07."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def table(name: str) -> str:
+def table(name):
     """What the file of a benchmark says, beside the bars."""
     report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     rows: list[tuple[Any, ...]] = []
@@ -243,12 +241,12 @@ def table(name: str) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def _told(value: Any, digits: int = 2) -> str:
+def _told(value, digits=2):
     """A number with its interval, a count or a name."""
     return "{:.{n}f} [{:.{n}f}, {:.{n}f}]".format(*value, n=digits) if isinstance(value, list) else str(value)
 
 
-def renewed(page: str) -> str:
+def renewed(page):
     """The page with its tables made anew. Raises ValueError where it lacks one."""
     for name in NAMES:
         if not (FOLDER / f"{name}.json").exists():
@@ -260,7 +258,7 @@ def renewed(page: str) -> str:
     return page
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--rounds", type=int, help="unless told, what each contest says")

@@ -31,15 +31,14 @@ LABELS = ("Yes", "No")  # one token each behind a space
 ASKED = [{"role": "user", "content": "Continue the list."}]
 LABELS_READ = {"s_i -> y_i": Condition("si_to_yi"), "random cells": Condition("si_to_yi", draw=0)}
 TASKS = ("copying", "capitalization", "present_past")
-Numbers = dict[str, Any]
 
 
-def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 128) -> Numbers:
+def forerunner(model, seed, prompts=64, cut=128):
     """Forerunner heads, and what the labels' reads of their forerunners, or random cells, are worth by data set."""
     study = Study("forerunner_heads", model, prompts=prompts, seed=seed, untrained_control=False)
     frequent = int(study.numbers("counts")["frequent_heads"]["correct"].value)
     confirmed = study.numbers("specificity")["specificity"]["judged"]["confirmed"]
-    numbers: Numbers = {"01 frequent heads": frequent, "01 forerunner heads": confirmed}
+    numbers = {"01 frequent heads": frequent, "01 forerunner heads": confirmed}
     for dataset in DATASETS:
         found = answers(study, Data(dataset, 4, cut, seed), [WHOLE, *LABELS_READ.values()])
         whole = scores(found[WHOLE])
@@ -49,7 +48,7 @@ def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 128) -> Nu
     return numbers
 
 
-def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labels: Any) -> Numbers:
+def induction(model, seed, prompts=60, heads=3, **labels):
     """Accuracy with and without the best heads by prefix matching."""
     best = top(SequenceStudy(model, seed=seed).scores().mean(), heads)
     task = TaskStudy(model, "wordseq1", 10, prompts, 42 + seed, **labels)
@@ -57,7 +56,7 @@ def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labe
     return {f"02 wordseq1, {name}": accuracy(answer.right) for name, answer in answers.items()}
 
 
-def ioi(model: Model, seed: int, prompts: int = 32) -> Numbers:
+def ioi(model, seed, prompts=32):
     """The head that carries most, and what it carries."""
     study = Study("ioi_patching", model, prompts=prompts, seed=seed, untrained_control=False)
     found = study.numbers("population")["population"]
@@ -66,9 +65,9 @@ def ioi(model: Model, seed: int, prompts: int = 32) -> Numbers:
     return {"03 accuracy": found["accuracy"], "03 strongest head": head_name(best), "03 it carries": share}
 
 
-def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:
+def edges(model, seed, prompts=32):
     """The scores of two circuits on tasks that the model does."""
-    numbers: Numbers = {}
+    numbers: dict[str, Any] = {}
     study = Study("edge_ablation", model, prompts=prompts, seed=seed, donor_seeds=(0,), untrained_control=False)
     for task in TASKS:
         scores = scores_of(runs.answers(study, KEPT, task=task))
@@ -76,7 +75,7 @@ def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:
     return numbers
 
 
-def variant(name: str, front: str) -> Model:
+def variant(name, front):
     """A model with other special tokens in front of every prompt. front: "BOS" or "chat"."""
     model, tokenizer = Model(name, verbose=False).pair
     ids = [tokenizer.bos_token_id]
@@ -87,13 +86,13 @@ def variant(name: str, front: str) -> Model:
     return Model.given(model, tokenizer, f"given:{name}, {front}")
 
 
-def simulate(seeds: int, name: str = "smollm2") -> dict[str, Any]:
+def simulate(seeds, name="smollm2"):
     """The endpoints by variant."""
     plain = Model(name, verbose=False)
     asked = {"as it is": (plain, 0)} | {f"seed {seed}": (plain, 1000 * seed) for seed in range(1, seeds + 1)}
     fronts = ("BOS", "chat") if plain.pair[1].chat_template else ("BOS",)
     asked |= {front: (variant(name, front), 0) for front in fronts}
-    found: dict[str, Numbers] = {}
+    found: dict[str, dict[str, Any]] = {}
     for title, (model, seed) in asked.items():
         for measure in (forerunner, induction, ioi, edges):
             for number, value in measure(model, seed).items():
@@ -104,5 +103,5 @@ def simulate(seeds: int, name: str = "smollm2") -> dict[str, Any]:
     return {"model": name, "numbers": found}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value):
     return [round(end, 3) for end in value] if isinstance(value, Interval) else value

@@ -1,7 +1,6 @@
 """What contestants work on: random models by shape, packaged ones, folders of models, and prompts of random tokens."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ TEXT = "When Mike and Emma went to the cafe, {} gave a coffee to"
 COPIES, SEQUENCES = 4, 5
 
 
-def model_of(name: str, attention: str = "") -> Any:
+def model_of(name, attention=""):
     """A random model in float32 and eval mode, or a packaged one; attention: one of transformers' implementations."""
     model = _built(name)
     if attention:
@@ -34,7 +33,7 @@ def model_of(name: str, attention: str = "") -> Any:
     return model
 
 
-def prepared(name: str) -> Any:
+def prepared(name):
     """The same under the engine."""
     from util.engine.handshake import prepare
 
@@ -42,7 +41,7 @@ def prepared(name: str) -> Any:
     return model
 
 
-def _built(name: str) -> Any:
+def _built(name):
     torch.manual_seed(0)
     if name in GPT2:
         layers, heads, width = GPT2[name]
@@ -55,7 +54,7 @@ def _built(name: str) -> Any:
     return packaged(name)[0]
 
 
-def packaged(name: str) -> tuple[Any, Any]:
+def packaged(name):
     """Model and tokenizer, of a folder as transformers loads them: other environments lack what `util` imports."""
     if Path(name).is_dir():
         return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(
@@ -67,11 +66,11 @@ def packaged(name: str) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def random_ids(count: int, length: int, vocabulary: int) -> Any:
+def random_ids(count, length, vocabulary):
     return torch.randint(vocabulary, (count, length), generator=torch.Generator().manual_seed(1))
 
 
-def pair_of(model: str) -> tuple[Any, Any, tuple[int, int]]:
+def pair_of(model):
     """Tokens [1, T] of the project's base and source, and the answers; GPT-2's for random models."""
     if model in GPT2:
         return torch.tensor([BASE]), torch.tensor([SOURCE]), (MIKE, EMMA)
@@ -81,18 +80,18 @@ def pair_of(model: str) -> tuple[Any, Any, tuple[int, int]]:
     return base, source, (mike, emma)
 
 
-def answer_difference(logits: Any, answers: tuple[int, int] = (MIKE, EMMA)) -> Any:
+def answer_difference(logits, answers=(MIKE, EMMA)):
     return logits[..., -1, answers[0]] - logits[..., -1, answers[1]]
 
 
-def repeated(vocabulary: int, length: int) -> np.ndarray:
+def repeated(vocabulary, length):
     """Sequences of four copies of random tokens, behind a first token, [N, T]."""
     rng = np.random.default_rng(0)
     rows = [np.tile(rng.choice(np.arange(1, vocabulary), length, replace=False), COPIES) for _ in range(SEQUENCES)]
     return np.insert(np.array(rows), 0, 0, axis=1)
 
 
-def eap_prompts(vocabulary: int, count: int, tokens: int = 15) -> tuple[Any, Any, Any]:
+def eap_prompts(vocabulary, count, tokens=15):
     """Random base and corrupted prompts [N, T], which differ at a token, and one pair of answers for all [N, 2]."""
     base = random_ids(count, tokens, vocabulary)
     corrupted = base.clone()
@@ -100,5 +99,5 @@ def eap_prompts(vocabulary: int, count: int, tokens: int = 15) -> tuple[Any, Any
     return base, corrupted, torch.tensor([[5, 6]] * count)
 
 
-def eap_difference(logits: Any) -> Any:
+def eap_difference(logits):
     return answer_difference(logits, (5, 6)).sum()

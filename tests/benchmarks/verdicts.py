@@ -6,7 +6,6 @@ itself, where a verdict in either direction is wrong. A round is a sample of eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +13,13 @@ import numpy as np
 
 from util.edges import names
 from util.figures.edge_ablation import numbers as edges
-from util.figures.edge_ablation.numbers import Rows
 from util.figures.edits import WHOLE
 from util.figures.induction_scores import numbers as induction
-from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED, TaskShots
+from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 
-Random = np.random.Generator
 ROUNDS = 1000  # samples
-Margins = Mapping[int, float]
-Judged = Callable[[Margins], str]  # the verdict on a sample, by margins
 STEPS = [round(0.05 * step, 2) for step in range(1, 21)]
 POWER = 0.8
 QUERIES = 200  # of a task of Crosbie & Shutova's
@@ -36,7 +31,7 @@ DRAWS = 3  # of donors
 MARGINS = dict.fromkeys(range(1, 8), 0.1)  # of claims that are a premise of the one that is asked
 
 
-def changed(random: Random, before: np.ndarray, after: float, share: float) -> np.ndarray:
+def changed(random, before, after, share):
     """Right answers [...] of an edited model that has the accuracy `after`, of queries that it had `share` of right."""
     gained = min(CHURN, after) if after < share else max(CHURN, (after - share) / max(1 - share, 1e-9))
     kept = np.clip((after - (1 - share) * gained) / share, 0, 1) if share else 0.0
@@ -46,12 +41,12 @@ def changed(random: Random, before: np.ndarray, after: float, share: float) -> n
 # ------------------------------------------------------------------------------------------------ Crosbie & Shutova
 
 
-def tasks(random: Random, number: int, effect: float) -> list[TaskShots]:
+def tasks(random, number, effect):
     """The tasks of the paper that a claim is about, with its accuracies, but for those that the effect decides."""
     return [drawn(random, task, number, effect) for task in PAPER if about(task, number)]
 
 
-def about(task: TaskShots, number: int) -> bool:
+def about(task, number):
     """Whether a claim is about a task of the paper."""
     text = task.task in TEXT_TASKS
     if number == 6:
@@ -65,7 +60,7 @@ PAPER = induction.of_paper()
 UNRELATED = [task.task for task in PAPER if task.unrelated and task.check.done]
 
 
-def drawn(random: Random, task: TaskShots, number: int, effect: float) -> TaskShots:
+def drawn(random, task, number, effect):
     """Answers to a task, in which the effect of a claim has the size that is wanted."""
     shares = {shots: {row: float(right[0, 0]) for row, right in rows.items()} for shots, rows in task.right.items()}
     most, (others,) = shares[10], task.controls
@@ -100,7 +95,7 @@ def drawn(random: Random, task: TaskShots, number: int, effect: float) -> TaskSh
     return replace(task, right=right, controls=controls, available=QUERIES)
 
 
-def of_induction(number: int, random: Random, effect: float) -> Judged:
+def of_induction(number, random, effect):
     """A sample of a claim of Crosbie & Shutova, its premise aside."""
     sample = tasks(random, number, effect)
     if number == 2:
@@ -117,7 +112,7 @@ def of_induction(number: int, random: Random, effect: float) -> Judged:
 # ------------------------------------------------------------------------------------------------ Bakalova et al.
 
 
-def rows(random: Random, task: str, shares: Mapping[str, float]) -> Rows:
+def rows(random, task, shares):
     """Answers to a task: each ablation has a share of the whole model's accuracy."""
     share, query = ACCURACY[task], np.arange(PAIRS[task])
     whole = np.tile(random.random(len(query)) < share, (DRAWS, 1))
@@ -127,14 +122,14 @@ def rows(random: Random, task: str, shares: Mapping[str, float]) -> Rows:
     return found
 
 
-def contextualised(random: Random, task: str, effect: float) -> Rows:
+def contextualised(random, task, effect):
     """Answers with contextualisation added to half of the accuracy, and removed from all of it."""
     added, removed = edges.ADDED, edges.REMOVED
     shares = {added[1]: 0.4, added[0]: 0.4 + effect, removed[1]: 1 - effect}
     return rows(random, task, shares)
 
 
-def losses(random: Random, effect: float, spread: float) -> Rows:
+def losses(random, effect, spread):
     """Log-probabilities of the answer, of the whole model and without contextualisation."""
     query = np.arange(PAIRS["present_past"])
     whole, without = edges.REMOVED
@@ -142,7 +137,7 @@ def losses(random: Random, effect: float, spread: float) -> Rows:
     return {whole: {"log_prob": np.zeros_like(lost), "query": query}, without: {"log_prob": -lost, "query": query}}
 
 
-def of_edges(number: int, random: Random, effect: float) -> Judged:
+def of_edges(number, random, effect):
     """A sample of a claim of Bakalova et al."""
     last, available = list(PAIRS)[-1], PAIRS
     if number == 1:
@@ -167,18 +162,18 @@ def of_edges(number: int, random: Random, effect: float) -> Judged:
 # ------------------------------------------------------------------------------------------------ margins
 
 
-def sample(draw: Callable[..., Judged], number: int, effect: float | None, samples: int, seed: Any) -> list[Judged]:
+def sample(draw, number, effect, samples, seed):
     """Samples of a claim with an effect; none of an effect that is not known."""
     random = np.random.default_rng((*seed, round(1000 * (effect or 0))))
     return [] if effect is None else [draw(number, random, effect) for _ in range(samples)]
 
 
-def share(judges: Sequence[Judged], number: int, margin: float, verdict: str) -> float:
+def share(judges, number, margin, verdict):
     """How many of the samples have a verdict, by a margin of their claim."""
     return sum(judge(MARGINS | {number: margin}) == verdict for judge in judges) / len(judges)
 
 
-def simulate(samples: int, seed: int = 0) -> dict[str, Any]:
+def simulate(samples, seed=0):
     """By paper and claim the margin, and the verdicts of no effect, of the paper's, and of one at the margin."""
     own = {int(number): entry["value"] for number, entry in induction.verdicts_on_paper().items()}
     cases = [("Crosbie & Shutova 2024", of_induction, number, number in induction.ABOVE, own) for number in range(1, 8)]

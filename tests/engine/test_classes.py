@@ -22,13 +22,14 @@ from transformers.models.mistral.modeling_mistral import MistralAttention
 
 from tests.benchmarks import classes
 from tests.benchmarks.classes import outcome
+from tests.tiers import quick
 from tests.tiny_models import KINDS, SWITCH, tiny_model
 from util import paths
 from util.engine import batches, handshake
 from util.engine.attention import IMPLEMENTATION, instrument, selected_keys, support
 from util.engine.batches import Row, check_writing, plan, run_rows
 from util.engine.call import UnsupportedModel, in_double
-from util.engine.handshake import FIRST, SOON, check_length, prepare, switches
+from util.engine.handshake import FIRST, SOON, check_length, prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import next_token_logits
 
@@ -103,10 +104,7 @@ def ids(length, seed=0):
     return torch.randint(3, 99, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-QUICK = {"deepseek_v32", "granite_swa", "recurrent_gemma"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in EXACT])
+@pytest.mark.parametrize("name", quick(["recurrent_gemma"], EXACT))
 def test_exact(name):
     kind, changes = EXACT[name]
     known(kind)
@@ -168,14 +166,6 @@ def test_a_cache_is_tried_on_no_more_tokens_than_are_read(monkeypatch, context):
 
 
 # ------------------------------------------------------------------------------------------------ lengths that switch
-
-
-def test_what_configs_say_of_lengths():
-    assert switches(tiny_model("llama")) == ()
-    assert switches(tiny_model("mistral", sliding_window=40)) == (40,)
-    assert switches(tiny_model("gpt_neo", attention_types=[[["global"], 4]])) == ()
-    assert switches(tiny_model("phi3", **LONGROPE)) == (ORIGINAL,)
-    assert switches(tiny_model("mistral", sliding_window=64, max_position_embeddings=64)) == ()  # never reached
 
 
 class LosesItsWindow(MistralAttention):

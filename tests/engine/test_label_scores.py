@@ -8,8 +8,6 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from tests import architectures, device_runs, eager_runs, toys
 from tests.architectures import prepared
@@ -167,10 +165,9 @@ def test_labels_that_cannot_be_told_apart_or_change_the_prompt_are_refused():
             scoring(model, tokenizer, [question("x :", labels)])
     with pytest.raises(ValueError, match="the longest prompt has"):
         scoring(model, tokenizer, [question("x :", ("y", "xylophone" * 4))])
-    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(("<s>", "x", ":", "x:", "A", "B"))}, "<s>"))
-    raw.pre_tokenizer = pre_tokenizers.Split(Regex("x(?=:A)|x:|."), "isolated")
+    merging = toys.by_pattern("x(?=:A)|x:|.", ("x", ":", "x:", "A", "B"))
     with pytest.raises(ValueError, match="the label 'B' changes the tokens before it in 'x:'"):
-        scoring(model, PreTrainedTokenizerFast(tokenizer_object=raw), [question("x:", ("A", "B"), "")])
+        scoring(model, merging, [question("x:", ("A", "B"), "")])
 
 
 # ------------------------------------------------------------------------------------------------ classes that differ

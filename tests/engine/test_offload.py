@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests import architectures, toys
 from tests.device_runs import capture_heads, instrumented, replayed
+from tests.tiers import quick
 from util import load_model_and_data as loading
 from util.engine.attention import instrument
 from util.engine.handshake import input_device
@@ -34,7 +35,7 @@ FAMILIES = {
 LAYERS = {"gpt2": "transformer.h"}
 
 
-@pytest.fixture(scope="module", params=("gpt2", "llama", "gemma2"))
+@pytest.fixture(scope="module", params=quick(["gpt2", "gemma2"], ["llama"]))
 def family(request):
     return request.param
 
@@ -156,7 +157,7 @@ def test_4_bit_weights_cannot_be_offloaded(tmp_path):
 MAPS = {"auto": "auto", "one place": {"": "cpu"}, "disk": {"": "disk"}}
 
 
-@pytest.mark.parametrize("kind", [*MAPS, "layers", "layers from the second"])
+@pytest.mark.parametrize("kind", quick(["disk", "layers from the second"], [*MAPS, "layers"]))
 def test_device_maps_change_no_bit(family, folder, kind):
     plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
     chosen = MAPS.get(kind) or spread(family, "disk" if kind == "layers" else "cpu")
@@ -176,7 +177,7 @@ def test_replayed_runs_of_offloaded_layers_are_those_of_the_plain_model(tmp_path
             torch.testing.assert_close(offloaded[name], plain, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["cpu_offload", "disk_offload"])
+@pytest.mark.parametrize("kind", quick(["disk_offload"], ["cpu_offload"]))
 def test_accelerates_own_offload_changes_no_bit(folder, kind, tmp_path):
     plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
     built = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

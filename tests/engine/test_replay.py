@@ -46,7 +46,7 @@ def heads_of(model, ids):
     return heads.z
 
 
-def patch(z: dict[int, Tensor], layer: int, head: int) -> Edit:
+def patch(z, layer, head):
     def instruments(place):
         value = z[layer][place.prompts, place.tokens, head : head + 1]
         return [PatchHeads(layer, head, value, examples=place.examples)] if place.layer == layer else []
@@ -54,7 +54,7 @@ def patch(z: dict[int, Tensor], layer: int, head: int) -> Edit:
     return Edit(layer, instruments)
 
 
-def cut(cells: Tensor, layer: int, heads=None) -> Edit:
+def cut(cells, layer, heads=None):
     def instruments(place):
         start, stop = place.queries.start, place.queries.stop
         here = cells[(cells[:, 0] >= start) & (cells[:, 0] < stop)] - torch.tensor([start, 0])
@@ -67,7 +67,7 @@ def cut(cells: Tensor, layer: int, heads=None) -> Edit:
 
 
 @torch.no_grad()
-def naive(model, ids, edits: list[Edit], answers: Tensor) -> tuple[Tensor, Tensor]:
+def naive(model, ids, edits, answers):
     """The logits of whole forward passes, edit by edit, and of the plain one."""
     found = []
     for edit in edits:
@@ -128,7 +128,7 @@ def test_log_probabilities_are_those_of_the_whole_vocabulary():
 class Shares(nn.Module):
     """A layer that adds what the layer before it read: not a function of its own arguments."""
 
-    def __init__(self, layer: nn.Module, memory: list[Tensor]) -> None:
+    def __init__(self, layer, memory):
         super().__init__()
         self.layer, self.memory = layer, memory
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from tests.device_runs import INSTRUMENTS, OWN_DTYPE, WHOLE, Numbers, Run
+from tests.device_runs import INSTRUMENTS, OWN_DTYPE, WHOLE
 from tests.fake_gpu.fake_cuda import Devices
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
 
 
-def measured(run: Run, model: PreTrainedModel) -> Numbers:
+def measured(run, model):
     """What a run gives, or why it is refused; arrays and tensors as they are."""
     try:
         return run(model)
@@ -24,12 +20,12 @@ def measured(run: Run, model: PreTrainedModel) -> Numbers:
         return {str(error): None}
 
 
-def plain(numbers: Any) -> np.ndarray:
+def plain(numbers):
     """A tensor or an array as an array."""
     return numbers.cpu().double().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers, np.float64)
 
 
-def assert_same(found: Numbers, wanted: Numbers) -> None:
+def assert_same(found, wanted):
     """What is found is what is wanted, as near as float32 is."""
     assert found.keys() == wanted.keys(), f"{[*found]} instead of {[*wanted]}"
     for name, numbers in wanted.items():
@@ -39,7 +35,7 @@ def assert_same(found: Numbers, wanted: Numbers) -> None:
             np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1, np.nanmax(np.abs(theirs))), err_msg=name)
 
 
-def assert_placed(model: PreTrainedModel, found: Numbers) -> None:
+def assert_placed(model, found):
     """What an instrument gives of a layer is on the device of that layer."""
     places = {layer: next(module.parameters()).device for module, layer in support(model).modules.items()}
     for name, numbers in found.items():
@@ -49,7 +45,7 @@ def assert_placed(model: PreTrainedModel, found: Numbers) -> None:
             assert numbers.device == wanted, f"{name} is on {numbers.device}, its layer on {wanted}"
 
 
-def assert_dtypes(model: PreTrainedModel, found: Numbers) -> None:
+def assert_dtypes(model, found):
     """What is promised in float32 is that or wider; what is the model's own has its dtype."""
     for name, numbers in found.items():
         if numbers is None:
@@ -61,7 +57,7 @@ def assert_dtypes(model: PreTrainedModel, found: Numbers) -> None:
             assert dtype in (torch.float32, torch.float64), f"{name} is {dtype}"
 
 
-def assert_alike(model: PreTrainedModel, on_cpu: PreTrainedModel, runs: Iterable[str]) -> None:
+def assert_alike(model, on_cpu, runs):
     """A prepared model on fake GPUs gives in these runs, by name, what the same one gives on the CPU."""
     for run in runs:
         with Devices():

@@ -6,12 +6,12 @@ cannot run. And a build without CUDA aborts the process where a fake CUDA tensor
 So a `FakeCuda` tensor wraps a tensor of the CPU. What devices an operation may mix is asked of `FakeTensorMode`.
 
 Inside `with Devices() as devices:` tensors can be made on the fake devices, moved to them and back. An operation on
-tensors of different devices raises `Misplaced`, as it raises RuntimeError on real ones. `devices.transfers` lists every
-copy from a device to the CPU, and every other operation that waits for a device, with what was copied.
+tensors of different devices raises `Misplaced`, as it raises RuntimeError on real ones. `devices.transfers` names every
+copy from a device to the CPU, and every other operation that waits for a device.
 """
 
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import dispatch_model
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
-from transformers import PreTrainedModel
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -27,13 +26,6 @@ CPU = torch.device("cpu")
 
 class Misplaced(RuntimeError):
     """An operation on tensors of different devices."""
-
-
-class Transfer(NamedTuple):
-    """An operation that waits for a device: its name, and how many numbers it took to the CPU."""
-
-    name: str
-    numbers: int
 
 
 TensorClass: Any = Tensor  # whose attributes, such as the device, have types that a subclass may not change
@@ -49,7 +41,7 @@ class FakeCuda(TensorClass):
     index: int
 
     @staticmethod
-    def __new__(cls, inner: Tensor, index: int = 0, requires_grad: bool = False) -> Any:
+    def __new__(cls, inner, index=0, requires_grad=False):
         if isinstance(inner, FakeCuda):  # accelerate makes a parameter again by its type
             return nn.Parameter(inner, requires_grad)
         made = Tensor._make_wrapper_subclass(
@@ -66,18 +58,18 @@ class FakeCuda(TensorClass):
         return made
 
     @property
-    def device(self) -> torch.device:
+    def device(self):
         return torch.device("cuda", self.index)
 
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self):
         return True
 
     @property
-    def is_meta(self) -> bool:
+    def is_meta(self):
         return False
 
-    def to(self, *args: Any, **options: Any) -> Tensor:
+    def to(self, *args, **options):
         """The tensor itself where it is there already. C++ would copy it, to which no tensor is on a CUDA device."""
         if not options.get("copy", False) and not (args and isinstance(args[0], Tensor)):
             device, dtype, *_ = torch._C._nn._parse_to(*args, **options)
@@ -87,23 +79,23 @@ class FakeCuda(TensorClass):
                 return self
         return super().to(*args, **options)
 
-    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+    def new_tensor(self, data, *, dtype=None, device=None, **options):
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **options)
 
-    def tolist(self) -> Any:
+    def tolist(self):
         return self.cpu().tolist()
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"FakeCuda({self.inner!r}, cuda:{self.index})"
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise Misplaced(f"{func}: a tensor of a fake device is used outside `with Devices()`")
 
 
-def _place(tensor: Tensor) -> int | None:
+def _place(tensor):
     """The number of a tensor's fake device, None for the CPU."""
     return tensor.index if type(tensor) is FakeCuda else None
 
@@ -111,12 +103,12 @@ def _place(tensor: Tensor) -> int | None:
 class _Given:
     """What an operation is given: how many tensors, the fake devices of those that have one, and devices by name."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.tensors = 0
         self.fakes: list[int] = []
         self.devices: list[torch.device] = []
 
-    def taken(self, value: Any) -> Any:
+    def taken(self, value):
         """The argument as the CPU takes it."""
         if type(value) is FakeCuda:
             self.tensors += 1
@@ -132,7 +124,7 @@ class _Given:
         return value
 
 
-def _wrapped(out: Any, place: int) -> Any:
+def _wrapped(out, place):
     if isinstance(out, Tensor):
         return FakeCuda(out, place)
     if isinstance(out, list | tuple):
@@ -168,25 +160,25 @@ INSTEAD = {
 class Devices(TorchDispatchMode):
     """Fake CUDA devices inside the block, see above."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE  # PyTorch then does not look for a driver
         self.rules = FakeTensorMode()
-        self.transfers: list[Transfer] = []
+        self.transfers: list[str] = []
         self._before: list[tuple[bool, Any]] = []
 
-    def __enter__(self) -> "Devices":
+    def __enter__(self):
         self._before.append((torch._C._only_lift_cpu_tensors(), torch.cuda.get_device_capability))
         torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device="cuda")` copies a tensor of the CPU
         torch.cuda.get_device_capability = lambda device=None: (9, 0)  # transformers asks it which kernels there are
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error):
         super().__exit__(*error)
         lifting, torch.cuda.get_device_capability = self._before.pop()
         torch._C._set_only_lift_cpu_tensors(lifting)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         given = _Given()
         inner_args, inner_kwargs = given.taken(args), {key: given.taken(value) for key, value in kwargs.items()}
@@ -206,7 +198,7 @@ class Devices(TorchDispatchMode):
         with torch.inference_mode(False) if outside else nullcontext():
             return _wrapped(out, place)
 
-    def _place_of_result(self, func: Any, args: Any, kwargs: Any, given: "_Given") -> int | None:
+    def _place_of_result(self, func, args, kwargs, given):
         """Where the result of an operation is, None for the CPU. Raises Misplaced where its tensors are apart."""
         if given.devices:  # it names a device: a copy, or a new tensor
             device = given.devices[-1]
@@ -219,13 +211,13 @@ class Devices(TorchDispatchMode):
             return self._indexed(func, args)
         return self._by_rule(func, args, kwargs)
 
-    def _count(self, func: Any, args: Any, place: int | None) -> None:
+    def _count(self, func, args, place):
         """Note an operation that takes numbers from a device to the CPU."""
         source = args[1] if func in FILLS else args[0] if func in COPIES | WAITS else None
         if type(source) is FakeCuda and (func in WAITS or place is None):
-            self.transfers.append(Transfer(func.__name__.split(".")[0], 1 if func in WAITS else source.numel()))
+            self.transfers.append(func.__name__.split(".")[0])
 
-    def _indexed(self, func: Any, args: Any) -> int | None:
+    def _indexed(self, func, args):
         """Where what is indexed is. Its indices are on the CPU or beside it, the values that are put in beside it."""
         place = _place(args[0])
         for index in args[1]:
@@ -236,7 +228,7 @@ class Devices(TorchDispatchMode):
                 raise Misplaced(f"{func}: a tensor on {value.device} is put into one on {args[0].device}")
         return place
 
-    def _by_rule(self, func: Any, args: Any, kwargs: Any) -> int | None:
+    def _by_rule(self, func, args, kwargs):
         """What PyTorch says of the devices of this operation."""
         with self.rules:
             stand_ins = tree_map(_stand_in, (args, kwargs))
@@ -248,7 +240,7 @@ class Devices(TorchDispatchMode):
         return None if first.device.type == "cpu" else first.device.index
 
 
-def _changed(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+def _changed(func, args, kwargs, out):
     """What an operation returns that changes its first argument, or `out`."""
     target = kwargs.get("out", args[0])
     if type(target) is not FakeCuda:
@@ -258,14 +250,14 @@ def _changed(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
     return target
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value):
     """The same tensor without numbers, for PyTorch's own rules."""
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
-def put(model: PreTrainedModel, index: int = 0) -> PreTrainedModel:
+def put(model, index=0):
     """Move a model to a fake device."""
     fakes: dict[int, Tensor] = {}  # tied weights stay tied
     for module in model.modules():
@@ -280,7 +272,7 @@ def put(model: PreTrainedModel, index: int = 0) -> PreTrainedModel:
     return model
 
 
-def spread(model: PreTrainedModel) -> PreTrainedModel:
+def spread(model):
     """Spread a model over two fake devices, as `device_map="auto"` does.
 
     The first layer is on the first one with what comes before it; the other layers are on the second one with what
@@ -301,7 +293,7 @@ def spread(model: PreTrainedModel) -> PreTrainedModel:
     places: dict[str, str] = {}
     place = "cuda:0"
 
-    def go_on(module: nn.Module) -> None:
+    def go_on(module):
         nonlocal place
         for child in module.children():
             if child is layers:

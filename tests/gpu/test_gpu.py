@@ -19,7 +19,6 @@ from torch import Tensor
 
 from tests import architectures, device_runs, toys
 from tests.device_runs import INSTRUMENTS, WHOLE
-from util.engine import batches
 from util.engine.attention import instrument, support
 from util.engine.batches import run_rows
 from util.engine.handshake import input_device, prepare
@@ -160,9 +159,3 @@ def test_batches_that_do_not_fit_are_halved(device):
     (whole, not_halved), (halved, was_halved) = logits_of(device, short=False), logits_of(device, short=True)
     assert was_halved and not not_halved
     within("logits of halved batches, beside whole ones", halved, whole, HALVED)
-
-
-def test_a_batch_that_is_never_halved_is_found(monkeypatch):
-    monkeypatch.setattr(batches, "out_of_memory", lambda error: False)
-    with pytest.raises(torch.OutOfMemoryError):
-        logits_of("cpu", short=True)

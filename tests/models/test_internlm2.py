@@ -1,4 +1,4 @@
-"""InternLM2 checkpoints, read as Llamas without a line of their code, against a plain forward pass of InternLM2."""
+"""InternLM2 checkpoints, read as Llamas without a line of their code, against a Llama that is packed by hand."""
 
 import json
 import struct
@@ -6,16 +6,15 @@ import struct
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch.nn.functional import silu
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
 from util.models import internlm2
 
 INTERN = dict(
-    vocab_size=280, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
-    num_key_value_heads=2, hidden_act="silu", max_position_embeddings=16, rms_norm_eps=1e-5, rope_theta=1e4,
+    vocab_size=268, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
+    num_key_value_heads=2, hidden_act="silu", max_position_embeddings=16, rms_norm_eps=1e-5, rope_theta=5e4,
     bos_token_id=1, eos_token_id=2, pad_token_id=2, tie_word_embeddings=False, model_type="internlm2",
 )  # fmt: skip
 NAMES = {
@@ -25,24 +24,32 @@ NAMES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_internlm2_as_llama(bias):
-    """A Llama of six heads of four, packed as InternLM2 is: by group its three queries, its key, its value."""
-    config = INTERN | dict(bias=bias, rope_scaling={"type": "dynamic", "factor": 2.0})
-    llama = internlm2.to_llama({}, config)[1]
-    assert llama.rope_parameters == {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    weights, packed = LlamaForCausalLM(llama).state_dict(), {}
+def llama(bias):
+    """A Llama of six heads of four in float64, and its weights packed as InternLM2 has them.
+
+    There is one matrix for a group: its three queries, its key, its value.
+    """
+    torch.manual_seed(0)
+    sizes = {name: value for name, value in INTERN.items() if name not in ("model_type", "rope_theta")}
+    rope = {"rope_type": "default", "rope_theta": 5e4}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, attention_bias=bias, rope_parameters=rope)).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    weights, packed = model.state_dict(), {}
     for name, tensor in weights.items():
         if "q_proj" in name:
             key, value = (weights[name.replace("q_proj", other)] for other in ("k_proj", "v_proj"))
             rows = tensor[:12], key[:4], value[:4], tensor[12:], key[4:], value[4:]
             packed[name.replace("self_attn.q_proj", "attention.wqkv")] = torch.cat(rows)
         elif "k_proj" not in name and "v_proj" not in name:
-            packed[next((name.replace(ours, theirs) for ours, theirs in NAMES.items() if ours in name), name)] = tensor
-    converted, _ = internlm2.to_llama(packed, config)
-    assert converted.keys() == weights.keys() and ("model.layers.0.attention.wqkv.bias" in packed) == bias
-    assert all(torch.equal(converted[name], tensor) for name, tensor in weights.items())
-    assert internlm2.to_llama({}, INTERN)[1].rope_parameters == {"rope_type": "default", "rope_theta": 1e4}
+            own = next((name.replace(ours, theirs) for ours, theirs in NAMES.items() if ours in name), name)
+            packed[own] = tensor.clone()
+    return model, packed
+
+
+def test_how_positions_are_scaled():
+    scaled = internlm2.to_llama({}, INTERN | {"rope_scaling": {"type": "dynamic", "factor": 2.0}})[1]
+    assert scaled.rope_parameters == {"rope_type": "dynamic", "rope_theta": 5e4, "factor": 2.0}
 
 
 # ------------------------------------------------------------------------------------------------ a checkpoint
@@ -72,67 +79,9 @@ def sentencepiece(dummy_prefix=0, kind=2):
     return b"".join(pieces) + field(2, field(3, kind) + field(6, b"x" * 200)) + field(3, rules)
 
 
-def random_weights(config, bias):
-    """The weights of an InternLM2 model, in its names."""
-    torch.manual_seed(0)
-    wide, inner, vocab = (config[name] for name in ("hidden_size", "intermediate_size", "vocab_size"))
-    size = wide // config["num_attention_heads"]
-    packed = (config["num_attention_heads"] + 2 * config["num_key_value_heads"]) * size
-    shapes = {
-        "model.tok_embeddings.weight": (vocab, wide),
-        "model.norm.weight": (wide,),
-        "output.weight": (vocab, wide),
-    }
-    for layer in range(config["num_hidden_layers"]):
-        own: dict[str, tuple[int, ...]] = {"attention.wqkv.weight": (packed, wide), "attention.wo.weight": (wide, wide)}
-        own |= {"feed_forward.w1.weight": (inner, wide), "feed_forward.w3.weight": (inner, wide)}
-        own |= {"feed_forward.w2.weight": (wide, inner), "attention_norm.weight": (wide,), "ffn_norm.weight": (wide,)}
-        own |= {"attention.wqkv.bias": (packed,), "attention.wo.bias": (wide,)} if bias else {}
-        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
-    return {name: 0.3 * torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
-
-
-def reference(weights, config, ids):
-    """The logits [T, V] of InternLM2 as its paper and code have it, for one text."""
-    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
-    size, count = config["hidden_size"] // heads, len(ids)
-
-    def norm(x, name):
-        return x / (x.square().mean(-1, keepdim=True) + config["rms_norm_eps"]).sqrt() * weights[name]
-
-    frequency = config["rope_theta"] ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-    angle = (torch.arange(count)[:, None] * frequency).repeat(1, 2)  # [T, d]
-
-    def turned(x):  # [T, d]
-        first, second = x.chunk(2, -1)
-        return x * angle.cos() + torch.cat([-second, first], -1) * angle.sin()
-
-    x = weights["model.tok_embeddings.weight"][ids]
-    for layer in range(config["num_hidden_layers"]):
-        own = {
-            name.removeprefix(f"model.layers.{layer}."): tensor
-            for name, tensor in weights.items()
-            if name.startswith(f"model.layers.{layer}.")
-        }
-        packed = norm(x, f"model.layers.{layer}.attention_norm.weight") @ own["attention.wqkv.weight"].T
-        packed = (packed + own.get("attention.wqkv.bias", 0)).reshape(count, groups, -1, size)
-        outputs = []
-        for head in range(heads):
-            group, place = divmod(head, heads // groups)
-            query, key, value = packed[:, group, place], packed[:, group, -2], packed[:, group, -1]
-            scores = turned(query) @ turned(key).T / size**0.5
-            scores = scores.masked_fill(torch.ones(count, count).triu(1).bool(), -torch.inf)
-            outputs.append(scores.softmax(-1) @ value)
-        x = x + torch.cat(outputs, -1) @ own["attention.wo.weight"].T + own.get("attention.wo.bias", 0)
-        inner = norm(x, f"model.layers.{layer}.ffn_norm.weight")
-        gate = silu(inner @ own["feed_forward.w1.weight"].T) * (inner @ own["feed_forward.w3.weight"].T)
-        x = x + gate @ own["feed_forward.w2.weight"].T
-    return norm(x, "model.norm.weight") @ weights["output.weight"].T
-
-
 def checkpoint(folder, bias=False, shards=2, suffix="safetensors"):
-    """A folder as their repository has it, with code that must not be run. Returns the weights."""
-    config = {**INTERN, "vocab_size": len(PIECES), "bias": bias}
+    """A folder as their repository has it, with code that must not be run. Returns the model, and the config."""
+    config = {**INTERN, "bias": bias}
     code = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model", "AutoTokenizer": ["code.T", None]}
     lines = {**config, "architectures": ["InternLM2ForCausalLM"], "auto_map": code, "attn_implementation": "eager"}
     (folder / "config.json").write_text(json.dumps(lines))
@@ -140,24 +89,23 @@ def checkpoint(folder, bias=False, shards=2, suffix="safetensors"):
     (folder / "tokenizer_config.json").write_text(json.dumps(lines))
     (folder / "code.py").write_text("raise SystemExit('their code is run')")
     (folder / "tokenizer.model").write_bytes(sentencepiece())
-    weights = random_weights(config, bias)
+    model, weights = llama(bias)
     for shard in range(shards):
         part = dict([*weights.items()][shard::shards])
         file = folder / f"model-{shard}.{suffix}"
         save_file(part, file) if suffix == "safetensors" else torch.save(part, file)
-    return weights, config
+    return model, config
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize(("bias", "suffix"), [(False, "safetensors"), (True, "bin")])
 def test_a_folder_is_loaded_in_one_step(bias, suffix, tmp_path, capsys):
-    weights, config = checkpoint(tmp_path, bias, suffix=suffix)
+    theirs, _ = checkpoint(tmp_path, bias, suffix=suffix)
     model, tokenizer = load_ICL_model(tmp_path, dtype="float64", device="cpu")
     assert "LlamaForCausalLM, 2 layers x 6 heads" in capsys.readouterr().out
     ids = tokenizer("abc ab c cab", return_tensors="pt").input_ids
     with torch.no_grad():
-        logits = model(ids).logits[0]
-    torch.testing.assert_close(logits, reference(weights, config, ids[0]), atol=1e-6, rtol=0)  # RoPE is float32
+        torch.testing.assert_close(model(ids).logits, theirs(ids).logits, atol=1e-9, rtol=0)
     assert prepare(model).heads == 6
 
 

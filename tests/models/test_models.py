@@ -12,9 +12,10 @@ import pytest
 import torch
 from gguf import GGUFWriter
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from tests import gguf_files, toys
+from tests.tiers import quick
 from util import load_model_and_data as loading
 from util import paths
 from util.models import packaged
@@ -24,7 +25,7 @@ from util.roles.sequences_study import SequenceStudy
 # ------------------------------------------------------------------------------------------------ GGUF files
 
 
-def gemma3() -> Gemma3ForCausalLM:
+def gemma3():
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "head_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
     more = {"intermediate_size": 96, "num_key_value_heads": 2, "sliding_window": 40, "max_position_embeddings": 512}
@@ -50,7 +51,7 @@ def models(tmp_path, monkeypatch):
     return tmp_path / "models"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick(["llama", "gpt2"], FAMILIES))
 def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
     model = FAMILIES[family]()
     file = gguf_files.write(tmp_path / "tiny.gguf", model, toys.tokenizer())
@@ -94,13 +95,13 @@ def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monk
     assert wanted == [("org/repository", "q.gguf", "abc")] and model.name_or_path == "org/repository/q.gguf"
 
 
-def large_gemma() -> Gemma3ForCausalLM:
+def large_gemma():
     shape = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
     more = {"vocab_size": 1000, "head_dim": 128, "intermediate_size": 96, "query_pre_attn_scalar": 168}
     return Gemma3ForCausalLM(Gemma3TextConfig(**shape, **more))
 
 
-def biased() -> PreTrainedModel:
+def biased():
     model = toys.model("llama")
     return type(model)(type(model.config)(**{**model.config.to_dict(), "attention_bias": True}))
 
@@ -135,6 +136,7 @@ def test_files_of_no_model_are_refused_by_name(tmp_path):
             loading.load_ICL_model(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
     file = gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer(), split="no-such-split")
     with pytest.warns(UserWarning, match="'no-such-split', which transformers does not know"):
@@ -232,6 +234,7 @@ def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeyp
     assert not packaged.place("toy").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoiled", ["model.safetensors", packaged.MADE, "added.json"])
 def test_files_that_changed_since_the_conversion_are_made_anew(spoiled, package, capsys):
     file = packaged.folder("toy") / spoiled

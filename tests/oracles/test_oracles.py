@@ -26,7 +26,7 @@ MAPS: list[Any] = [("tiny", library) for library in patch_map.LIBRARIES]
 MAPS += [pytest.param(SMOLLM2, library, marks=FETCHED) for library in ("TransformerLens", "nnsight")]
 
 
-def values_of(benchmark: str, contest: str, *names: str, **setting: Any) -> dict[str, np.ndarray]:
+def values_of(benchmark, contest, *names, **setting):
     """What contestants find in the setting of tests, each in its own process and environment."""
     found = {}
     for name in names:
@@ -37,21 +37,21 @@ def values_of(benchmark: str, contest: str, *names: str, **setting: Any) -> dict
 
 
 @pytest.mark.parametrize(("model", "library"), MAPS)
-def test_the_patch_map_is_the_librarys(model: str, library: str) -> None:
+def test_the_patch_map_is_the_librarys(model, library):
     found = values_of("patch_map", "random GPT-2 small, 14 tokens", "ours", library, model=model)
     assert found["ours"].ndim == 2 and found["ours"].std() > 1e-2
     np.testing.assert_allclose(found["ours"], found[library], atol=1e-4)
 
 
 @pytest.mark.parametrize("model", ["tiny", pytest.param(SMOLLM2, marks=FETCHED)])
-def test_prefix_matching_scores_are_those_of_transformer_lens(model: str) -> None:
+def test_prefix_matching_scores_are_those_of_transformer_lens(model):
     found = values_of("prefix_scores", "random GPT-2 small", "scores", "TransformerLens", model=model, length=25)
     assert np.ptp(found["scores"]) > 1e-4
     np.testing.assert_allclose(found["scores"], found["TransformerLens"], atol=1e-6 if model == "tiny" else 1e-5)
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny llama"])
-def test_edge_attribution_is_that_of_transformer_lens(model: str) -> None:
+def test_edge_attribution_is_that_of_transformer_lens(model):
     """In float32. Theirs is by token, and its gradients are those of the corrupted run."""
     found = values_of("edge_scores", "EAP, two prompts", "ours", *edge_scores.LIBRARIES, model=model)
     ours = found["ours"]

@@ -4,6 +4,7 @@ import copy
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from unittest import mock
 
 import pytest
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from tests import toys
+from tests.tiers import quick
 from util.prompts import ioi
 from util.prompts.ioi import (
     CORRUPTIONS,
@@ -34,6 +36,12 @@ CHANGED = {  # the roles whose names change
     "abc": {"IO", "S1", "S2"},
     "random_name": {"IO", "S1", "S2"},
 }
+
+
+drawn = pytest.mark.parametrize(
+    "corruption, kind",
+    quick([(corruption, "bpe") for corruption in CORRUPTIONS] + [("abc", "unigram")], product(CORRUPTIONS, toys.KINDS)),
+)
 
 
 @cache
@@ -100,17 +108,6 @@ def test_lists():
     assert not written & set(words)
 
 
-def test_shipped_frames():
-    for frame in FRAMES:
-        fields = re.findall(r"\{(\w+)\}", frame)
-        assert [field for field in fields if len(field) == 1] == ["X", "Y", "S"], frame
-        assert re.fullmatch(r"[A-Z][^{}]*(\{\w+\}[^{}]+)+(?<= to)", frame) and len(set(fields)) == len(fields)
-        assert "{OBJECT}" not in frame or re.search(r" (a|the) \{OBJECT\}", frame)
-        assert "{PLACE}" not in frame or re.search("[Tt]he {PLACE}", frame)
-    lacking = [sum(field not in frame for frame in FRAMES) for field in ("{PLACE}", "{OBJECT}")]
-    assert lacking == [1, 1]
-
-
 # ------------------------------------------------------------------------------------------------ words
 
 
@@ -128,8 +125,7 @@ def brute_force(kind, every):
     return tuple(name for name in NAMES if name not in bad)
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("kind, every", quick([("bpe", 1), ("unigram", 2)], product(toys.KINDS, [1, 2])))
 def test_kept_names_are_those_that_pass_the_suffix_rule(kind, every):
     words = usable(kind, every)
     assert words.names == brute_force(kind, every)
@@ -161,21 +157,25 @@ def test_words_that_a_tokenizer_merges_are_not_kept(added, frame, lost):
 MET = "When {X} met {Y}, {S} spoke to"
 PLACED = ["When {X} met {Y} (in the {PLACE}), {S} spoke to", "When {X} met {Y} ({PLACE}), {S} spoke to"]
 REFUSED = [  # tokenizer, options, message
-    (lambda: toy(), {"frames": ["{X} and {Y} went home, where {S} spoke to"]}, "keeps 0 of 66 names.*other frames"),
-    (lambda: toy(), {"frames": PLACED}, "keeps 0 of 64 places"),  # another id in each
+    (toy, {"frames": ["{X} and {Y} went home, where {S} spoke to"]}, "keeps 0 of 66 names.*other frames"),
+    (toy, {"frames": PLACED}, "keeps 0 of 64 places"),  # another id in each
     (lambda: word_level([word.lower() for word in NAMES], lower=True), {}, "keeps 0 of 66 names"),
-    (lambda: toys.tokenizer("bpe"), {}, "of 66 names as single tokens, and 8 are needed.*larger vocabulary"),
-    (lambda: toy(), {"names": [*NAMES[:7], NAMES[0]]}, "keeps 7 of 7 names as single tokens, and 8 are needed"),
-    (lambda: toy(), {"names": []}, "keeps 0 of 0 names"),
+    (
+        lambda: word_level([*NAMES[:7], *MET.split()]),
+        {"frames": [MET]},
+        "7 of 66 names as single tokens, and 8 are needed.*larger vocabulary",
+    ),
+    (toy, {"names": [*NAMES[:7], NAMES[0]]}, "keeps 7 of 7 names as single tokens, and 8 are needed"),
+    (toy, {"names": []}, "keeps 0 of 0 names"),
     (
         lambda: word_level([*NAMES, *"When met in the spoke to ,".split()]),
         {"frames": PLACED[:1]},
         "keeps 0 of 64 places",
     ),
     (toys.Slow, {}, "gives no character offsets"),
-    (lambda: toy(), {"corruption": "s2"}, "corruption = 's2'; choose one of s2_swap"),
+    (toy, {"corruption": "s2"}, "corruption = 's2'; choose one of s2_swap"),
     *[
-        (lambda: toy(), {"frames": [MET, frame]}, "write {X}, {Y} and {S} once each, in this order")
+        (toy, {"frames": [MET, frame]}, "write {X}, {Y} and {S} once each, in this order")
         for frame in (
             f"{MET} ",
             "When {X} met {Y}, he spoke to",
@@ -222,8 +222,7 @@ def roles_of(pair, prompt):
     return {role: found[field] for role, field in fields.items()}
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("corruption", CORRUPTIONS)
+@drawn
 def test_corruptions_change_the_names_they_say(kind, corruption):
     pairs = made(kind, corruption=corruption)
     assert {pair.frame for pair in pairs} == {*FRAMES} and {pair.corruption for pair in pairs} == {corruption}
@@ -251,10 +250,9 @@ def test_corruptions_change_the_names_they_say(kind, corruption):
 
 def test_base_depends_on_seed_and_number_alone():
     for corruption in CORRUPTIONS:
-        pairs = made(corruption=corruption)
-        assert [pair.base for pair in pairs] == [pair.base for pair in made()]
-        few = [ioi_prompts(toy(), count, 3, corruption, FRAMES[:2]).pairs for count in (7, 20)]
-        assert few[0] == few[1][:7]
+        assert [pair.base for pair in made(corruption=corruption)] == [pair.base for pair in made()]
+    few = [ioi_prompts(toy(), count, 3, "abc", FRAMES[:2]).pairs for count in (7, 20)]
+    assert few[0] == few[1][:7]
     texts = [pair.base.text for seed in range(2) for pair in made(seed=seed)]
     assert len(set(texts)) == len(texts) == 240
     # literal, as the same prompts must come in every process
@@ -288,8 +286,7 @@ def test_pairs_that_do_not_align_are_dropped():
 # ------------------------------------------------------------------------------------------------ tokens
 
 
-@pytest.mark.parametrize("kind", toys.KINDS)
-@pytest.mark.parametrize("corruption", CORRUPTIONS)
+@drawn
 def test_tokens(kind, corruption):
     tokenizer = toy(kind)
     front = [tokenizer.bos_token_id] if kind != "bpe-no-bos" else []

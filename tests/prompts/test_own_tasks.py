@@ -5,9 +5,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
+from tests import toys
 from util.load_model_and_data import load_tokenizer
 from util.prompts import classification, own_tasks, word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
@@ -16,7 +15,6 @@ from util.prompts.word_pairs import LISTS, Pair
 WORDS = ("red", "blue", "green", "black", "white", "brown", "pink", "grey", "gold", "silver", "dark", "light")
 PAIRS = {word: word[::-1] for word in WORDS}
 TEXTS = [{"text": f"{word}: a colour", "label": "warm" if word in WORDS[::2] else "cold"} for word in WORDS]
-KINDS = {"colours": (word_pairs.find, PAIRS), "texts": (classification.task, TEXTS)}
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +24,7 @@ def register(monkeypatch):
 
 def word_tokenizer():
     """A tokenizer with a token for each word between tabs and ends of lines; it knows the words of PAIRS."""
-    known = {text: i for i, text in enumerate(["<unk>", "<s>", "\t", "\n", *PAIRS, *PAIRS.values()])}
-    raw = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\t\n]+|\t|\n"), "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
+    return toys.by_pattern(r"[^\t\n]+|\t|\n", ["\t", "\n", *PAIRS, *PAIRS.values()])
 
 
 def csv_of(rows):

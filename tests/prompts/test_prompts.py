@@ -8,6 +8,7 @@ import StaICC
 from StaICC.util import hgf_dataset_loader
 
 from tests import toys
+from tests.tiers import quick
 from util import load_model_and_data as loading
 from util.prompts.prompt import Layout, Prompt, check_first_tokens, labelled_tokens
 
@@ -27,7 +28,7 @@ def digest(strings):
     return hashlib.sha256(json.dumps(strings, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
-@pytest.mark.parametrize("dataset", [2, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 3, 5, 7))])
+@pytest.mark.parametrize("dataset", quick([2, 4], FIXTURES))
 def test_strings_are_those_of_the_reference(dataset):
     prompts = loading.staicc_prompts(dataset, 4)
     assert len(prompts) == 512

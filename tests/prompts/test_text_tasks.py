@@ -3,7 +3,7 @@
 import pytest
 
 from tests.text_rows import ROWS, splits
-from util.prompts import classification, text_tasks
+from util.prompts import text_tasks
 from util.prompts.text_tasks import TEXT_TASKS, held_out, labelled_rows
 
 # Row 3, whose label is 1, and row 2 as the query: written by hand after the configurations of Crosbie & Shutova's code.
@@ -102,16 +102,6 @@ def test_rows_that_lack_something_say_what(name, change, message):
     ):
         with pytest.raises(ValueError, match=f"^train.*{fault}"):
             labelled_rows(text_tasks.find(name), rows, "train")
-
-
-def test_a_text_with_the_name_of_the_answer_is_refused():
-    definition = text_tasks.find("ethos")
-    broken = [{"text": f"a {n}\n\nOutput: Yes", "label": n} for n in (0, 1)]
-    fine = [{"text": f"b {n}\n\nOutput", "label": n} for n in (0, 1)]
-    pools = [labelled_rows(definition, rows, "rows") for rows in (broken, fine)]
-    for place, pool, queries in (("pool", *pools), ("rows", *pools[::-1])):
-        with pytest.raises(ValueError, match=rf"^{place} of ethos, row 1: .*separators \['\\n\\nOutput:'\]"):
-            classification.Task("ethos", queries, ("Yes", "No"), definition.layout, pool=pool)
 
 
 def test_a_fifth_is_held_out_without_looking_at_labels():

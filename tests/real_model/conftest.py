@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
@@ -46,19 +44,19 @@ class Subject:
     bound: float
 
     @property
-    def given(self) -> Model:
+    def given(self):
         """The model of a study."""
         return Model.given(self.model, self.tokenizer, NAME)
 
-    def ids(self, text: str) -> Tensor:
+    def ids(self, text):
         """The tokens [1, T] of a text."""
         return self.tokenizer(text, return_tensors="pt").input_ids
 
-    def first(self, text: str) -> int:
+    def first(self, text):
         """The first token of a text, behind BOS if the tokenizer puts one in front."""
         return self.tokenizer(text, add_special_tokens=False).input_ids[0]
 
-    def check(self, what: str, ours: Any, theirs: Any, scale: float | None = None) -> None:
+    def check(self, what, ours, theirs, scale=None):
         """Two arrays are the same; scale: what a difference is relative to, by default the largest of theirs."""
         ours, theirs = (torch.from_numpy(np.asarray(part, np.float64)) for part in (ours, theirs))
         assert ours.shape == theirs.shape, f"{what}: {tuple(ours.shape)} and {tuple(theirs.shape)}"
@@ -70,20 +68,20 @@ class Subject:
 
 
 @pytest.fixture(scope="session")
-def real() -> Subject:
+def real():
     model, tokenizer = load_ICL_model(NAME, verbose=False)
     return Subject(model, tokenizer, PLAIN(model.state_dict(), model.config), 1e-5)
 
 
 @pytest.fixture(scope="session")
-def doubled(real: Subject) -> Subject:
+def doubled(real):
     model = copy.deepcopy(real.model).double()
     prepare(model)
     return Subject(model, real.tokenizer, PLAIN(model.state_dict(), model.config), 1e-10)
 
 
 @pytest.fixture(params=["real", "exact"])
-def subject(request: pytest.FixtureRequest, real: Subject, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
+def subject(request, real, monkeypatch):
     if request.param == "real":
         yield real
         return
@@ -94,20 +92,18 @@ def subject(request: pytest.FixtureRequest, real: Subject, monkeypatch: pytest.M
     call._eager_function.cache_clear()
 
 
-def _round_nowhere(patch: pytest.MonkeyPatch) -> None:
-    def norm(self: Any, states: Tensor) -> Tensor:
+def _round_nowhere(patch):
+    def norm(self, states):
         epsilon, gain = (self.eps, 1 + self.weight) if hasattr(self, "eps") else (self.variance_epsilon, self.weight)
         return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + epsilon) * gain
 
-    def angles(self: Any, states: Tensor, position_ids: Tensor, *kind: str) -> tuple[Tensor, Tensor]:
+    def angles(self, states, position_ids, *kind):
         width, rope = self.config.head_dim, self.config.rope_parameters
         speed = (rope[kind[0]] if kind else rope)["rope_theta"] ** -(torch.arange(0, width, 2).double() / width)
         turned = (position_ids[..., None].double() * speed).repeat(1, 1, 2)
         return turned.cos(), turned.sin()
 
-    def eager(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **_: Any
-    ) -> tuple[Tensor, Tensor]:
+    def eager(module, query, key, value, mask, scaling, **_):
         key, value = (part.repeat_interleave(module.num_key_value_groups, dim=1) for part in (key, value))
         scores = query @ key.transpose(2, 3) * scaling
         weights = (scores if mask is None else scores + mask).softmax(-1)

@@ -1,20 +1,14 @@
-"""Knockouts and head ablations, as in notebooks 01 and 02, against the reference."""
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+"""Knockouts and head ablations, as in notebook 02, against the reference."""
 
 import torch
 from torch import Tensor, nn
 
 from tests.real_model import plain
-from tests.real_model.conftest import NAME, Subject
+from tests.real_model.conftest import NAME
 from util.figures.edits import INTACT, MODES, Edit
-from util.figures.forerunner_heads import measure, numbers
 from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
-from util.study.study import Study
 
 HEADS = {"smollm2": [(3, 2), (11, 0), (11, 7), (28, 5)], "gemma3": [(5, 1), (11, 0), (11, 2), (17, 2)]}[NAME]
 REFERENCE = 2  # prompts of a reference, StaICC's, instead of 64
@@ -22,12 +16,12 @@ LABELS = ("A", "lexicographer")  # one token, and several
 TASK, K, ITEMS, SEED = "wordseq1", 2, 2, 42
 
 
-def averaged(rows: Sequence[Tensor]) -> Tensor:
+def averaged(rows):
     """The mean at each position [T, ...] of prompts [T', ...], of those that reach it."""
     return nn.utils.rnn.pad_sequence([*rows], padding_value=torch.nan).nanmean(1)
 
 
-def means(subject: Subject, texts: Sequence[str]) -> dict[str, dict[int, Tensor]]:
+def means(subject, texts):
     """What stands for heads under each mode, by layer [T or 1, H, d], by plain loops over the reference's prompts."""
     z, inputs = [], []
     for text in texts:
@@ -43,12 +37,12 @@ def means(subject: Subject, texts: Sequence[str]) -> dict[str, dict[int, Tensor]
     return found
 
 
-def log_probability(logits: Tensor, ids: Tensor, start: int) -> Tensor:
+def log_probability(logits, ids, start):
     """The log-probability of the tokens from `start` on, their sum."""
-    return sum(logits[0, t - 1].double().log_softmax(0)[ids[0, t]] for t in range(start, ids.shape[1]))  # type: ignore[return-value]
+    return sum(logits[0, t - 1].double().log_softmax(0)[ids[0, t]] for t in range(start, ids.shape[1]))
 
 
-def test_ablated_and_knocked_out_heads_answer_as_the_reference(real: Subject, tmp_path: Path) -> None:
+def test_ablated_and_knocked_out_heads_answer_as_the_reference(real, tmp_path):
     study = TaskStudy(
         real.given, TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc",
         reference_prompts=REFERENCE, folder=tmp_path,
@@ -74,7 +68,7 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real: Subject, tm
                 theirs[name].append(log_probability(real.reference(ids[:, :-1], attend), ids, start))
             for mode in MODES:
 
-                def value(layer: int, head: int, own: Tensor, mode: str = mode) -> Tensor:
+                def value(layer, head, own, mode=mode):
                     return stand_ins[mode][layer][: own.shape[1], head].expand_as(own)
 
                 theirs[mode].append(
@@ -83,36 +77,3 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real: Subject, tm
     for name, found in theirs.items():
         real.check(f"{name}: log-probabilities of labels", ours[name].log_prob.flatten(), torch.stack(found))
         assert name == "whole" or float((torch.stack(found) - torch.stack(theirs["whole"])).abs().max()) > 1e-3
-
-
-def places(subject: Subject, prompt: Any) -> tuple[Tensor, list[int], list[list[int]]]:
-    """A StaICC prompt as tokens [1, T]; its forerunners, the query's last; the tokens of each demonstration's label."""
-    encoded = subject.tokenizer(prompt.text, return_offsets_mapping=True)
-    ends = [end for _, end in encoded["offset_mapping"]]
-    forerunners = [next(t for t, end in enumerate(ends) if end >= s) for _, s in prompt.spans["s"]]
-    labels = [[t for t, end in enumerate(ends) if start < end <= stop] for start, stop in prompt.spans["y"]]
-    assert forerunners[-1] == len(ends) - 1 and all(labels)
-    return torch.tensor([encoded["input_ids"]]), forerunners, labels
-
-
-def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject, tmp_path: Path) -> None:
-    conditions = [numbers.WHOLE, numbers.Condition("si_to_yi"), numbers.Condition("yi_to_sq", (0.0, 0.5))]
-    study = Study("forerunner_heads", real.given, untrained_control=False, folder=tmp_path)
-    answers = measure.answers(study, measure.Data("glue_sst2", 3, 2, 0), conditions)
-    prompts = staicc_prompts("glue_sst2", 3)[:2]
-    words, every = [real.first(f" {word}") for word in prompts[0].labels], real.reference.every
-    assert real.tokenizer.batch_decode([[word] for word in words]) == [f" {word}" for word in prompts[0].labels]
-    theirs: dict[Any, list[Tensor]] = {condition: [] for condition in conditions}
-    for prompt in prompts:
-        ids, s, y = places(real, prompt)
-        reads = {0: [(t, s[i]) for i, label in enumerate(y) for t in label]}
-        asks = {0: [(s[-1], t) for label in y for t in label]}
-        theirs[conditions[0]].append(real.reference(ids)[0, -1])
-        theirs[conditions[1]].append(real.reference(ids, plain.cut(reads, every))[0, -1])
-        early = [(layer, head) for layer, head in every if layer < real.reference.layers / 2]
-        theirs[conditions[2]].append(real.reference(ids, plain.cut(asks, early))[0, -1])
-    for condition, logits in theirs.items():
-        expected = torch.stack(logits).double().log_softmax(1)[:, words]
-        # a log-probability is a difference of logits, and no more exact than these
-        largest = float(torch.stack(logits).abs().max())
-        real.check(f"{condition.cut}, log-probabilities", answers[condition]["log_prob"], expected, largest)

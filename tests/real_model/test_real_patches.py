@@ -1,19 +1,19 @@
 """The map of all single-head patches and direct effects: one forward pass of the reference for each head."""
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tests.real_model import plain
-from tests.real_model.conftest import NAME, Subject
+from tests.real_model.conftest import NAME
 from util.figures.ioi_patching import measure
 from util.figures.ioi_patching.show import EXAMPLE
 from util.scores.exact import path_effects
 
-MEMBERS: list[plain.Head] = {
+MEMBERS = {
     "smollm2": [(17, 4), (20, 0), (23, 3), (23, 7), (24, 4), (29, 1)],
     "gemma3": [(9, 3), (11, 3), (12, 1), (13, 3), (15, 1), (17, 2)],
 }[NAME]
@@ -28,7 +28,7 @@ class Pair(NamedTuple):
     plain: Tensor  # the logit difference of the base run
 
     @classmethod
-    def of(cls, subject: Subject) -> "Pair":
+    def of(cls, subject):
         """The project's pair as tokens, by plain tokenizer calls."""
         base, source = map(subject.ids, EXAMPLE)
         answers = torch.tensor([[subject.first(f" {name}") for name in ("Mike", "Emma")]])
@@ -36,29 +36,29 @@ class Pair(NamedTuple):
         return cls(base, source, answers, first, difference(subject.reference(base), answers))
 
 
-def some_heads(subject: Subject, count: int, what: str) -> list[plain.Head]:
+def some_heads(subject, count, what):
     """Heads by a hash: the same in every run, chosen by nobody."""
     digests = {head: hashlib.sha256(f"{what} {head}".encode()).hexdigest() for head in subject.reference.every}
     return sorted(digests, key=lambda head: digests[head])[:count]
 
 
-def difference(logits: Tensor, answers: Tensor) -> Tensor:
+def difference(logits, answers):
     return logits[:, -1].gather(1, answers) @ torch.tensor([1.0, -1.0], dtype=logits.dtype)
 
 
-def strongest(effects: Any) -> plain.Head:
+def strongest(effects):
     layer, head = np.unravel_index(np.abs(effects).argmax(), effects.shape)
     return int(layer), int(head)
 
 
-def test_the_patch_map(subject: Subject) -> None:
+def test_the_patch_map(subject):
     pair, reference = Pair.of(subject), subject.reference
     heads = measure.heads_of(subject.model, pair.source)
     ours, base = measure.patch_map(subject.model, pair.base, heads, pair.answers, pair.first)
     assert ours.shape == (1, reference.layers, reference.heads)
     z = plain.observed(reference, pair.source)[1]
 
-    def value(layer: int, head: int, own: Tensor) -> Tensor:
+    def value(layer, head, own):
         return torch.cat([own[:, : pair.first], z[layer, :, head, pair.first :]], dim=1)
 
     chosen = [*some_heads(subject, 12, "patch map"), strongest(ours[0] - base[0])]
@@ -69,7 +69,7 @@ def test_the_patch_map(subject: Subject) -> None:
     assert float(change.abs().max()) > 0.1 * scale  # the strongest head carries something
 
 
-def test_direct_effects_reach_the_logits_alone(subject: Subject) -> None:
+def test_direct_effects_reach_the_logits_alone(subject):
     pair, reference = Pair.of(subject), subject.reference
     z, other = measure.heads_of(subject.model, pair.base), measure.heads_of(subject.model, pair.source)
     ours = measure.direct_map(subject.model, pair.base, z, other, pair.answers)[0]
@@ -85,7 +85,7 @@ def test_direct_effects_reach_the_logits_alone(subject: Subject) -> None:
     assert float(torch.cat(theirs).abs().max()) > 1e-3 * scale
 
 
-def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Subject) -> None:
+def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject):
     """Both runs written out: heads frozen but the sender, then one state of a receiver as the first run made it."""
     pair, reference = Pair.of(subject), subject.reference
     ours = path_effects(subject.model, pair.base, pair.source, pair.answers, MEMBERS)
@@ -94,9 +94,7 @@ def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Sub
     for row, sender in enumerate(MEMBERS):
         heard: dict[int, tuple[Tensor, ...]] = {}
 
-        def frozen(
-            layer: int, *states: Tensor, sender: plain.Head = sender, heard: dict[int, tuple[Tensor, ...]] = heard
-        ) -> Tensor:
+        def frozen(layer, *states, sender=sender, heard=heard):
             heard[layer] = states
             z = base[layer].clone()
             if layer == sender[0]:
@@ -110,9 +108,9 @@ def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Sub
             for channel, changed in enumerate(((0,), (1,), (2,), (0, 1, 2))):
 
                 def hears(
-                    layer: int, *states: Tensor, to: plain.Head = receiver, changed: tuple[int, ...] = changed,
-                    heard: dict[int, tuple[Tensor, ...]] = heard,
-                ) -> Tensor:  # fmt: skip
+                    layer, *states, to=receiver, changed=changed,
+                    heard=heard,
+                ):  # fmt: skip
                     z = plain.attention(*states)
                     if layer == to[0]:
                         mixed = [heard[layer][place] if place in changed else states[place] for place in range(3)]

@@ -1,6 +1,5 @@
 """Edge ablations against attention that is written out, prompts and donors layer by layer in lock-step."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +7,6 @@ import torch
 from torch import Tensor
 
 from tests.real_model import plain
-from tests.real_model.conftest import Subject
 from util.edges.ablation import Ablation
 from util.edges.edge import CIRCUITS
 from util.edges.splicing import groups_of, outcomes
@@ -25,7 +23,7 @@ class Token(NamedTuple):
     slot: int
 
 
-def read(subject: Subject, text: str, answer: str) -> tuple[list[int], list[Token]]:
+def read(subject, text, answer):
     """A prompt with its answer as tokens, BOS in front, and what each of them is, by characters alone."""
     encoded = subject.tokenizer(text + answer, return_offsets_mapping=True, add_special_tokens=False)
     whole, found, last = text + answer, [Token("bos", 0, 0)], text.count("\n")
@@ -42,19 +40,19 @@ def read(subject: Subject, text: str, answer: str) -> tuple[list[int], list[Toke
     return [subject.tokenizer.bos_token_id, *encoded["input_ids"]], found
 
 
-def kept_by_aggregation(query: Token, key: Token) -> bool:
+def kept_by_aggregation(query, key):
     """AGG-ONLY: reading within an example, the last separator reading anything, BOS, and words of several tokens."""
     if query.kind == "answer" or key.kind == "bos" or query.slot == key.slot:
         return True
     return (query.line == key.line and (key.kind, query.kind) in WITHIN) or query.kind == "last"
 
 
-def log_probability(logits: Tensor, ids: Sequence[int], length: int) -> float:
+def log_probability(logits, ids, length):
     said = logits.double().log_softmax(-1)
     return sum(float(said[t - 1, ids[t]]) for t in range(length, len(ids)))
 
 
-def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: Subject) -> None:
+def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject):
     drawn = word_pair_prompts.prompts(TASK, subject.tokenizer, n=PROMPTS, k=SHOTS, corruptions=(0, 1))
     groups = groups_of(drawn.items, subject.tokenizer)
     ablations = {
@@ -82,7 +80,7 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
         gone = {(q, k) for q, k in pairs if not kept_by_aggregation(tokens[q], tokens[k])}
         assert edge and gone and not edge & gone
 
-        def sources(row: int, elsewhere: dict[tuple[int, int], int], size: int = size) -> Tensor:
+        def sources(row, elsewhere, size=size):
             table = torch.full((size, size), row)
             for cell, other in elsewhere.items():
                 table[cell] = other

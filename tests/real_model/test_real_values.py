@@ -6,19 +6,16 @@ as long as the notebook did, and is not measured again.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from tests.real_model import plain
-from tests.real_model.conftest import NAME, PLAIN, Subject
+from tests.real_model.conftest import NAME, PLAIN
 from tests.real_model.test_real_patches import some_heads
 from util import paths
 from util.load_model_and_data import untrained_twin
-from util.prompts.sequences import Sequences, repeated_sequences
+from util.prompts.sequences import repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
 from util.show import files
 
@@ -26,7 +23,7 @@ ROUNDED = 6e-7  # values are written with six decimals
 BOUND = 1e-5  # of the largest: float32 on a GPU, as for Gemma, is within 4e-5 of that on a CPU at values of 5 to 7
 
 
-def stored(stem: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def stored(stem):
     """The committed values of a figure, and their request."""
     place = paths.root() / "data" / "values" / paths.model_folder(NAME) / f"{stem}.json"
     if not place.exists():
@@ -36,7 +33,7 @@ def stored(stem: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return values, values["request"]
 
 
-def check(what: str, mine: Any, theirs: Any, scale: float = 0.0) -> None:
+def check(what, mine, theirs, scale=0.0):
     ours, committed = np.asarray(mine, float), np.asarray(theirs, float)
     assert ours.shape == committed.shape
     gap, largest = float(np.abs(ours - committed).max()), scale or float(np.abs(committed).max())
@@ -44,7 +41,7 @@ def check(what: str, mine: Any, theirs: Any, scale: float = 0.0) -> None:
     assert gap <= BOUND * largest + ROUNDED, f"{what}: largest difference {gap:.2e} of {largest:.3g}"
 
 
-def scores(reference: plain.Llama, drawn: Sequences) -> Tensor:
+def scores(reference, drawn):
     """Mean prefix-matching scores [L, H], read off attention matrices."""
     start, total = drawn.bos + drawn.length, torch.zeros(reference.layers, reference.heads, dtype=torch.float64)
     for row in torch.from_numpy(drawn.ids):
@@ -56,7 +53,7 @@ def scores(reference: plain.Llama, drawn: Sequences) -> Tensor:
     return total / len(drawn.ids)
 
 
-def test_committed_induction_scores(real: Subject) -> None:
+def test_committed_induction_scores(real):
     values, request = stored("induction_scores")
     seeds = range(request["seed"], request["seed"] + request["sequences"])
     drawn = repeated_sequences(real.tokenizer, request["length"], request["copies"], seeds, request["bos"])
@@ -68,19 +65,19 @@ def test_committed_induction_scores(real: Subject) -> None:
     check("uniform", uniform, values["scores"]["uniform"])
 
 
-def test_committed_patches_of_the_ioi_pair(real: Subject) -> None:
+def test_committed_patches_of_the_ioi_pair(real):
     values, request = stored("ioi_patching")
     base, source = map(real.ids, request["texts"])
     answer, other = (real.first(f" {name}") for name in request["names"])
     first, z = int((base != source)[0].nonzero()[0]), plain.observed(real.reference, source)[1]
 
-    def difference(logits: Tensor) -> float:
+    def difference(logits):
         return float(logits[0, -1, answer] - logits[0, -1, other])
 
-    def patched(layer: int, head: int, own: Tensor) -> Tensor:
+    def patched(layer, head, own):
         return torch.cat([own[:, :first], z[layer, :, head, first:]], dim=1)
 
-    def permuted(layer: int, head: int, own: Tensor) -> Tensor:
+    def permuted(layer, head, own):
         order = np.random.default_rng((request["seed"], layer, head)).permutation(own.numel())  # tokens, dimensions
         return own.flatten()[torch.from_numpy(order)].view_as(own)
 

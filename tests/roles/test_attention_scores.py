@@ -30,16 +30,6 @@ def attending(length, copies, key, bos=True):
     return matrix
 
 
-def induction_head(length, copies, weights, bos=True):
-    """Attention [T, T] to the successors of a query's earlier copies, shared by weights(how many), else to itself."""
-    matrix = np.eye(copies * length + bos)
-    for query in range(length + bos, len(matrix)):
-        earlier = [key for key in range(query - length + 1, bos, -length) if key > bos]
-        matrix[query, query] = 0
-        matrix[query, earlier] = weights(len(earlier))
-    return matrix
-
-
 def rows_of(attention, length, copies, bos=True):
     return attention[..., attention_scores.queries(length, copies, bos), :]
 
@@ -66,28 +56,11 @@ def test_the_score_is_the_definition(length, copies, bos):
     np.testing.assert_allclose((rows.astype(np.float64) * own).sum((-1, -2)) / len(own), found, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("length", "copies", "expected", "quirk"),
-    [(50, 4, 0.015567, 0.015711), (25, 4, 0.030721, 0.031290), (50, 2, 0.013569, 0.013767)],
-)
-def test_uniform_attention_has_the_score_of_the_series(length, copies, expected, quirk):
-    series = sum(copy / (copy * length + p + 1) for copy in range(1, copies) for p in range(1, length + 1))
-    found = attention_scores.uniform_prefix_matching(length, copies)
-    assert found == pytest.approx(series / ((copies - 1) * length), rel=1e-12) == pytest.approx(expected, abs=1e-6)
-    uniform = np.tri(length * copies + 1) / np.arange(1, length * copies + 2)[:, None]
-    assert scores(uniform, length, copies)["bansal"] == pytest.approx(quirk, abs=1e-6)
-
-
-@pytest.mark.parametrize("share", [lambda n: 1 / n, lambda n: [1, *[0] * (n - 1)], lambda n: [*[0] * (n - 1), 1]])
-@pytest.mark.parametrize(("length", "copies", "bos"), [(*PAPER, True), (5, 2, False)])
-def test_an_induction_head_scores_1_however_it_divides_its_attention(share, length, copies, bos):
-    """Evenly, or all for the latest or the earliest of the successors."""
-    attention = induction_head(length, copies, share, bos)
-    np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-12)
-    found = scores(attention, length, copies, bos)
-    assert found["prefix_matching"] == pytest.approx(1, abs=1e-12) and found["previous_token"] == 0
-    cells = attention_scores.successors(length, copies, bos)
-    assert (cells.sum(1) == np.repeat(range(1, copies), length)).all()
+def test_uniform_attention_has_the_score_of_the_definition():
+    uniform = np.tri(50 * 4 + 1) / np.arange(1, 50 * 4 + 2)[:, None]
+    found = attention_scores.uniform_prefix_matching(*PAPER)
+    assert found == pytest.approx(by_the_definition(uniform, *PAPER), rel=1e-12) == pytest.approx(0.015567, abs=1e-6)
+    assert scores(uniform, *PAPER)["bansal"] == pytest.approx(0.015711, abs=1e-6)  # the boundary of their code
 
 
 OTHERS = {

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests import architectures, eager_runs
+from tests.tiers import quick
 from util.engine import call
 from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
@@ -41,7 +42,7 @@ def random_prompts(vocabulary, seed=0):
     ).tolist()
 
 
-@pytest.fixture(params=["gpt2", "llama", "mistral", "embedded"])
+@pytest.fixture(params=quick(["gpt2", "llama"], ["mistral", "embedded"]))
 def model(request, wide_softmax):
     if request.param == "embedded":
         model = load_ICL_model("embedded", verbose=False)[0].double()
@@ -169,6 +170,7 @@ def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monke
         function_vector_heads([study.replace(seed=1) for study in studies])
 
 
+@pytest.mark.slow
 def test_an_untrained_model_has_no_function_vector_heads(tmp_path):
     study = FunctionVectorStudy(prompts=4, intact=4, folder=tmp_path)
     effects = study.twin().effects()

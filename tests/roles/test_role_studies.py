@@ -244,7 +244,8 @@ def planted_tasks(monkeypatch, outputs):
     return tuple(f"planted {number}" for number in range(len(outputs)))
 
 
-@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", planted.FAMILIES)
 def test_a_planted_head_that_tells_the_task_is_a_function_vector_head(family, tmp_path, monkeypatch):
     """An induction head writes the outputs of the demonstrations, which are those of the task."""
     model, truth = planted_control(planted.induction, {"family": family})
@@ -254,6 +255,7 @@ def test_a_planted_head_that_tells_the_task_is_a_function_vector_head(family, tm
     assert tuple(head.head for head in found.confirmed) == truth.heads["induction"]
 
 
+@pytest.mark.slow
 def test_a_head_that_helps_after_any_demonstrations_is_none(tmp_path, monkeypatch):
     """Where all tasks have the same outputs, the mean of another task makes the answer as probable as the own."""
     model, truth = planted_control(planted.induction, {})

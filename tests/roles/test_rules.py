@@ -1,10 +1,12 @@
 """The rule that says which roles heads have, on made-up arrays whose answer is known."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
+from tests.tiers import quick
 from util.roles.rules import LEAST, LEVEL, Evidence, Role, Score
 from util.stats.intervals import POWER, detectable, mean_interval, mean_intervals, mean_p
 
@@ -83,11 +85,10 @@ def errors(models, score_mean, clusters, *, skewed):
     return wrong
 
 
-@pytest.mark.parametrize("skewed", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("clusters", [np.arange(N), np.repeat(np.arange(16), 2)], ids=["prompts", "pairs of prompts"])
-def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(clusters, skewed):
+@pytest.mark.parametrize(("together", "skewed"), quick([(2, False)], product((1, 2), (False, True))))
+def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(together, skewed):
     """All heads are tested where their score is beyond doubt; few are where it is at its null."""
-    models = 200
+    models, clusters = 200, np.repeat(np.arange(N // together), together)
     tested = errors(models, 0.8, clusters, skewed=skewed)
     assert tested <= models * LEVEL
     assert errors(models, 0.2, clusters, skewed=skewed) <= models * LEVEL
@@ -141,15 +142,3 @@ def test_p_is_that_of_the_interval(kind, alpha):
     low = mean_intervals(values, level=1 - 2 * alpha, clusters=clusters).low
     above = mean_p(values, clusters) <= alpha
     assert (above == (low > 0)).all() and 0 < above.sum() < 400
-
-
-def test_prompts_of_one_cluster_count_once():
-    """A score that four copies of few prompts have is no better known than that of the few."""
-    rng = np.random.default_rng(1)
-    clusters = np.repeat(np.arange(8), 4)
-    values = np.repeat(rng.normal(0.24, 0.06, (8, LAYERS, HEADS)), 4, axis=0)
-    as_many = Score(values, np.full(1, 0.2))
-    as_few = Score(values, np.full(1, 0.2), clusters)
-    assert len(as_few.chosen()) < len(as_many.chosen())
-    first, second = as_few.halves
-    assert not set(clusters[first]) & set(clusters[second])

@@ -5,14 +5,11 @@ written down by hand. Models are taken without shared keys and values, because h
 one key; `with_own_keys` gives every head a copy.
 """
 
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ NAMES = {
 Outputs = dict[str, list[Tensor]]  # "input", and by layer "o", what goes into its projection, and "mlp"
 
 
-def difference(model: PreTrainedModel, ids: Tensor, answers: Tensor) -> Tensor:
+def difference(model, ids, answers):
     """The logit differences [N] of whole forward passes."""
     pair = model(ids, use_cache=False).logits[:, -1].gather(1, answers)
     return pair[:, 0] - pair[:, 1]
@@ -75,7 +72,7 @@ def difference(model: PreTrainedModel, ids: Tensor, answers: Tensor) -> Tensor:
 class SlowEdges:
     """Effects of single edges on the logit difference, for prompts base and source [N, T] and answers [N, 2]."""
 
-    def __init__(self, model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> None:
+    def __init__(self, model, base, source, answers):
         self.model, self.base, self.answers = model, base, answers
         self.names = NAMES[model.config.model_type]
         self.layers = model.get_submodule(self.names.layers)
@@ -83,17 +80,17 @@ class SlowEdges:
         self.writes = [self.written(ids) for ids in (base, source)]
         self.metric = self.difference()
 
-    def difference(self) -> Tensor:
+    def difference(self):
         return difference(self.model, self.base, self.answers)
 
-    def module(self, layer: int, name: str | None) -> nn.Module:
+    def module(self, layer, name):
         return self.layers[layer].get_submodule(name) if name else nn.Identity()
 
     @contextmanager
-    def starting_from(self, embedded: Tensor) -> Iterator[None]:
+    def starting_from(self, embedded):
         """Inside the block every run begins with these embeddings [N, T, d]."""
 
-        def instead(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        def instead(_, arguments, keywords):
             if "hidden_states" in keywords:
                 return arguments, keywords | {"hidden_states": embedded}
             return (embedded, *arguments[1:]), keywords
@@ -102,14 +99,14 @@ class SlowEdges:
             self.metric = self.difference()
             yield
 
-    def effect(self, sender: int, reader: int, size: float = 1.0) -> Tensor:
+    def effect(self, sender, reader, size=1.0):
         """How far the metric [N] falls where `reader` reads `sender` this share of the way to the source run."""
         change = self.change(sender, size)
         layer, place = divmod(reader, 3 * self.heads + 1)
         with self.reading(layer, place, lambda stream: stream + change):
             return self.metric - self.difference()
 
-    def written(self, ids: Tensor) -> Outputs:
+    def written(self, ids):
         """What every part puts out in a run."""
         kept: Outputs = {"input": [], "o": [], "mlp": []}
         with ExitStack() as stack:
@@ -121,11 +118,11 @@ class SlowEdges:
             self.model(ids, use_cache=False)
         return kept
 
-    def attention(self, layer: int, z: Tensor) -> Tensor:
+    def attention(self, layer, z):
         """What the heads of a layer add to the stream."""
         return self.factor * self.module(layer, self.names.after)(self.module(layer, self.names.o)(z))
 
-    def change(self, sender: int, size: float) -> Tensor:
+    def change(self, sender, size):
         """By how much a sender changes the stream [N, T, d], this share of the way to the source run."""
         base, source = self.writes
         if sender == 0:
@@ -137,13 +134,13 @@ class SlowEdges:
         z[..., own] = torch.lerp(z[..., own], source["o"][layer][..., own], size)
         return self.attention(layer, z) - self.attention(layer, base["o"][layer])
 
-    def columns(self, out: Tensor, head: int, part: int = 0, fused: bool = False) -> slice:
+    def columns(self, out, head, part=0, fused=False):
         """The columns of a head; fused: queries, keys and values stand behind each other."""
         width = out.shape[-1] // (3 if fused else 1) // self.heads
         start = (part * self.heads * fused + head) * width
         return slice(start, start + width)
 
-    def reading(self, layer: int, place: int, read: Callable[[Tensor], Tensor]) -> ExitStack:
+    def reading(self, layer, place, read):
         """Inside it a reader of a layer (or the logits, behind the last) reads this in place of the stream."""
         stack, kept, names = ExitStack(), list[Tensor](), self.names
         if layer == len(self.layers) or (place == 3 * self.heads and not names.shared_norm):
@@ -160,7 +157,7 @@ class SlowEdges:
         part, head = divmod(place, self.heads)
         path = (names.q, names.k, names.v)[part]
 
-        def instead(module: nn.Module, _: Any, out: Tensor) -> Tensor:
+        def instead(module, _, out):
             stream = norm(read(kept[-1]))
             if path.endswith("_norm"):  # a norm of all heads' queries together
                 stream = self.module(layer, path.replace("_norm", "_proj"))(stream)
@@ -172,23 +169,23 @@ class SlowEdges:
         return stack
 
 
-def _kept(module: nn.Module, into: list[Tensor]) -> Any:
+def _kept(module, into):
     """A hook that keeps the stream which a layer is called with."""
 
-    def keep(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def keep(_, arguments, keywords):
         into.append(keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])
 
     return module.register_forward_pre_hook(keep, with_kwargs=True)
 
 
-def _always(stream: Tensor) -> Callable[[Tensor], Tensor]:
+def _always(stream):
     return lambda _: stream
 
 
 class SlowCircuit(SlowEdges):
     """The metric of a circuit, sender by sender: a whole forward pass for each stream that a reader reads."""
 
-    def circuit(self, kept: Tensor) -> Tensor:
+    def circuit(self, kept):
         """The metric [N] where the edges that are not in `kept` [U, V] are source."""
         out: Outputs = {"o": [], "mlp": []}
         for layer in range(len(self.layers)):
@@ -201,14 +198,14 @@ class SlowCircuit(SlowEdges):
         with self.reading(len(self.layers), 0, _always(end)):
             return self.difference()
 
-    def written_reading(self, layer: int, streams: Mapping[int, Tensor]) -> Outputs:
+    def written_reading(self, layer, streams):
         """What is put out where readers of a layer read these streams."""
         with ExitStack() as stack:
             for place, stream in streams.items():
                 stack.enter_context(self.reading(layer, place, _always(stream)))
             return self.written(self.base)
 
-    def stream(self, kept: Tensor, out: Outputs) -> Tensor:
+    def stream(self, kept, out):
         """What a reader reads that keeps these senders: of a layer whose MLP is not known, the heads alone."""
         base, source = self.writes
         stream = (base if kept[0] else source)["input"][0]

@@ -5,20 +5,16 @@ such as `with_own_keys` makes.
 """
 
 import copy
-from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from tests.scores.slow_edges import GPT2, SlowEdges
 
-Head = tuple[int, int]
 STATES = ("query", "key", "value")
 
 
-def with_own_keys(model: PreTrainedModel) -> PreTrainedModel:
+def with_own_keys(model):
     """The same function with a key and a value for every head, for classes with `k_proj` and `v_proj`."""
     config = copy.deepcopy(model.config)
     shared = config.num_attention_heads // config.num_key_value_heads
@@ -38,18 +34,18 @@ def with_own_keys(model: PreTrainedModel) -> PreTrainedModel:
 class SlowPaths(SlowEdges):
     """Path patching by hooks on named modules, for prompts base and source [N, T] and answers [N, 2]."""
 
-    def direct(self, sender: Head) -> Tensor:
+    def direct(self, sender):
         """The change [N] by the direct path to the output."""
         return self.frozen(sender)[0] - self.metric
 
-    def edge(self, sender: Head, receiver: Head, states: Sequence[str]) -> Tensor:
+    def edge(self, sender, receiver, states):
         """The change [N] where these of the receiver's states are what the frozen run gives it."""
         heard, (layer, head) = self.frozen(sender)[1], receiver
         with ExitStack() as stack:
             for state in states:
                 own = self.columns(heard[layer, state], head, STATES.index(state), self.names is GPT2)
 
-                def instead(_: Any, __: Any, out: Tensor, own: slice = own, state: str = state) -> Tensor:
+                def instead(_, __, out, own=own, state=state):
                     out = out.clone()
                     out[..., own] = heard[layer, state][..., own]
                     return out
@@ -57,7 +53,7 @@ class SlowPaths(SlowEdges):
                 stack.enter_context(self.state(layer, state).register_forward_hook(instead))
             return self.difference() - self.metric
 
-    def frozen(self, sender: Head) -> tuple[Tensor, dict[tuple[int, str], Tensor]]:
+    def frozen(self, sender):
         """The metric, and the states of all heads by layer, where all heads but the sender are frozen to the base."""
         heard: dict[tuple[int, str], Tensor] = {}
         with ExitStack() as stack:
@@ -74,6 +70,6 @@ class SlowPaths(SlowEdges):
                     stack.enter_context(hook)
             return self.difference(), heard
 
-    def state(self, layer: int, state: str) -> nn.Module:
+    def state(self, layer, state):
         """The module that makes queries, keys or values."""
         return self.module(layer, dict(zip(STATES, (self.names.q, self.names.k, self.names.v), strict=True))[state])

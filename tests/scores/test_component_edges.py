@@ -10,6 +10,7 @@ import torch
 from tests import architectures
 from tests.scores import slow_paths
 from tests.scores.slow_edges import SlowCircuit, SlowEdges
+from tests.tiers import quick
 from util.engine.components import UnsupportedModel, blocks_of
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
@@ -19,7 +20,7 @@ from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_scores, path_effects, stream_effects
 
 SLOW = ("llama", "mistral", "granite", "qwen2", "olmo2", "phi")
-CLASSES = ["gpt2", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+CLASSES = quick(["gpt2"], ["gemma2", *SLOW])
 BASE = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
 SOURCE = torch.tensor([[5, 9, 33, 20, 2, 13, 44], [8, 8, 90, 40, 55, 81, 17]])
 ANSWERS = torch.tensor([[5, 9], [7, 20]])
@@ -194,7 +195,7 @@ def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
     assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-3 * fast.abs().max()
 
 
-@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "phi"))])
+@pytest.mark.parametrize("name", quick(["gpt2"], ["gemma2", "phi"]))
 @torch.no_grad()
 def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
     model = model_of(name)

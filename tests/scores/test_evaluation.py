@@ -32,20 +32,6 @@ def test_faithfulness_and_area_are_those_of_loops(seed, absolute):
     assert around.value == pytest.approx(sum(pieces), abs=1e-13) and around.low <= around.value <= around.high
 
 
-@pytest.mark.parametrize(
-    ("f", "cpr", "cmd"),
-    [
-        (np.ones(10), 0.999, 0),  # always faithful, over the nominal shares from .001 on
-        (np.zeros(10), 0, 0.999),
-        (np.r_[np.zeros(9), 1], 0.25, 0.749),  # a random ranking: half of the weight lies on the last trapezoid
-        (np.full(10, 2.0), 1.998, 0.999),  # CPR has no upper bound
-    ],
-)
-def test_areas_of_curves_that_are_known(f, cpr, cmd):
-    for absolute, value in ((False, cpr), (True, cmd)):  # f is the same on every prompt
-        assert area(*metrics(f), absolute=absolute) == pytest.approx((value, value, value), abs=1e-12)
-
-
 def test_prompts_of_one_unit_count_once():
     """The same prompts thrice are no more evidence than once."""
     once = metrics(np.linspace(0, 1, 10), 9, noise=2.0)

@@ -6,15 +6,13 @@ import torch
 from tests.architectures import HEADS, build
 from tests.engine.test_replay import ANSWERS, LENGTH, prepared, prompts
 from tests.scores import slow_paths
+from tests.tiers import quick
 from util.engine.replay import row_bytes
 from util.scores.exact import CHANNELS, STATES, path_effects
 
 BOUND = 1e-10
 MEMBERS = [(1, 3), (0, 1), (2, 2), (0, 2), (2, 0), (1, 0)]  # in no order
-BY_HOOKS = [
-    "gpt2",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gemma2", "phi", "olmo2", "granite")),
-]
+BY_HOOKS = quick(["gpt2"], ["llama", "gemma2", "phi", "olmo2", "granite"])
 
 
 # its norm of all keys is in float32, so that copies of keys are not the same to the last digits

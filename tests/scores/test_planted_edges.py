@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests import architectures
+from tests.tiers import quick
 from util.engine.components import blocks_of
 from util.engine.handshake import prepare
 from util.figures.ioi_patching.measure import logit_difference
@@ -43,11 +44,11 @@ class Found(NamedTuple):
     routes: Mapping[Route, tuple[Place, ...]]
     graph: ComponentGraph
 
-    def share(self, method: str, route: Route) -> float:
+    def share(self, method, route):
         """The score of a route, all copies together."""
         return float(sum(self.scores[method][place] for place in self.routes[route]))
 
-    def apart(self, method: str, effective: list[Route], silent: list[Route]) -> tuple[Floats, Floats]:
+    def apart(self, method, effective, silent):
         """The sizes of the scores of the routes that have an effect, and of all other edges but the silent routes."""
         known, compared = np.zeros(self.graph.shape, bool), self.graph.edges.copy()
         for route in effective:
@@ -86,7 +87,7 @@ def found_in(folder, **options):
     return Found({method: scores / whole for method, scores in sums.items()}, routes, graph)
 
 
-@pytest.fixture(scope="module", params=["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=quick(["gpt2"], ["llama"]))
 def found(request, tmp_path_factory):
     return found_in(tmp_path_factory.mktemp("records"), family=request.param)
 
@@ -108,6 +109,7 @@ def test_saturated_attention_hides_what_queries_and_keys_read_from_first_order_s
     assert all(found.share("EAP", route) > 0.1 * found.share("exact", route) for route in LINEAR)
 
 
+@pytest.mark.slow
 def test_a_backup_hides_the_mover(tmp_path):
     found = found_in(tmp_path, backup=True)
     for route in (*SILENT, *RESTING):

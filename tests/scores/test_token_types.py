@@ -15,14 +15,17 @@ from transformers.masking_utils import eager_mask
 
 from tests import eager_runs
 from tests.architectures import HEADS, LAYERS
-from tests.edges.test_splicing import few, groups, toy
+from tests.edges.test_splicing import few, groups, toy, words
 from tests.scores.test_units import whole
+from tests.tiers import quick
+from tests.tiny_models import tiny_model
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge, together
 from util.edges.splicing import Group
 from util.edges.states import Store
 from util.engine.attention import support
 from util.engine.call import Call
+from util.engine.handshake import prepare
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit
 from util.scores.token_types import PrunedRun, answers, scores
@@ -48,7 +51,7 @@ CIRCUITS = {
     "started": lambda: pruned(start=REMOVED),
     "start": lambda: whole(start=REMOVED),
 }
-circuits = pytest.mark.parametrize("circuit", CIRCUITS)
+circuits = pytest.mark.parametrize("circuit", quick(["started"], CIRCUITS))
 
 
 # ------------------------------------------------------------------------------------------------ attention by hand
@@ -295,6 +298,12 @@ OTHERS = (*NAMES, "gpt2", "gpt_oss", "bloom", "falcon_alibi", "llama4_text", "qw
 def test_classes_with_sinks_alibi_chunks_gates_and_other_layers(name, monkeypatch):
     """Local-exact scores of the last layer that has attention, where the rest is made linear, are those of runs."""
     check_last_layer(toy(name), monkeypatch, 1e-4 if name in EXPERTS else 1e-10)
+
+
+@pytest.mark.slow
+def test_a_class_whose_sinks_scale_outputs(monkeypatch):
+    prepare(model := tiny_model("granite_swa", vocab_size=len(words())))
+    check_last_layer(model, monkeypatch, 1e-4)
 
 
 def check_last_layer(model, monkeypatch, tolerance):

@@ -58,7 +58,7 @@ def test_an_interval_of_skewed_values_reaches_where_halls_cubic_has_the_quantile
     values = np.random.default_rng(1).exponential(size=9)
     n, k = len(values), scipy.stats.skew(values) / 3
 
-    def distance(mean: float, quantile: float) -> float:
+    def distance(mean, quantile):
         t = (values.mean() - mean) / (values.std(ddof=1) / np.sqrt(n))
         return t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6 - quantile
 

@@ -76,7 +76,7 @@ STUDIES = {
 # ------------------------------------------------------------------------------------------------ kills
 
 
-def run(name: str, folder: Path, seconds: float | None = None) -> tuple[int, float]:
+def run(name, folder, seconds=None):
     """Run a study in a process of its own; kill it after some seconds. Returns its work, and how long it took."""
     work = mmap.mmap(-1, 8)  # shared with the process, and there when it is killed
     started = time.monotonic()
@@ -97,10 +97,10 @@ def run(name: str, folder: Path, seconds: float | None = None) -> tuple[int, flo
     return struct.unpack("q", work[:8])[0], time.monotonic() - started
 
 
-def _measure(small: Small, folder: Path, work: mmap.mmap) -> None:
+def _measure(small, folder, work):
     done = 0
 
-    def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def count(module, inputs):
         nonlocal done
         if isinstance(module, nn.Linear | Conv1D) and inputs:
             done += inputs[0].shape[:-1].numel() * module.weight.numel()
@@ -115,7 +115,7 @@ def _measure(small: Small, folder: Path, work: mmap.mmap) -> None:
             study.numbers(part)
 
 
-def contents(folder: Path) -> dict[str, str]:
+def contents(folder):
     """A digest of the data of every record, by the name of its file. Raises records.Damaged for anything else."""
     found = {}
     for file in sorted(folder.rglob("*")):
@@ -125,7 +125,7 @@ def contents(folder: Path) -> dict[str, str]:
     return found
 
 
-def kills(name: str, times: int, scratch: Path) -> dict[str, Any]:
+def kills(name, times, scratch):
     """Kill a study at random moments, each time once, and start it again. Returns the counts."""
     draw = random.Random(name)
     whole, seconds = run(name, scratch / name)
@@ -149,7 +149,7 @@ def kills(name: str, times: int, scratch: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ damage
 
 
-def damage(payload: bytes, times: int, draw: random.Random) -> dict[str, int]:
+def damage(payload, times, draw):
     """Change a byte, cut off, or blank a part of a file, so many times each. Returns how often that was read."""
     accepted = {"changes": 0, "cuts": 0, "blanks": 0}
     for _ in range(times):
@@ -163,7 +163,7 @@ def damage(payload: bytes, times: int, draw: random.Random) -> dict[str, int]:
     return accepted
 
 
-def damages(folder: Path, times: int) -> dict[str, Any]:
+def damages(folder, times):
     """Damage one record of every kind, which is what its request and data have for fields, in a folder of records."""
     kinds: dict[Any, Path] = {}
     for file in sorted(folder.rglob("*.pickle")):
@@ -176,7 +176,7 @@ def damages(folder: Path, times: int) -> dict[str, Any]:
     return {"kinds of records": len(kinds), "damages of each sort": times * len(kinds), "accepted": accepted}
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20, help="of each study")
     parser.add_argument("--damages", type=int, default=2000, help="of each sort, of each kind of record")
