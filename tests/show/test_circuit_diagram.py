@@ -38,7 +38,7 @@ def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
 
 def test_nodes_of_a_layer_stand_in_the_order_of_what_speaks_to_them():
     nodes = [Node("L0H0", 0), Node("L0H1", 0), Node("L1H0", 1), Node("L1H1", 1)]
-    middles = diagram.places(nodes, [Edge("L0H0", "L1H1", 1.0), Edge("L0H1", "L1H0", 1.0)], 386)
+    middles = diagram.places(nodes, [Edge("L0H0", "L1H1", 1.0), Edge("L0H1", "L1H0", 1.0)])
     assert middles["L0H0"][1] < middles["L0H1"][1] and middles["L1H1"][1] < middles["L1H0"][1]
 
 

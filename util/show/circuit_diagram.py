@@ -30,6 +30,7 @@ POSITIVE, NEGATIVE = (mpl.colormaps["RdBu_r"](end) for end in (0.9, 0.1))  # as 
 LETTER, NOTE = 7.0, 6.5  # points: of names, of weights and roles
 CELL = 9.0  # points: the height of a line of a card, which has three
 CARD = np.array([32.0, 3 * CELL])  # points
+ACROSS = 72 * WIDTH - 10  # points
 LABEL = np.array([22.0, 8.5])  # points that the weight of a line needs
 BETWEEN = 10.0  # points between cards below each other
 MANY = 6  # columns; cards of more do not fit beside each other
@@ -65,21 +66,21 @@ def circuit_grid(nodes: Sequence[Node], edges: Sequence[Edge], *, no_role: str =
     """
     if not nodes:
         return None
-    heights = [y for _, y in places(nodes, edges, 72 * WIDTH).values()]
-    height = (np.ptp(heights) + 1.5 * CARD[1] + 36) / 72  # and the names of layers
-    panel = partial(_panel, nodes=nodes, edges=edges)
+    middles = places(nodes, edges)
+    height = (np.ptp([y for _, y in middles.values()]) + 1.5 * CARD[1] + 36) / 72  # and the names of layers
+    panel = partial(_panel, nodes=nodes, edges=edges, middles=middles)
     return Grid([panel], least=WIDTH, height=float(height), legend=_key(nodes, edges, no_role))
 
 
-def places(nodes: Sequence[Node], edges: Sequence[Edge], width: float) -> dict[str, Place]:
-    """Returns where the cards of all nodes have their middles, in a diagram that is so many points wide.
+def places(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, Place]:
+    """Returns where the cards of all nodes have their middles; that of the diagram is at 0, ACROSS is its width.
 
     Each layer is a column, in which nodes stand in the order of what speaks to them (Sugiyama et al. 1981, one pass).
     Then one card after the other moves up or down within its column to where fewest lines pass behind cards.
     """
     layers = sorted({node.layer for node in nodes})
     row = (CARD[1] + BETWEEN) * (2 if len(layers) > MANY else 1)
-    across = np.linspace(CARD[0] / 2 + 1, width - CARD[0] / 2 - 1, len(layers)) if len(layers) > 1 else [width / 2]
+    across = np.linspace(-1, 1, len(layers)) * (ACROSS / 2 - CARD[0] / 2 - 1) if len(layers) > 1 else [0]
     middles: dict[str, Place] = {}
     for column, (x, layer) in enumerate(zip(across, layers, strict=True)):
         heights = {node.name: [0.0] for node in nodes if node.layer == layer}
@@ -120,11 +121,9 @@ def _course(start: Place, end: Place, bend: Any) -> Place:
     return (1 - along) ** 2 * start + 2 * along * (1 - along) * control + along**2 * end
 
 
-def _panel(ax: Axes, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
-    width = 72 * room(ax)[0] - 10
-    middles = places(nodes, edges, width)
-    heights = [y for _, y in middles.values()]
-    ax.set(xlim=(0, width), ylim=(min(heights) - 0.75 * CARD[1], max(heights) + 0.75 * CARD[1]), yticks=[], aspect=1)
+def _panel(ax: Axes, nodes: Sequence[Node], edges: Sequence[Edge], middles: Mapping[str, Place]) -> None:
+    side, heights = 36 * room(ax)[0] - 5, [y for _, y in middles.values()]
+    ax.set(xlim=(-side, side), ylim=(min(heights) - 0.75 * CARD[1], max(heights) + 0.75 * CARD[1]), yticks=[], aspect=1)
     ax.spines[:].set_visible(False)
     layers = {middles[node.name][0]: str(node.layer) for node in nodes}
     ax.set_xticks([*layers], [*layers.values()])
