@@ -80,7 +80,7 @@ def places(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, Place]:
     """
     layers = sorted({node.layer for node in nodes})
     row = (CARD[1] + BETWEEN) * (2 if len(layers) > MANY else 1)
-    across = np.linspace(-1, 1, len(layers)) * (ACROSS / 2 - CARD[0] / 2 - 1) if len(layers) > 1 else [0]
+    across = np.linspace(-1, 1, len(layers)) * _half(ACROSS) if len(layers) > 1 else [0]
     middles: dict[str, Place] = {}
     for column, (x, layer) in enumerate(zip(across, layers, strict=True)):
         heights = {node.name: [0.0] for node in nodes if node.layer == layer}
@@ -98,6 +98,11 @@ def places(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, Place]:
         moved = [np.concatenate([cards[:one], [[cards[one, 0], y]], cards[one + 1 :]]) for y in [cards[one, 1], *free]]
         cards = min(moved, key=lambda cards: _hidden(cards, lines))
     return dict(zip(names, cards, strict=True))
+
+
+def _half(width: float) -> float:
+    """From the middle of a diagram to that of a card at its edge."""
+    return width / 2 - CARD[0] / 2 - 1
 
 
 def _hidden(cards: Place, lines: Sequence[tuple[int, int, Edge]]) -> float:
@@ -122,8 +127,14 @@ def _course(start: Place, end: Place, bend: Any) -> Place:
 
 
 def _panel(ax: Axes, nodes: Sequence[Node], edges: Sequence[Edge], middles: Mapping[str, Place]) -> None:
-    side, heights = 36 * room(ax)[0] - 5, [y for _, y in middles.values()]
-    ax.set(xlim=(-side, side), ylim=(min(heights) - 0.75 * CARD[1], max(heights) + 0.75 * CARD[1]), yticks=[], aspect=1)
+    width, heights = 72 * room(ax)[0] - 10, [y for _, y in middles.values()]
+    middles = {name: place * [_half(width) / _half(ACROSS), 1] for name, place in middles.items()}
+    ax.set(
+        xlim=(-width / 2, width / 2),
+        ylim=(min(heights) - 0.75 * CARD[1], max(heights) + 0.75 * CARD[1]),
+        yticks=[],
+        aspect=1,
+    )
     ax.spines[:].set_visible(False)
     layers = {middles[node.name][0]: str(node.layer) for node in nodes}
     ax.set_xticks([*layers], [*layers.values()])
