@@ -95,6 +95,13 @@ def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):
         study.replace(grid_datasets=["agnews"]).numbers("grid")
 
 
+def test_the_untrained_twin_stands_beside_the_model(tmp_path):
+    few = {"prompts": 6, "grid_prompts": 4, "untrained_control": True}
+    found = Study("forerunner_heads", **SMALL | few, folder=tmp_path).arrays("counts")
+    untrained, trained = (found[name]["magnitude"] for name in ("untrained", "correct"))
+    assert len(untrained) == 4 and not np.array_equal(untrained, trained[:4])
+
+
 def test_the_method_has_not_changed_without_a_new_name(tmp_path, monkeypatch):
     """A golden record. If it fails because the measure was changed on purpose, rename the measure and renew it."""
     monkeypatch.setattr(measure, "CONTROL_TOKENS", 8)

@@ -396,6 +396,11 @@ def test_records_know_what_they_depend_on(pair, tmp_path):
         measure.alone(never.replace(corruption="s2_rand"), sets[:1])
 
 
+def test_the_untrained_twin_stands_beside_the_model(tmp_path):
+    maps = Study("ioi_patching", Model("embedded", verbose=False), prompts=8, folder=tmp_path).arrays("population")
+    assert not np.array_equal(maps["untrained"]["base"], maps["trained"]["base"])
+
+
 @pytest.mark.parametrize("name", ["embedded", "embedded/generalist"])
 def test_every_name_of_the_embedded_model_keeps_to_its_hold_out(name):
     for known in (name, origin(name)):
