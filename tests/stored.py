@@ -3,6 +3,9 @@
 import json
 import re
 
+import numpy as np
+from PIL import Image
+
 from util import paths
 from util.show import files
 
@@ -17,6 +20,19 @@ def values(stem, model):
 def read(stem, model):
     """The same with the arrays that stand beside the file, as figures are drawn of it."""
     return files.read_values(paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json")
+
+
+def picture(name, model):
+    """The stored picture of a panel, such as "role_atlas_atlas"; what no model has a part in is stored once."""
+    places = (paths.root() / "figures" / folder / f"{name}.png" for folder in (FOLDERS[model], ""))
+    return next(place for place in places if place.exists())
+
+
+def look_alike(one, other):
+    """Whether two pictures have one size, and hardly a pixel that differs visibly. Each: an image, or its file."""
+    given = (place if isinstance(place, Image.Image) else Image.open(place) for place in (one, other))
+    first, second = (np.array(image.convert("RGB"), dtype=int) for image in given)
+    return first.shape == second.shape and (np.abs(first - second).max(axis=2) > files.VISIBLE).sum() < 200
 
 
 def triples(value):

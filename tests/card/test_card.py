@@ -1,22 +1,20 @@
-"""A card of the embedded model, in small: what it is made of, what is kept, its page, cards side by side, commands."""
+"""A card of the embedded model, in small: what it is made of, what is kept. Pages and atlases of committed cards."""
 
 import json
 import re
 import shutil
 from typing import Any
 
-import numpy as np
 import pytest
 
+from tests.stored import look_alike
 from util import paths
 from util.card import atlas, measure, page
 from util.card.page import SCHEMA, TOPICS, sentences
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
 from util.figures import stored_roles
-from util.figures.role_atlas.show import place_of
 from util.prompts.prompt import UnsupportedTokenizer
-from util.show.draw import draw
 from util.show.style import ROLES as ROLE_COLOURS
 from util.study import model as model_room
 from util.study.study import Study
@@ -29,13 +27,13 @@ TINY: dict[str, dict[str, Any]] = {
     "induction_scores": {"tasks": ("wordseq1",), "text_tasks": (), "prompts": 4, "primary": 4, "control_sets": 1},
 }
 IOI = "Indirect objects (IOI)"
-NEVER = "a model is loaded"
-COMMAND = "python -m util card embedded"
+COMMITTED = paths.root() / "data" / "cards"
+PLACES = ["", "untrained-0", "smollm2", "gemma3"]
 
 
 def never(*_, **__):
     """Takes the place of what loads a model."""
-    raise AssertionError(NEVER)
+    raise AssertionError("a model is loaded")
 
 
 def failing(error, stem):
@@ -48,6 +46,9 @@ def failing(error, stem):
         return whole(study, *parts)
 
     return values_of
+
+
+# ------------------------------------------------------------------------------------------------ measured
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,20 +69,58 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def card(folder):
+def measured(folder):
     """A card that is made of these records alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_room, "load_ICL_model", never)
         return json.loads(json.dumps(measure.card("embedded", folder=folder)))
 
 
-def test_all_topics_are_measured(card):
-    assert not card["refused"] and {*card["values"]} == {*TINY}
+@pytest.mark.slow
+def test_a_card_that_was_interrupted_goes_on_where_it_stopped(measured, folder, tmp_path, monkeypatch):
+    """What is measured here before and after is some of IOI, and edges."""
+    for file in folder.glob("*.pickle"):
+        if not file.name.startswith(("IOI-paths", "edge-answers")):
+            shutil.copy2(file, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, "values_of", failing(KeyboardInterrupt(), "edge_ablation"))
+        with pytest.raises(KeyboardInterrupt):
+            measure.card("embedded", folder=tmp_path)
+    kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.pickle")}
+    assert any(file.name.startswith("IOI-paths") for file in kept)
+    resumed = measure.card("embedded", folder=tmp_path)
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # nothing is measured twice
+    assert resumed["sentences"] == measured["sentences"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [UnsupportedModel, UnsupportedTokenizer])
+def test_a_topic_that_a_model_refuses_is_said(folder, monkeypatch, error):
+    monkeypatch.setattr(Study, "values_of", failing(error("names are split"), "ioi_patching"))
+    made = measure.card("embedded", folder=folder)
+    assert made["refused"] == {IOI: "names are split"} and {*made["values"]} == {*TINY} - {"ioi_patching"}
+    assert made["sentences"][IOI] == ["Not measured: names are split."]
+    assert not [*page.pictures(made, IOI)]
+    assert atlas.in_ioi(made) == set() and len(atlas.table([made]))
+
+
+@pytest.mark.slow
+def test_the_command_measures_all_topics_writes_the_page_and_says_its_sentences(
+    measured, folder, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("ICL_MATERIAL", str(folder))
+    monkeypatch.setattr(page, "drawn", lambda *_: None)  # the pictures have a test of their own
+    main(["card", "embedded", "--out", str(tmp_path / "card")])
+    shown, card = capsys.readouterr().out, json.loads((tmp_path / "card" / "card.json").read_text())
+    assert card == measured and not card["refused"] and "card.html" in shown
     for stem, settings in TINY.items():
         asked = card["values"][stem]["request"]
         assert asked["figure"] == stem and {name: asked[name] for name in settings} == json.loads(json.dumps(settings))
     assert card["provenance"]["weights"] and "prompt_digest" not in card["provenance"]
-    assert "embedded: LlamaForCausalLM, 4 layers x 8 heads" in card["described"]
+    assert all(sentence in shown for said in card["sentences"].values() for sentence in said)
+    made = (tmp_path / "card" / "card.html").read_text()
+    assert "python -m util card embedded --size full" in made and '<a href="look.html">' in made
+    assert "[3,7]]" in (tmp_path / "card" / "look.html").read_text()  # all heads
 
 
 def test_the_settings_of_a_full_card_are_those_of_the_notebooks():
@@ -96,32 +135,6 @@ def test_the_settings_of_a_full_card_are_those_of_the_notebooks():
             assert value == (list(default) if isinstance(default, tuple) else default), (figure.stem, name)
 
 
-def test_a_card_that_was_interrupted_goes_on_where_it_stopped(card, folder, tmp_path, monkeypatch):
-    """What is measured here before and after is some of IOI, and edges."""
-    for file in folder.glob("*.pickle"):
-        if not file.name.startswith(("IOI-paths", "edge-answers")):
-            shutil.copy2(file, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(Study, "values_of", failing(KeyboardInterrupt(), "edge_ablation"))
-        with pytest.raises(KeyboardInterrupt):
-            measure.card("embedded", folder=tmp_path)
-    kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.pickle")}
-    assert any(file.name.startswith("IOI-paths") for file in kept)
-    resumed = measure.card("embedded", folder=tmp_path)
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # nothing is measured twice
-    assert resumed["sentences"] == card["sentences"]
-
-
-@pytest.mark.parametrize("error", [UnsupportedModel, UnsupportedTokenizer])
-def test_a_topic_that_a_model_refuses_is_said(folder, monkeypatch, error):
-    monkeypatch.setattr(Study, "values_of", failing(error("names are split"), "ioi_patching"))
-    made = measure.card("embedded", folder=folder)
-    assert made["refused"] == {IOI: "names are split"} and {*made["values"]} == {*TINY} - {"ioi_patching"}
-    assert made["sentences"][IOI] == ["Not measured: names are split."]
-    assert not [*page.pictures(made, IOI)]
-    assert atlas.in_ioi(made) == set() and len(atlas.table([made]))
-
-
 @pytest.mark.parametrize(
     ("wrong", "named"), [({"size": "tiny"}, "size = 'tiny'"), ({"seed": -1}, "seed"), ({}, "sequences")]
 )
@@ -132,17 +145,25 @@ def test_wrong_settings_are_refused_before_anything_is_measured(wrong, named, tm
         measure.card("embedded", folder=tmp_path, **wrong)
 
 
-def test_sentences_come_from_the_file_alone(card, monkeypatch):
-    monkeypatch.setattr(stored_roles, "stored", never)  # values of the clone
-    made = sentences(json.loads(json.dumps({name: card[name] for name in ("values", "refused")})))
-    assert made == card["sentences"] and all(made.values())
-    changed = json.loads(json.dumps(card["values"]))
-    changed["role_atlas"]["finding"] = "no head has any"
-    assert sentences({**card, "values": changed})["Roles of heads"][0] == "no head has any."
+def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(model_room, "load_ICL_model", never)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit):
+        main(["card", "embedded", "--out", str(tmp_path / "file" / "below")])
+    error = capsys.readouterr().err
+    assert "name a folder that can be written to" in error and error.count("\n") == 1
+
+
+# ------------------------------------------------------------------------------------------------ committed cards
+
+
+@pytest.fixture
+def card():
+    return atlas.read(COMMITTED)
 
 
 def test_the_page_is_whole_and_texts_are_escaped(card, monkeypatch):
-    html = page.html(card, COMMAND)
+    html = page.html(card, "python -m util card embedded")
     pictures = re.findall(r'<img src="([^"]{30})', html)
     assert len(pictures) == 8 and all(address.startswith("data:image/png;base64,iVBOR") for address in pictures)
     assert not re.search(r"<script|<link|url\(|@import", html)
@@ -154,36 +175,23 @@ def test_the_page_is_whole_and_texts_are_escaped(card, monkeypatch):
     assert "1 &lt; 2 &amp; &lt;b&gt;" in html and "&lt;script&gt;x" in html
 
 
-def test_cards_stand_side_by_side(card, tmp_path, capsys):
-    other = json.loads(json.dumps({**card, "model": "another"}))
-    other["values"]["role_atlas"]["shape"][0] = 8
-    for made, place in ((card, "one"), (other, "other")):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "card.json").write_text(json.dumps(made))
-    (tmp_path / "other" / "look.html").touch()
-    main(["atlas", str(tmp_path / "one" / "card.json"), str(tmp_path / "other"), "--out", str(tmp_path)])
-    shown = capsys.readouterr().out
-    assert "embedded" in shown and "another" in shown and (tmp_path / "card_atlas.png").exists()
-    stored = json.loads((tmp_path / "card_atlas.json").read_text())
-    heads = card["values"]["role_atlas"]["roles"]["induction"]["heads"]
-    assert heads
-    for name, layers in (("embedded", 4), ("another", 8)):
-        deep = {head: place_of(head)[0] / (layers - 1) for head in heads}
-        assert stored[name]["induction"] == {head: pytest.approx(depth, abs=1e-6) for head, depth in deep.items()}
-    linked = (tmp_path / "card_atlas.html").read_text()
-    assert len(re.findall(r'<span title="L\dH\d', linked)) == 4 * 8
-    assert len(re.findall(r'<a href="other/look.html#(L\dH\d)" title="\1', linked)) == 8 * 8
-    for head in heads:
-        [of_one, of_other] = re.findall(
-            rf'title="{head}([^"]*)" style="background: linear-gradient\(([^"]*)\)"', linked
-        )
-        assert of_one == of_other and ", induction: " in of_one[0] and ROLE_COLOURS["induction"].colour in of_one[1]
+def test_the_committed_cards_stand_side_by_side(tmp_path):
+    """The embedded one, which is another folder here, has a page of what its heads do beside it."""
+    shutil.copy(COMMITTED / "card.json", tmp_path / "card.json")
+    (tmp_path / "look.html").touch()
+    others = [str(COMMITTED / place) for place in PLACES[1:]]
+    main(["atlas", str(tmp_path), *others, "--out", str(tmp_path)])
+    assert (tmp_path / "card_atlas.json").read_bytes() == (COMMITTED / "card_atlas.json").read_bytes()
+    assert look_alike(tmp_path / "card_atlas.png", COMMITTED / "card_atlas.png")
+    html, heads = (tmp_path / "card_atlas.html").read_text(), atlas.read(COMMITTED)["values"]["role_atlas"]["roles"]
+    assert len(re.findall(r'<a href="look.html#(L\dH\d)" title="\1', html)) == 4 * 8
+    for head in heads["induction"]["heads"]:
+        [(said, style), *_] = re.findall(rf'title="{head}([^"]*)" style="background: linear-gradient\(([^"]*)\)"', html)
+        assert ", induction: " in said and ROLE_COLOURS["induction"].colour in style
+
+
+def test_names_of_models_are_escaped_in_an_atlas(card):
     assert "&lt;b&gt;" in atlas.html([{**card, "model": "<b>"}], [None])
-    drawn = draw(atlas.grid([card, other]), "", "")
-    dots = {
-        ax.get_title(): {x for dots in ax.collections for x in np.array(dots.get_offsets())[:, 0]} for ax in drawn.axes
-    }
-    assert dots["embedded"] >= {2 / 3} and dots["another"] >= {2 / 7}
 
 
 @pytest.mark.parametrize(
@@ -203,38 +211,18 @@ def test_what_is_no_card_is_refused(tmp_path, text, cure):
         atlas.check([{"model": "embedded"}] * 2)
 
 
-def test_the_command_writes_the_page_and_says_its_sentences(card, folder, capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_MATERIAL", str(folder))
-    monkeypatch.setattr(page, "drawn", lambda *_: None)  # the pictures have a test of their own
-    main(["card", "embedded", "--out", str(tmp_path / "card")])
-    shown = capsys.readouterr().out
-    assert json.loads((tmp_path / "card" / "card.json").read_text()) == card and "card.html" in shown
-    assert all(sentence in shown for said in card["sentences"].values() for sentence in said)
-    made = (tmp_path / "card" / "card.html").read_text()
-    assert "python -m util card embedded --size full" in made and '<a href="look.html">' in made
-    assert "[3,7]]" in (tmp_path / "card" / "look.html").read_text()  # all heads
-
-
-def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(model_room, "load_ICL_model", never)
-    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit):
-        main(["card", "embedded", "--out", str(tmp_path / "file" / "below")])
-    error = capsys.readouterr().err
-    assert "name a folder that can be written to" in error and error.count("\n") == 1
-
-
 def test_the_fields_of_the_file_are_documented(card):
-    text = (paths.root() / "data" / "cards" / "README.md").read_text(encoding="utf-8")
+    text = (COMMITTED / "README.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     assert [name.strip(" `") for row in rows for name in row.split(",")] == [*card]
     assert f"schema {SCHEMA}" in text
 
 
-@pytest.mark.parametrize("place", ["", "smollm2", "gemma3", "untrained-0"])
-def test_the_committed_cards_say_what_their_values_support(place):
-    stored = atlas.read(paths.root() / "data" / "cards" / place)
-    assert sentences(stored) == stored["sentences"]
+@pytest.mark.parametrize("place", PLACES)
+def test_the_committed_cards_say_what_their_values_support(place, monkeypatch):
+    """From the file alone."""
+    monkeypatch.setattr(stored_roles, "stored", never)  # values of the clone
+    stored = atlas.read(COMMITTED / place)
+    assert sentences(stored) == stored["sentences"] and all(stored["sentences"].values())
     heads = [head for role in atlas.depths(stored).values() for head in role]
     assert (not heads and not atlas.in_ioi(stored)) == (place == "untrained-0")

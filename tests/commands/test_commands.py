@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -108,6 +107,8 @@ WRONG_INPUT = [
     ("ioi --names Mike,Anna", "texts and names"),
     ("draw embedded --figure none", "figure = none: there are toy_induction_head"),
     ("claims embedded --prompts 0", "prompts"),
+    ("claims embedded/none", "no embedded model 'none'"),
+    ("edges none.json", "cannot run none.json"),
     ("replication data/values data", "no values file"),
     ("evaluate --mode mean --pattern induction", "--mode or --pattern, not both"),
     ("evaluate --heads L0H0", "say what is done to heads"),
@@ -236,7 +237,7 @@ def test_a_result_says_what_it_is_made_of_and_every_request_has_a_folder_of_its_
     assert result["results"]["tasks"]["wordseq1"]["chosen heads"]["least_rank_p"] == 1 / 3
 
 
-def test_data_sets_of_staicc_and_tasks_of_files_are_ablated_and_knocked_out(tmp_path, monkeypatch):
+def test_data_sets_of_staicc_and_tasks_of_files_are_ablated(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["red", "blue", "green", "black", "one", "two", "three", "four"]
     rows = [f"{word},{'colour' if number < 4 else 'number'}" for number, word in enumerate(words)]
@@ -253,28 +254,6 @@ def test_data_sets_of_staicc_and_tasks_of_files_are_ablated_and_knocked_out(tmp_
     trec, kinds, _ = result["request"]["studies"]
     assert (trec["data_version"], trec["task"]) == (f"StaICC {staicc_version()}", "trec")
     assert kinds["task"] == kinds["dataset"] == "kinds" and str(tmp_path) not in json.dumps(result["request"])
-    (tmp_path / "kinds.csv").write_text((tmp_path / "kinds.csv").read_text().replace("red", "rose"))
-    few = ["--prompts", "3", "--k", "2", "--heads", "L2H6", "--out", str(tmp_path / "other")]
-    main(["knockout", "--task", "kinds.csv", "--labels", "Foo,Bar", *few])
-    (other,) = written(tmp_path / "other")[0]["request"]["studies"]
-    assert other["data_version"] != kinds["data_version"] and other["labels"] == ["Foo", "Bar"]
-
-
-# ------------------------------------------------------------------------------------------------ means
-
-
-def test_premises_are_a_reference_of_both_commands(tmp_path, capsys, monkeypatch):
-    """What `means` has measured, `ablate` finds."""
-    lines = [json.dumps({"premise": f"Report {number} says that the tower is old."}) for number in range(600)]
-    (tmp_path / "train.jsonl").write_text("\n".join(lines))
-    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
-    reference = ["--reference", "mnli", "--reference-data", str(tmp_path), "--reference-prompts", "2"]
-    main(["means", *reference])
-    file = Path(capsys.readouterr().out.splitlines()[-1])
-    kept = file.stat().st_mtime_ns
-    main(["ablate", "--heads", "L2H6", *FEW[:4], *reference, "--out", str(tmp_path / "one")])
-    _, rows = written(tmp_path / "one")
-    assert rows[0] != rows[3] and file.stat().st_mtime_ns == kept
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -69,19 +67,6 @@ def test_edges_are_read_from_the_donors_that_a_config_names(model, tmp_path):
     assert found["right"][0] == np.mean(answers)
     assert found["log_prob"][2] <= 0 <= found["kl"][1]  # as far as they can reach
     assert config.ablation.corruptions == (0, 1, 2)
-
-
-def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch):
-    (tmp_path / "dataset_info.json").write_text("{}")
-
-    def request(words):
-        (tmp_path / "words").write_text(words)
-        rows = [{"x": word, "y": word.upper()} for word in words.split()]
-        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda path: rows))
-        return config_of(request={**FEW, "task": str(tmp_path)}).plain(Study("edge_ablation"))
-
-    words = "red blue green white black brown pink grey gold silver"
-    assert request(words) == request(words) != request(words.replace("red", "rose"))
 
 
 OF_ABLATION = {"action": "ablation"}
@@ -167,5 +152,3 @@ def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path, mo
     monkeypatch.setattr(runs.token_types, "scores", None)  # nothing is scored
     again = run(given, model, tmp_path)["results"]["pruning"]
     assert again["left"] == left and again["accuracy"] == first["pruning"]["accuracy"]
-    with pytest.raises(ValueError, match="none.json holds no scores of units"):
-        config_of("prune_heads", keep=[3], score_files=["none.json"])

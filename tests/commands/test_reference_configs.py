@@ -102,30 +102,14 @@ def test_edges_are_ablated_and_the_first_prompts_are_logged(model, tmp_path):
 def test_heads_are_pruned_by_score_files_and_then_edges_in_one_list(model, tmp_path):
     """Their way: a run leaves scores, which the next run prunes by before it leaves those of what is left."""
     heads = {**FEW, **FASTER, "model_name": "embedded_prune_heads_in_circuits", "affect_whom": [["x", "query"]]}
-    first, second = tmp_path / "1" / "head_scores_0.json", tmp_path / "2" / "head_scores_1.json"
     run(loaded(tmp_path, {**heads, "output_path": f"{tmp_path}/1", "prune_k": []})[0], model, tmp_path)
-    by_first = {"prune_using_imp_scores": [str(first)], "prune_k": [120]}
-    result, _ = run(loaded(tmp_path, {**heads, **by_first, "output_path": f"{tmp_path}/2"})[0], model, tmp_path)
-    assert result["results"]["pruning"]["left"] == [192, 120] and second.exists()
-
-    edges = {**heads, "model_name": "embedded_prune_edges_in_circuits", "output_path": f"{tmp_path}/3"}
-    files, left = [str(first), str(second)], [120, 60]
-    config = {**edges, "prune_using_imp_scores": files, "prune_k": left}
-    result, _ = run(loaded(tmp_path, config)[0], model, tmp_path)
+    edges = {**heads, "model_name": "embedded_prune_edges_in_circuits", "output_path": f"{tmp_path}/2", "prune_k": [60]}
+    files = [str(tmp_path / "1" / "head_scores_0.json")]
+    result, _ = run(loaded(tmp_path, {**edges, "prune_using_imp_scores": files})[0], model, tmp_path)
     pruned = result["results"]["pruning"]
     assert len(pruned["kept"]["head"]) == 60 and pruned["left"][0] < 992
     kept = {name.split(" ")[0] + " " + name.split("->")[1].split(":")[0] for name in pruned["kept"]["edge"]}
     assert kept <= {*pruned["kept"]["head"]}  # no edge into a head that is gone
-
-    files += [str(tmp_path / "3" / "edge_scores_0.json")]
-    config = {**edges, "prune_using_imp_scores": files, "prune_k": [*left, 100], "output_path": f"{tmp_path}/4"}
-    result, _ = run(loaded(tmp_path, config)[0], model, tmp_path)
-    assert result["results"]["pruning"]["left"] == [pruned["left"][0], 100]
-    assert len(result["results"]["pruning"]["kept"]["head"]) == 60 and (tmp_path / "4" / "edge_scores_1.json").exists()
-    for wrong, message in (
-        ({"prune_using_imp_scores": files[::-1]}, "scores of edge, head, head units: give those of heads, and of"),
-        ({"prune_k": [60, 120, 100]}, r"keep = \[60, 120\]: no round keeps more units"),
-        ({"model_name": "embedded_prune_heads_in_circuits"}, "scores of head, head, edge units"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            loaded(tmp_path, {**config, **wrong})
+    wrong = {"prune_using_imp_scores": [str(tmp_path / "2" / "edge_scores_0.json"), *files], "prune_k": [60, 40]}
+    with pytest.raises(ValueError, match="scores of edge, head units: give those of heads, and of"):
+        loaded(tmp_path, {**edges, **wrong})

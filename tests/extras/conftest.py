@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,24 +9,24 @@ from util.study.model import Model
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Model:
+def embedded():
     return Model("embedded", device="cpu", verbose=False)
 
 
 @pytest.fixture(scope="session")
-def wide() -> Model:
+def wide():
     """The embedded model in float64."""
     return Model("embedded", dtype="float64", device="cpu", verbose=False)
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def counted(monkeypatch):
     """The number of rows of each forward pass that the harness makes."""
     from lm_eval.models.huggingface import HFLM
 
     call, rows = HFLM._model_call, []
 
-    def counting(self: Any, inps: Any, *arguments: Any) -> Any:
+    def counting(self, inps, *arguments):
         rows.append(len(inps))
         return call(self, inps, *arguments)
 
@@ -36,7 +34,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-def harness_run(lm: Any, tasks: Any, k: int, limit: int, seed: int = 42) -> Any:
+def harness_run(lm, tasks, k, limit, seed=42):
     """What the harness makes of one task or several. Its `simple_evaluate` does the same and adds slow reports."""
     from lm_eval.evaluator import evaluate
 
@@ -49,7 +47,7 @@ def harness_run(lm: Any, tasks: Any, k: int, limit: int, seed: int = 42) -> Any:
     return evaluate(lm, loaded, limit=limit, bootstrap_iters=0)
 
 
-def log_probs(results: Any) -> np.ndarray:
+def log_probs(results):
     """The log-probability of each label of each query, [N, C], of the one task that was run."""
     (samples,) = results["samples"].values()
     return np.array([[answer[0][0] for answer in sample["resps"]] for sample in samples])

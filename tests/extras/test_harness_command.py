@@ -16,8 +16,6 @@ import lm_eval.tasks  # noqa: E402
 from util.commands.frame import app  # noqa: E402
 from util.figures.edits import Edit  # noqa: E402
 from util.figures.task_study import TaskStudy  # noqa: E402
-from util.roles.sequences_study import SequenceStudy  # noqa: E402
-from util.stats.heads import top  # noqa: E402
 
 HEADS = [[2, 1], [2, 2], [3, 0]]
 HARNESS = ["--", "--model_args", "pretrained=embedded", "--batch_size", "4", "--limit", "4", "--num_fewshot", "3"]
@@ -72,19 +70,6 @@ def test_a_run_prints_the_harnesss_tables_and_means_over_seeds_and_writes_what_w
         assert intervention["edit"] == {"ablate": HEADS, "mode": "mean"} and intervention["model"] == "embedded"
         assert intervention["reference"]["seed"] == seed and intervention["reference"]["k"] == 3
         assert intervention["provenance"]["versions"]["lm_eval"] and intervention["provenance"]["weights"]
-
-
-def test_the_best_heads_and_others_in_their_layers(heads, embedded, capsys, quick):
-    scores = SequenceStudy(embedded).scores().mean()
-    best = [list(head) for head in top(scores, 4)]
-    common = ["--seed", "7", *HARNESS, "--tasks", "icl_wordseq1"]
-    run("--top", "0.1", "--pattern", "exact-tokens", *common)
-    assert f"heads: {best}" in capsys.readouterr().out
-    run("--heads", heads, "--random", "5", "--mode", "zero", *common)
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("heads: "))
-    others = json.loads(line.removeprefix("heads: "))
-    assert sorted(layer for layer, _ in others) == [2, 2, 3] and not any(head in HEADS for head in others)
-    assert all(scores[tuple(head)] < 0.3 for head in others)
 
 
 def test_the_harness_as_it_is(heads, capsys):

@@ -8,15 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import Collection, LineCollection, PathCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 from numpy.typing import NDArray
 
-SHAPES = [(4, 8), (12, 12), (30, 9), (48, 32)]  # of models: layers and heads
 LONG_NAME = "Mixtral-8x22B-Instruct-v0.1-dequantised"
 SMALLEST = 5.0  # points: smaller letters are not read in print
 DPI = 144
@@ -31,16 +29,16 @@ class _Box(NamedTuple):
     axes: NDArray[np.float64]
 
     @property
-    def corners(self) -> NDArray[np.float64]:
+    def corners(self):
         """[4, 2]."""
         signs = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]])
         return self.middle + (signs * self.half) @ self.axes
 
-    def holds(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def holds(self, points):
         """Which of the points [N, 2] lie inside, [N]."""
         return np.all(np.abs((points - self.middle) @ self.axes.T) < self.half, axis=1)
 
-    def meets(self, other: _Box) -> bool:
+    def meets(self, other):
         """Whether the two overlap: no direction of either separates them."""
         for axis in (*self.axes, *other.axes):
             mine, others = self.corners @ axis, other.corners @ axis
@@ -49,7 +47,7 @@ class _Box(NamedTuple):
         return True
 
 
-def faults(figure: Figure, smallest: float = SMALLEST) -> list[str]:
+def faults(figure, smallest=SMALLEST):
     """Returns what cannot be read of a figure, in words; nothing if all can be."""
     canvas = FigureCanvasAgg(figure)
     figure.set_dpi(DPI)
@@ -79,7 +77,7 @@ def faults(figure: Figure, smallest: float = SMALLEST) -> list[str]:
     return found
 
 
-def _texts(figure: Figure) -> list[Text]:
+def _texts(figure):
     """The texts of a figure that are drawn."""
     hidden = {id(text) for ax in figure.findobj(Axes) for text in _not_drawn(ax)}
     return [
@@ -89,7 +87,7 @@ def _texts(figure: Figure) -> list[Text]:
     ]
 
 
-def _not_drawn(ax: Axes) -> list[Text]:
+def _not_drawn(ax):
     """The texts of axes that matplotlib keeps and does not draw: those of hidden axes, and of ticks outside limits."""
     if not ax.get_visible():
         return ax.findobj(Text)
@@ -106,7 +104,7 @@ def _not_drawn(ax: Axes) -> list[Text]:
     return found
 
 
-def _box(text: Text, canvas: FigureCanvasAgg) -> _Box:
+def _box(text, canvas):
     renderer, slack = canvas.get_renderer(), SLACK * DPI / 72
     around = Text.get_window_extent(text, renderer)
     angle = text.get_rotation()
@@ -119,7 +117,7 @@ def _box(text: Text, canvas: FigureCanvasAgg) -> _Box:
     return _Box(np.array([(around.x0 + around.x1) / 2, (around.y0 + around.y1) / 2]), half, axes)
 
 
-def _data(ax: Axes) -> list[tuple[str, NDArray[np.float64]]]:
+def _data(ax):
     """What is drawn in the axes, as pixels [N, 2] that lie densely on it, inside the axes."""
     found = []
     for line in ax.get_lines():
@@ -140,7 +138,7 @@ def _data(ax: Axes) -> list[tuple[str, NDArray[np.float64]]]:
     return [(what, p) for what, p in inside if len(p)]
 
 
-def _of_collection(many: Collection) -> list[tuple[str, NDArray[np.float64]]]:
+def _of_collection(many):
     if isinstance(many, LineCollection):
         segments = [many.get_transform().transform(np.asarray(segment)) for segment in many.get_segments()]
         return [("a bar of an interval", np.concatenate([_dense(s) for s in segments]))] if segments else []
@@ -149,7 +147,7 @@ def _of_collection(many: Collection) -> list[tuple[str, NDArray[np.float64]]]:
     return []  # bands are light: letters on them can be read
 
 
-def _background(patch: object, ax: Axes) -> bool:
+def _background(patch, ax):
     """Whether a rectangle is light enough to be written on: a band or a frame without a face."""
     if not isinstance(patch, Rectangle):
         return False
@@ -157,14 +155,14 @@ def _background(patch: object, ax: Axes) -> bool:
     return (red + green + blue) / 3 * alpha + (1 - alpha) > 0.8
 
 
-def _on_purpose(text: Text, ax: Axes) -> bool:
+def _on_purpose(text, ax):
     """Whether a text belongs on what it lies on: it has an outline, or a box of its own, or it is a map's cell."""
     in_cell = text.axes is ax and any(isinstance(image, AxesImage) for image in ax.get_images()) and text in ax.texts
     framed = text.get_bbox_patch() is not None
     return in_cell or framed or bool(text.get_path_effects())
 
 
-def _dense(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+def _dense(pixels):
     """Points [M, 2] on the line through points [N, 2], at most a pixel apart."""
     pixels = pixels[np.isfinite(pixels).all(1)]
     parts = [pixels[:1]]
@@ -174,5 +172,5 @@ def _dense(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate(parts)
 
 
-def _name(text: Text) -> str:
+def _name(text):
     return f"{'the note ' if isinstance(text, Annotation) else ''}{text.get_text()!r}"

@@ -9,7 +9,7 @@ import pytest
 from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.show.part import conclusions, figure_of, sentences, stored, title
+from util.show.part import conclusions, figure_of, sentences, stored
 from util.stats.intervals import Interval, detectable
 
 
@@ -40,19 +40,6 @@ def test_every_interval_of_a_conclusion_is_stored(stem, model):
     assert "nan" not in text.lower() and "None" not in text
 
 
-@pytest.mark.parametrize("stem", FIGURES)
-def test_conclusions_are_of_all_models_each_under_its_name(stem):
-    shown = conclusions(stem, "embedded")
-    names = [title(values(stem, model)) for model in FOLDERS]
-    assert names == [
-        "embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised", "Gemma 3 270M, Q4_K_M file, dequantised"
-    ]  # fmt: skip
-    assert [*shown.sentences] == ["whichever the model"] * (stem == "toy_induction_head") + names
-    assert shown._repr_markdown_().count("\n- ") == sum(map(len, shown.sentences.values()))
-    for model, name in zip(FOLDERS, names, strict=True):
-        assert "\n".join(shown.sentences[name]).startswith(told(stem, model))
-
-
 def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
     """Its values are those that were written last; a model without any has no text."""
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
@@ -65,8 +52,6 @@ def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
 
 # ------------------------------------------------------------------------------------------------ other values
 
-ONE, OTHER = [-2.5, -3.0, -2.0], [0.1, -0.1, 0.3]
-CUT = {"si_to_yi": {"label mass": [ONE, [-2.0, -2.2, -1.8]], "which label": [OTHER, [0.3, 0.1, 0.5]]}}
 KEPT = entry(values("edge_ablation", "smollm2"), "search/kept")
 SETS = entry(values("ioi_patching", "smollm2"), "circuit/faithfulness")
 WORDSEQ2 = entry(values("induction_scores", "smollm2"), "benefits/tasks/wordseq2/check")

@@ -1,13 +1,15 @@
-"""Every picture of every figure, drawn of stored values: all of it can be read, in a column too, whatever the model."""
+"""Every picture of every figure, drawn of stored values: it is the stored one, and can be read, in a column too."""
 
+import io
 import warnings
 
 import numpy as np
 import pytest
 
 from tests.figures.legible import LONG_NAME, faults
-from tests.stored import read
+from tests.stored import look_alike, picture, read
 from util.figures import FIGURES
+from util.show.files import DPI
 from util.show.part import WORDS, drawn, figure_of, headline, words
 from util.show.style import COLUMN, WIDTH
 
@@ -34,19 +36,25 @@ def of_model(stem, model):
     return enlarged(read(stem, "smollm2")) | {"model": LONG_NAME} if model == "large" else read(stem, model)
 
 
+MODELS = [(model, width) for model in ("embedded", "smollm2", "gemma3", "large") for width in (WIDTH, COLUMN)]
+
+
 @pytest.mark.parametrize(
-    "model", ["embedded", *(pytest.param(model, marks=pytest.mark.slow) for model in ("smollm2", "gemma3")), "large"]
+    ("model", "width"), [MODELS[0], *(pytest.param(*other, marks=pytest.mark.slow) for other in MODELS[1:])]
 )
 @pytest.mark.parametrize("stem", FIGURES)
-def test_every_picture_can_be_read_at_any_width(stem, model):
+def test_every_picture_is_the_stored_one_and_can_be_read_at_any_width(stem, model, width):
     values, parts = of_model(stem, model), figure_of(stem).parts
-    for name, width in ((name, width) for name in parts for width in (WIDTH, COLUMN)):
+    for name in parts:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             figure = drawn(parts[name], values, width)
         if figure is None:
             assert not parts[name].panels, name
             continue
+        if width == WIDTH and model != "large":
+            figure.savefig(made := io.BytesIO(), dpi=DPI)
+            assert look_alike(made, picture(f"{stem}_{name}", model)), name
         assert faults(figure) == [], name
         assert words(title := headline(parts[name], values)) <= WORDS and not {*"[]()"} & {*title}, title
         assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] <= 8.5, name

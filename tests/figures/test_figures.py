@@ -57,12 +57,9 @@ def test_pictures_have_few_colours_where_nobody_sees_it():
 
 
 def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
-    sizes = {"length": 5, "copies": 2, "sequences": 4, "untrained_control": False, "folder": tmp_path}
-    twin = Study("induction_scores", **sizes).twin()
-    values = {"request": twin.request, **twin.numbers("scores"), "model": twin.description}
-    assert induction_show.scores_about(values).startswith("embedded, untrained, ")
-    patterns = Study("toy_induction_head", **sizes).twin().numbers("patterns")
-    assert patterns["patterns"]["title"] == "embedded, untrained"
+    settings = {"length": 5, "copies": 2, "sequences": 4, "untrained_control": False, "folder": tmp_path}
+    twin = Study("induction_scores", **settings).twin()
+    assert induction_show.scores_about(twin.values_of("scores")).startswith("embedded, untrained, ")
 
 
 # ------------------------------------------------------------------------------------------------ values

@@ -3,7 +3,7 @@
     python -m tests.golden.compare BEFORE [AFTER] [--rtol 1e-6]
     python -m tests.golden.compare --keep BEFORE
 
-BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
+BEFORE and AFTER are folders such as experiment_material/golden/embedded. Arrays of the same request, and
 values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that share of the
 largest number of an array. Without AFTER every array of tests/golden/<model>.json has to be somewhere in the export,
 whatever its record is called; with --rtol the small arrays of the embedded model are compared by request. --keep adds
@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,12 @@ FEW = 20  # records of each part that it keeps so
 Arrays = dict[str, dict[str, np.ndarray]]
 
 
-def records(folder: Path) -> Arrays:
+def records(folder):
     """The arrays of each record of an export, by the digest of its request."""
     return {file.stem: dict(np.load(file)) for file in sorted((folder / "records").glob("*.npz"))}
 
 
-def small(folder: Path, found: Arrays) -> dict[str, np.ndarray]:
+def small(folder, found):
     """The small arrays of a few records of each part."""
     parts: dict[Any, list[str]] = defaultdict(list)
     for name in found:
@@ -43,12 +42,12 @@ def small(folder: Path, found: Arrays) -> dict[str, np.ndarray]:
     return {f"{name}/{path}": a for name in few for path, a in found[name].items() if a.nbytes <= SMALL}
 
 
-def digests(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+def digests(arrays):
     """What identifies each array: dtype, shape and sha256 of its bytes."""
     return {name: f"{a.dtype.str} {list(a.shape)} {sha256(a.tobytes()).hexdigest()}" for name, a in arrays.items()}
 
 
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value, path=""):
     """Everything that is no dictionary and no list, with its path."""
     if isinstance(value, dict | list):
         for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
@@ -57,7 +56,7 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def same(first: Any, second: Any, rtol: float) -> bool:
+def same(first, second, rtol):
     """Whether two arrays, numbers or texts are equal: bit for bit, or up to a share of the largest number."""
     one, other = np.asarray(first), np.asarray(second)
     if one.dtype != other.dtype or one.shape != other.shape:
@@ -68,7 +67,7 @@ def same(first: Any, second: Any, rtol: float) -> bool:
     return one.tobytes() == other.tobytes() if one.dtype != object else first == second
 
 
-def compared(first: Any, second: Any, rtol: float, what: str) -> bool:
+def compared(first, second, rtol, what):
     """Prints how many entries are equal, and each that differs or is in one alone; returns whether all shared agree."""
     before, after = dict(flat(first)), dict(flat(second))
     shared = before.keys() & after.keys()
@@ -80,7 +79,7 @@ def compared(first: Any, second: Any, rtol: float, what: str) -> bool:
     return not unequal
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path, nargs="?")

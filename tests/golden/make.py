@@ -1,26 +1,22 @@
 """Exports every record of `make figures` as plain files, which no code of the suite is needed to read.
 
-    python -m tests.golden.make MODEL [FIGURE ...] [--commit COMMIT] [--out FOLDER]
+    python -m tests.golden.make MODEL [FIGURE ...] [--out FOLDER]
 
-The notebooks of a commit run in a worktree of it, one after the other, each on one thread, on a cache of their own in
-FOLDER; what an earlier call has finished is not run again. COMMIT is a hash or a name in tests/golden/README.md;
-without it the working tree runs. Then FOLDER/<commit>/<model> has records/, with <digest>.npz (arrays, by their path in
-the record) and <digest>.json (request and all else) for each record, the digest being that of the request, and values/.
+The notebooks run one after the other, each on one thread, on a cache of their own in FOLDER; what an earlier call has
+finished is not run again. Then FOLDER/<model> has records/, with <digest>.npz (arrays, by their path in the record) and
+<digest>.json (request and all else) for each record, the digest being that of the request, and values/. For an earlier
+commit, run it in a worktree of that commit.
 """
 
 import argparse
-import io
 import json
 import os
 import pickle
-import re
 import shutil
 import subprocess
 import sys
 from hashlib import sha256
-from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
@@ -28,31 +24,22 @@ from safetensors.numpy import load
 from tests.golden.compare import flat
 
 ROOT = Path(__file__).resolve().parents[2]
-README = Path(__file__).with_name("README.md")
 
 
-def digest(request: Any) -> str:
+def digest(request):
     """16 hex digits of the sha256 of a request's JSON with sorted keys."""
     return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def record(file: Path) -> dict[str, Any]:
+def record(file):
     """The parts of a record file: request, provenance and data, its arrays as NumPy's."""
     content = pickle.loads(file.read_bytes())  # noqa: S301
-    if content.startswith(b"icl record 1\n"):  # until the store of `util.study`: JSON in a line, then numbers in turn
-        _, _, line, numbers = content.split(b"\n", 3)
-        stream = io.BytesIO(numbers)
-
-        def array(dtype: str, shape: list[int]) -> np.ndarray:
-            return np.frombuffer(stream.read(prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
-
-        return json.loads(line, object_hook=lambda made: array(*made["$array"]) if list(made) == ["$array"] else made)
     found = load(content)
     text = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["record"]
     return json.loads(text, object_hook=lambda made: found[made["$array"]] if list(made) == ["$array"] else made)
 
 
-def export(material: Path, out: Path) -> int:
+def export(material, out):
     """Writes every record of a folder to `out`; returns how many."""
     files = sorted(material.glob("*.pickle"))  # blocks are joined in them
     for file in files:
@@ -65,26 +52,19 @@ def export(material: Path, out: Path) -> int:
     return len(files)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("figures", nargs="*", help="stems, such as ioi_patching; default all")
-    parser.add_argument("--commit", default="", help="a hash, or a name in README.md; default the working tree")
     parser.add_argument("--out", type=Path, default=ROOT / "experiment_material" / "golden")
     given = parser.parse_args()
-    named = re.search(rf"`{re.escape(given.commit)}`: `(\w+)`", README.read_text(encoding="utf-8"))
-    folder = given.out.resolve() / (given.commit or "here")
-    tree, place = folder / "tree" if given.commit else ROOT, folder / given.model
-    if not tree.exists():
-        commit = named[1] if named else given.commit
-        subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], cwd=ROOT, check=True)
+    place = given.out.resolve() / given.model
     material, output = place / "material", place / "output"
     environment = os.environ | {
-        "PYTHONPATH": str(tree), "ICL_ROOT": str(tree), "ICL_MATERIAL": str(material), "ICL_OUTPUT": str(output),
-        "ICL_MODELS": os.environ.get("ICL_MODELS", str(ROOT / "experiment_material" / "models")),
-        "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1",
+        "ICL_MATERIAL": str(material), "ICL_OUTPUT": str(output), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+        "ICL_MODELS": os.environ.get("ICL_MODELS", str(ROOT / "experiment_material" / "models")), "TQDM_DISABLE": "1",
     }  # fmt: skip
-    for notebook in sorted((tree / "notebooks").glob("*.ipynb")):
+    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         if given.figures and notebook.stem.partition("_")[2] not in given.figures:
             continue
         done = place / "executed" / notebook.name
@@ -94,7 +74,7 @@ def main() -> None:
         running = done.with_name(f"running-{done.name}")
         command = [sys.executable, "-m", "papermill", "--kernel", "python3", "--cwd", "notebooks", "--no-progress-bar"]
         command += ["-r", "model_name", given.model, str(notebook), str(running)]
-        subprocess.run(command, cwd=tree, env=environment, check=True)
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
         running.rename(done)
     (place / "records").mkdir(parents=True, exist_ok=True)
     print(f"{export(material, place / 'records')} records in {place / 'records'}")

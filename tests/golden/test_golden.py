@@ -1,8 +1,5 @@
 """Exports of records: read without the suite, and compared to the last bit."""
 
-import json
-import pickle
-
 import numpy as np
 import pytest
 
@@ -27,15 +24,6 @@ def test_an_export_has_what_was_saved_and_one_bit_is_seen(tmp_path, capsys):
     assert not compare.compared(before, after, 0.0, "arrays")
     assert f"differs: /{digest}/effects/value" in capsys.readouterr().out
     assert compare.compared(before, after, 1e-12, "arrays")
-    assert compare.digests(arrays)["effects/value"] != compare.digests(changed)["effects/value"]
-
-
-def test_records_of_earlier_commits_are_read(tmp_path):
-    line = json.dumps({"request": {"stem": "figure"}, "data": {"value": {"$array": ["<f8", [2]]}}}).encode()
-    content = b"icl record 1\nits digest\n" + line + b"\n" + np.array([1.0, 2.0]).tobytes()
-    (tmp_path / "old.pickle").write_bytes(pickle.dumps(content))
-    parts = make.record(tmp_path / "old.pickle")
-    assert parts["request"] == {"stem": "figure"} and parts["data"]["value"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

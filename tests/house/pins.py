@@ -13,17 +13,17 @@ import tomllib
 from pathlib import Path
 
 
-def direct() -> list[str]:
+def direct():
     """The dependencies of pyproject.toml, those of developers among them."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["dev"]]
 
 
-def canonical(name: str) -> str:
+def canonical(name):
     return re.sub("[-_.]+", "-", name).lower()
 
 
-def write(report: Path) -> None:
+def write(report):
     """Pin every package but the builds of one platform: local versions (2.13.0+cpu), CUDA libraries."""
     packages = [item["metadata"] for item in json.loads(report.read_text())["install"]]
     version = {canonical(package["name"]): package["version"].partition("+")[0] for package in packages}

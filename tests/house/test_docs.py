@@ -14,6 +14,7 @@ from util.prompts.row_files import column
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("notebooks", "util", "util/commands", "data", "data/embedded_models", "experiment_material", "workflow")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"{folder}/README.md" for folder in FOLDERS))
+LONG = ("README.md", "util/README.md")  # half a minute of code
 FENCE = re.compile(r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -35,7 +36,9 @@ def run(code, folder, util=ROOT):
     return done.stdout
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, titled=False)])
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=[pytest.mark.slow] * (page in LONG)) for page in PAGES if blocks(page, titled=False)
+])  # fmt: skip
 def test_the_code_of_a_page_runs(page, tmp_path):
     """In one process, each block in a namespace of its own."""
     (tmp_path / "plural.csv").write_text("x,y\n" + "\n".join(f"{word},{word}s" for word in WORDS.split()) + "\n")

@@ -27,7 +27,7 @@ PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 DIRECT = [Requirement(line) for line in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
 
 
-def pins(lines: list[str]) -> dict[str, str]:
+def pins(lines):
     """Canonical name -> version, of lines that all read `name==version`."""
     found: dict[str, str] = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
     assert len(found) == len(lines), "a package is pinned twice"
@@ -39,7 +39,7 @@ CONDA = yaml.safe_load((REPO / "environment.yml").read_text())["dependencies"]
 CONDA_PIP = next(entry["pip"] for entry in CONDA if isinstance(entry, dict))
 
 
-def tracked() -> list[Path]:
+def tracked():
     """The files git knows; none in a downloaded archive."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, text=True).stdout
     return [REPO / name for name in listed.split("\0") if (REPO / name).is_file()]
@@ -49,12 +49,12 @@ def tracked() -> list[Path]:
 
 
 @pytest.mark.parametrize("requirement", DIRECT, ids=lambda requirement: requirement.name)
-def test_direct_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
+def test_direct_dependency_is_pinned_within_its_range(requirement):
     name = canonicalize_name(requirement.name)
     assert requirement.specifier.contains(LOCK[name])
 
 
-def test_environment_yml_holds_the_direct_dependencies_and_follows_the_lock() -> None:
+def test_environment_yml_holds_the_direct_dependencies_and_follows_the_lock():
     conda = pins([line for line in CONDA_PIP if not line.startswith("-")])
     assert (
         set(conda) == {canonicalize_name(requirement.name) for requirement in DIRECT} and conda.items() <= LOCK.items()
@@ -65,7 +65,7 @@ def test_environment_yml_holds_the_direct_dependencies_and_follows_the_lock() ->
     assert not builds, "they are of one platform"
 
 
-def test_installed_versions_equal_the_lock() -> None:
+def test_installed_versions_equal_the_lock():
     packages = [(canonicalize_name(one.metadata["Name"]), one.version) for one in metadata.distributions()]
     installed: dict[str, str] = {name: version.partition("+")[0] for name, version in packages}
     other = {name: f"{installed.get(name)} and not {pin}" for name, pin in LOCK.items() if installed.get(name) != pin}
@@ -74,7 +74,7 @@ def test_installed_versions_equal_the_lock() -> None:
     assert not other, "run `make`, or set ICL_ALLOW_OTHER_VERSIONS=1 to test other versions"
 
 
-def test_citation_agrees_with_pyproject() -> None:
+def test_citation_agrees_with_pyproject():
     citation = yaml.safe_load((REPO / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["version"] == PROJECT["version"] == metadata.version(PROJECT["name"])
@@ -86,7 +86,7 @@ def test_citation_agrees_with_pyproject() -> None:
 # ---- commands ----
 
 
-def test_make_help_lists_every_target_and_all_are_phony() -> None:
+def test_make_help_lists_every_target_and_all_are_phony():
     text = (REPO / "Makefile").read_text()
     described = re.findall(r"^([a-z-]+):.*## ", text, flags=re.MULTILINE)
     public = set(re.findall(r"^([a-z-]+):(?!=)", text, flags=re.MULTILINE))
@@ -97,7 +97,7 @@ def test_make_help_lists_every_target_and_all_are_phony() -> None:
         assert re.findall(r"^ +make ([a-z-]+) ", shown.stdout, flags=re.MULTILINE) == described
 
 
-def without(*starts: str) -> dict[str, str]:
+def without(*starts):
     """The environment without variables whose names start so."""
     return {name: value for name, value in os.environ.items() if not name.startswith(starts)}
 
@@ -114,7 +114,7 @@ MODELS = ["`touch ran`", "$(touch ran)", "$$(touch ran)", "$(shell touch ran)", 
     ("target", "model"),
     [*(("figures", model) for model in MODELS), *((target, MODELS[0]) for target in ("claims", "report", "replicate"))],
 )
-def test_a_models_name_reaches_the_commands_as_it_is_and_runs_nothing(target, model, tmp_path) -> None:
+def test_a_models_name_reaches_the_commands_as_it_is_and_runs_nothing(target, model, tmp_path):
     """With a Python that only writes down its arguments. A folder's path is made absolute."""
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         shutil.copy(REPO / name, tmp_path)
@@ -133,7 +133,7 @@ def test_a_models_name_reaches_the_commands_as_it_is_and_runs_nothing(target, mo
 # ---- contents ----
 
 
-def test_no_tracked_file_holds_a_home_folder_or_a_token() -> None:
+def test_no_tracked_file_holds_a_home_folder_or_a_token():
     # each pattern is put together here, so that this file does not match
     homes = "|".join(("/" + "home", "/" + "Users", r"[A-Z]:\\+" + "Users"))
     secret = re.compile(rf"(?<![\w.])(?:{homes})[/\\]+\w|(?<![\w.])/{'root'}/\w|\b{'hf'}_[A-Za-z0-9]{{30,}}".encode())
@@ -159,7 +159,7 @@ def test_no_tracked_file_holds_a_home_folder_or_a_token() -> None:
         ("https://example.org/a/b, data/published/ioi.json", None),
     ],
 )
-def test_sanitising_touches_what_differs_between_runs_and_no_result(line: str, expected: str | None) -> None:
+def test_sanitising_touches_what_differs_between_runs_and_no_result(line, expected):
     text, changed = CONFIG.read_text(), line
     rules = get_sanitize_patterns(text)
     assert len(dict(rules)) == len(re.findall(r"^regex:", text, flags=re.MULTILINE)) == text.count("\nreplace:")
@@ -168,8 +168,9 @@ def test_sanitising_touches_what_differs_between_runs_and_no_result(line: str, e
     assert changed == (expected or line)
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
-def test_nbval_fails_on_a_changed_result_and_on_an_error_alone(tmp_path: Path) -> None:
+def test_nbval_fails_on_a_changed_result_and_on_an_error_alone(tmp_path):
     check = "# NBVAL_CHECK_OUTPUT\nimport sys\nprint({!r})\nprint('bar', file=sys.stderr)"
     for name, source in {
         "same": check.format("0.731 in 2.5 s"),
@@ -190,7 +191,7 @@ def test_nbval_fails_on_a_changed_result_and_on_an_error_alone(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
+def test_an_installed_wheel_needs_no_clone(tmp_path):
     """In an environment of its own, beside the packages of this one, and in an empty folder, offline."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     site = next((tmp_path / "env" / "lib").glob("python*")) / "site-packages"
@@ -201,7 +202,7 @@ def test_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
     env = without("ICL_", "PYTHONPATH") | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
     program = [tmp_path / "env" / "bin" / "icl-circuits"]
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*words):
         return subprocess.run([*program, *words], cwd=work, env=env, capture_output=True, text=True, check=True)
 
     first, again = (run("scores", "embedded", "--sequences", "2", "--out", "scores") for _ in range(2))
@@ -213,22 +214,21 @@ def test_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
     known = [f"{word},{word.capitalize()}" for word in column("embedded_words", "word")[:24]]
     (work / "animals.csv").write_text("\n".join(["input,output", *known]))
     code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "animals.csv" in block)
-    python = [tmp_path / "env" / "bin" / "python", "-c", code]
-    kept = subprocess.run(python, cwd=work, env=env, capture_output=True, text=True, check=True).stdout
-    assert "L" in kept.splitlines()[-1] and not (work / "experiment_material").exists()
+    subprocess.run([tmp_path / "env" / "bin" / "python", "-c", code], cwd=work, env=env, check=True)
+    assert not (work / "experiment_material").exists()
 
 
 # ---- folders ----
 
 
 @pytest.fixture
-def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def unset(monkeypatch):
     for name in ("ICL_ROOT", "ICL_MATERIAL", "ICL_OUTPUT"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
 
-def test_root_without_data_names_the_cure(unset: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_root_without_data_names_the_cure(unset, tmp_path):
     unset.setattr(paths, "__file__", str(tmp_path / "site-packages" / "util" / "paths.py"))
     with pytest.raises(FileNotFoundError, match=r"pip install -e \."):
         paths.root()
@@ -237,7 +237,7 @@ def test_root_without_data_names_the_cure(unset: pytest.MonkeyPatch, tmp_path: P
         paths.root()
 
 
-def test_output_goes_to_the_cache_unless_it_is_sent_elsewhere(unset: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_output_goes_to_the_cache_unless_it_is_sent_elsewhere(unset, tmp_path):
     (tmp_path / "data").mkdir()
     unset.setenv("ICL_ROOT", str(tmp_path))
     assert paths.output("values") == tmp_path / "experiment_material" / "output" / "values"
@@ -247,12 +247,12 @@ def test_output_goes_to_the_cache_unless_it_is_sent_elsewhere(unset: pytest.Monk
     assert paths.output("values") == tmp_path / "out" / "data" / "values"
 
 
-def test_tests_write_outside_the_clone() -> None:
+def test_tests_write_outside_the_clone():
     assert not paths.material().is_relative_to(REPO)
     assert not paths.output("figures").is_relative_to(REPO)
 
 
-def test_ci_runs_check_and_all_tests() -> None:
+def test_ci_runs_check_and_all_tests():
     script = REPO / ".ci" / "run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", str(script)], check=True)
@@ -267,11 +267,11 @@ TOP_LEVEL = """
 """
 
 
-def test_top_level_holds_the_agreed_entries_only() -> None:
+def test_top_level_holds_the_agreed_entries_only():
     assert {path.relative_to(REPO).parts[0] for path in tracked()} <= {*TOP_LEVEL.split()}
 
 
-def test_no_test_is_skipped_without_a_condition() -> None:
+def test_no_test_is_skipped_without_a_condition():
     pattern = re.compile(r"pytest\.mark\.(skip|xfail)\b")
     files = [
         path for path in tracked() if path.suffix == ".py" and path.name != "conftest.py" and path != Path(__file__)

@@ -17,9 +17,7 @@ def test_a_page_has_its_figures_and_the_index_its_findings(tmp_path):
     nbformat.write(notebook, tmp_path / f"{STEM}.ipynb")
     index = report.write("embedded", tmp_path, tmp_path / "report")
     page = (index.parent / f"{STEM}.html").read_text(encoding="utf-8")
-    drawn = [
-        output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
-    ]
+    drawn = [out for cell in notebook.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})]
     assert page.count('src="data:image/png;base64,') == len(drawn) > 4
     said = index.read_text(encoding="utf-8")
     assert f'<a href="{STEM}.html">Patching heads in indirect object identification (IOI)</a>' in said

@@ -11,7 +11,7 @@ METADATA = {
 WIDGET = "application/vnd.jupyter.widget-view+json"  # progress bars are no results
 
 
-def stripped(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def stripped(notebook):
     """The notebook with tags and folded cells as its only metadata, and without progress bars and warnings."""
     notebook.metadata = METADATA
     for cell in notebook.cells:

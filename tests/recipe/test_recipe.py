@@ -53,7 +53,7 @@ def test_planted_duplicates_share_a_fragment():
     assert not texts.fragments("the cat sat down") & known
 
 
-def word_runs(text: str) -> list[str]:
+def word_runs(text):
     """A text's words in one, and every eight of them in a row."""
     words = re.findall(r"\w+", text.lower())
     return [" ".join(words), *(" ".join(words[i : i + 8]) for i in range(len(words) - 7))]

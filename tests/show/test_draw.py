@@ -1,4 +1,4 @@
-"""Pictures of panels: all of them are drawn, in as many columns as fit, with room for all texts."""
+"""Headlines of pictures: all of them are whole. What is drawn of stored values: tests/figures/test_drawn.py."""
 
 import io
 from functools import partial
@@ -6,52 +6,13 @@ from functools import partial
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.lines import Line2D
 from PIL import Image
 
 from tests.figures.legible import LONG_NAME, faults
-from util.show.draw import Grid, broken, draw, matrix, room
+from util.show.draw import Grid, broken, draw, matrix
 from util.show.style import COLUMN, WIDTH
 
 EYE = partial(matrix, values=np.eye(2))
-
-
-def test_labels_of_panels_stand_in_one_legend_once_each_and_what_spans_panels_is_drawn():
-    def labelled(name):
-        return lambda ax: ax.plot([0, 1], [0, 1], label=name)
-
-    seen: list = []
-    grid = Grid(
-        [*map(labelled, "aab")],
-        legend=[Line2D([], [], label="c")],
-        finish=lambda figure, axes: seen.extend(axes),
-    )
-    figure = draw(grid, None, "a subtitle")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"] and not faults(figure)
-    assert len(seen) == 3 and not draw(Grid([EYE]), "", "").legends
-
-
-@pytest.mark.parametrize(
-    ("options", "width", "rooms"),
-    [
-        ({"least": 2.0, "height": [1.0, 2.0, 0.5, 0.7], "columns": 2}, WIDTH,
-         [(WIDTH / 2, 2.0)] * 2 + [(WIDTH / 2, 0.7)] * 2),
-        ({"columns": 4, "height": lambda width: 2 * width}, WIDTH, [(WIDTH / 4, WIDTH / 2)] * 4),
-        ({"least": 2.0, "wide": [3], "height": [1, 1, 1, 2]}, COLUMN, [(COLUMN, 1.0)] * 3 + [(COLUMN, 2.0)]),
-    ],
-)  # fmt: skip
-def test_a_row_is_as_high_as_its_highest_panel_or_as_its_width_says(options, width, rooms):
-    seen: list = []
-    draw(Grid([lambda ax: seen.append(room(ax))] * 4, **options), "", "", width)
-    np.testing.assert_allclose(seen, rooms)
-
-
-@pytest.mark.parametrize(
-    ("share", "x", "y"), [("xy", ["", "", "x", "x", "x"], ["y", "", "", "y", ""]), ("", ["x"] * 5, ["y"] * 5)]
-)
-def test_shared_axes_have_labels_at_the_left_and_where_none_is_below(share, x, y):
-    axes = draw(Grid([lambda ax: ax.set(xlabel="x", ylabel="y")] * 5, columns=3, share=share), "", "").axes
-    assert [ax.get_xlabel() for ax in axes] == x and [ax.get_ylabel() for ax in axes] == y
 
 
 def test_a_dollar_in_a_name_is_a_dollar(tmp_path):

@@ -1,7 +1,6 @@
 """The colours of figures: a role has one colour everywhere."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,6 @@ def test_every_role_has_letters_of_its_own_and_letters_on_a_colour_can_be_read()
 
 
 @pytest.mark.parametrize("file", sorted((paths.root() / "util" / "figures").rglob("*.py")), ids=lambda file: file.name)
-def test_colours_are_named_in_one_file(file: Path):
+def test_colours_are_named_in_one_file(file):
     """So no figure gives a role a colour of its own, nor a role's colour to anything else."""
     assert re.findall(r"[\"'](#[0-9a-fA-F]{6}|tab:\w+|C\d)[\"']", file.read_text(encoding="utf-8")) == []

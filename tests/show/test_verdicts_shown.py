@@ -1,9 +1,7 @@
 """Claims beside what is published: what is said is what was judged."""
 
-import pytest
-
 from tests.figures.legible import LONG_NAME
-from tests.stored import FOLDERS, values
+from tests.stored import values
 from util.show import claims, files
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE, Claim, Part
 
@@ -45,16 +43,6 @@ def test_verdicts_are_counted_then_grouped_with_what_they_are_made_of():
     assert next(iter(claims.says(of(JUDGED[2:])))) == ""
     assert claims.table(of(JUDGED))["bound"].tolist() == ["< 0.1", "> 0.1", "", "", "> 0.1", "", ""]
     assert [*claims.says({})] == [""] and claims.table({}).empty
-
-
-@pytest.mark.parametrize("model", FOLDERS)
-@pytest.mark.parametrize(("stem", "count"), [("edge_ablation", 5), ("induction_scores", 7)])
-def test_all_published_claims_are_judged_and_said(stem, count, model):
-    assert [row["number"] for row in files.published(stem)["claims"]["rows"]] == [*range(1, count + 1)]
-    found = values(stem, model)
-    text = "\n".join(claims.says(found))
-    for claim in found.get("claims", {"claims": []})["claims"]:
-        assert f" {claim['number']}, {claim['text']}" in text and f"**{claim['verdict']}**" in text
 
 
 def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(tmp_path, monkeypatch):

@@ -67,6 +67,7 @@ def test_five_lines_lead_from_a_file_to_the_heads_that_matter(capsys):
     assert "animals.csv" not in json.dumps(values["request"])
 
 
+@pytest.mark.slow
 def test_what_the_model_does_not_do_is_said(capsys):
     write(zip(KNOWN, KNOWN[5:] + KNOWN[:5], strict=True))
     exec(FIVE_LINES.replace("k=4", FEW), {})
@@ -88,36 +89,26 @@ def test_rows_that_the_tokenizer_cannot_carry_are_refused_before_weights_are_rea
         edge_configs.prepared(checked, Model("embedded"))
 
 
-def test_a_config_has_files_layouts_by_name_and_corruptions_of_ones_own(tmp_path):
-    shifted = KNOWN[1:] + KNOWN[:1]
-    rows = [(word, word.capitalize(), other) for word, other in zip(KNOWN, shifted, strict=True)]
-    write(rows, header="input,output,unrelated_input")
-    pairs = [row[:2] for row in rows]
-    code = f"from util.prompts.word_pairs import WordPairTask\nupper = WordPairTask('upper', {pairs})\n"
-    (tmp_path / "mine.py").write_text(code)
+def test_a_config_has_files_and_layouts_by_name(tmp_path):
+    write((word, word.capitalize()) for word in KNOWN)
     request = {"task": "animals.csv", "k": 3, "prompts": 4, "layout": "colon"}
-    configs = edge_configs.CONFIGS.validate_python([
-        {"action": "ablation", "request": request, "donor_seeds": [0], "removed": ["AGG"]},
-        {"action": "accuracy", "request": {**request, "task": "mine.py:upper", "layout": "tab"}, "donor_seeds": [0]},
-    ])  # fmt: skip
-    model, requests = Model("embedded", verbose=False), []
-    for config, name in zip(configs, ("animals", "upper"), strict=True):
-        study, result = edge_configs.prepared(config, model, folder=tmp_path)
-        edge_configs.write(config, study, result)
-        written = json.loads((result.folder / "result.json").read_text())
-        assert written["request"]["request"]["task"] == name and str(tmp_path) not in json.dumps(written["request"])
-        requests.append(written["request"]["request"])
-    donor = Run(Study("edge_ablation", model, folder=tmp_path), configs[0].draws[0]).drawn.items[0].donors[0]
-    assert donor.text.count(": ") == 3 and "\t" not in donor.text
-    write([(x, y, KNOWN[2 - (x == KNOWN[2])]) for x, y, _ in rows], header="input,output,unrelated_input")
+    given = {"action": "ablation", "request": request, "donor_seeds": [0], "removed": ["AGG"]}
+    (config,), model = edge_configs.CONFIGS.validate_python([given]), Model("embedded", verbose=False)
+    study, result = edge_configs.prepared(config, model, folder=tmp_path)
+    edge_configs.write(config, study, result)
+    stored = json.loads((result.folder / "result.json").read_text())["request"]
+    assert stored["request"]["task"] == "animals" and str(tmp_path) not in json.dumps(stored)
+    prompt = Run(Study("edge_ablation", model, folder=tmp_path), config.draws[0]).drawn.items[0].clean
+    assert prompt.text.count(": ") == 3 and "\t" not in prompt.text
+    write((word, word.upper()) for word in KNOWN)
     other = Draw(**{**request, "trained": True})
     changed = Run(Study("edge_ablation", model, folder=tmp_path), other).request
-    assert changed["words"] != requests[0]["words"] and changed["task"] == "animals"
+    assert changed["words"] != stored["request"]["words"] and changed["task"] == "animals"
     assert FunctionVectorStudy(model, "animals.csv", 3, prompts=4).own_request["dataset"] == "animals"
 
 
 @pytest.mark.parametrize("name", [
-    name if name in ("trec", "hate_speech_18") else pytest.param(name, marks=pytest.mark.slow) for name in DATASETS
+    name if name in ("trec",) else pytest.param(name, marks=pytest.mark.slow) for name in DATASETS
 ])  # fmt: skip
 def test_data_sets_of_staicc_are_classification_tasks_in_their_own_template(name):
     task, prompt = staicc_task(name), staicc_prompts(name, 4)[0]

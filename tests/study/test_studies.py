@@ -12,7 +12,7 @@ from util.study.study import Study
 def study(tmp_path_factory):
     model = Model("embedded", device="cpu", verbose=False)
     folder = tmp_path_factory.mktemp("material")
-    return Study("toy_induction_head", model, length=5, copies=2, sequences=4, folder=folder)
+    return Study("toy_induction_head", model, length=5, copies=2, sequences=4, excerpts=2, folder=folder)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Figures of edges: titles say what was measured, or nothing; what is drawn where. See test_drawn.py, too."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.patches import Rectangle
 
@@ -10,19 +8,17 @@ from util.edges import names
 from util.edges.edge import CIRCUITS, TYPE_PAIRS
 from util.figures.edge_ablation import numbers, show
 from util.figures.edge_ablation.settings import Settings
-from util.figures.edge_ablation.show import FIGURE, arrow
+from util.figures.edge_ablation.show import FIGURE
 from util.show.draw import draw
 from util.show.part import drawn
 from util.stats.intervals import Interval
 
-PAIRS = [*map(str, TYPE_PAIRS)]
 
-
-def title(part: str, made: Any) -> str:
+def title(part, made):
     return next(iter(FIGURE.parts[part].says(made)))
 
 
-def drawn_axes(grid: Any) -> Any:
+def drawn_axes(grid):
     return draw(grid, "", "setting").axes
 
 
@@ -31,7 +27,7 @@ def drawn_axes(grid: Any) -> Any:
 N = 40
 
 
-def row(right: float) -> dict[str, Any]:
+def row(right):
     """A row of N prompts with a query each, of which such a share is answered right."""
     answers = np.tile(np.arange(N) < right * N, (2, 1))
     return {
@@ -42,18 +38,18 @@ def row(right: float) -> dict[str, Any]:
     }
 
 
-def made_of(entries: dict[str, Any]) -> dict[str, Any]:
+def made_of(entries):
     request = {"primary_task": "capitalization", "k": 10, "prompts": N, "donor_seeds": [0, 1]}
     return {"request": request, "model": "toy: of a class", **entries}
 
 
-def compared(**right: float) -> dict[str, Any]:
+def compared(**right):
     shares = {name: right.get(name.replace("-", "_").replace("+", "_"), 1.0) for name in CIRCUITS}
     rows = {name: row(share) for name, share in shares.items()}
     return {"rows": rows, "alone": row(0.0), "chance": 0.0, "written": {}}
 
 
-def circuits(untrained: Any = None, **by_task: Any) -> Any:
+def circuits(untrained=None, **by_task):
     return made_of(numbers.circuits({"tasks": by_task, "untrained": untrained}, Settings()))
 
 
@@ -91,7 +87,7 @@ def test_the_title_of_the_map_names_what_costs_most_or_nothing():
     assert len(frames(drawn_axes(show.map_panels(made))[0])) == 2
 
 
-def frames(ax: Any) -> list[Rectangle]:
+def frames(ax):
     return [patch for patch in ax.patches if isinstance(patch, Rectangle) and not patch.get_fill()]
 
 
@@ -103,17 +99,17 @@ def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
         "2 of 31 type pairs keep 0.90 [0.80, 1.00] of the performance; "
         "of 2 random circuits as large the best keeps 0.40"
     )
-    made["search"] |= {"kept": PAIRS[:1], "random": []}
+    made["search"] |= {"kept": ["x->y:same"], "random": []}
     assert title("circuit", made) == "1 of 31 type pairs keeps 0.90 [0.80, 1.00] of the performance"
 
 
 def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
-    def left(share: float, random_share: float) -> Any:
+    def left(share, random_share):
         right = numbers.right_of(row(share))
         return {"result": 4, "units": 100, "accuracy": {"4": right}, "explained": {"4": [share, 0, 1]},
                 "whole": right, "random": [random_share]}  # fmt: skip
 
-    def said(*both: Any) -> list[str]:
+    def said(*both):
         made = {"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), both, strict=True))}}}
         assert show.pruning_table(made).shape == (2, 6)
         return [*FIGURE.parts["pruning"].says(made)]
@@ -125,33 +121,3 @@ def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn where
-
-
-def test_the_map_puts_every_type_pair_in_its_cell():
-    """Without a colour where the interval includes 0."""
-    costs = {
-        pair: {"log_prob": number - 3.0, "low": number - 3.5, "high": number - 2.5, "accuracy": 0.25, "p": 1.0}
-        for number, pair in enumerate(PAIRS)
-    }
-    costs[PAIRS[3]]["p"], costs[PAIRS[9]]["low"] = 0.01, -1.0
-    ax = drawn_axes(show.map_panels(made_of({"costs": costs})))[0]
-    cells = np.ma.filled(np.ma.asarray(ax.get_images()[0].get_array()), np.nan)
-    rows, columns = ([label.get_text().strip("$") for label in axis.get_ticklabels()] for axis in (ax.yaxis, ax.xaxis))
-    first = {"same": 0, "earlier": 3, "any": 7}  # of the columns of a relation
-    for edge in TYPE_PAIRS:
-        column = columns.index({"last_separator": "last"}.get(edge.target, edge.target), first[edge.relation])
-        wanted = 0 if str(edge) == PAIRS[9] else costs[str(edge)]["log_prob"]
-        assert cells[rows.index(edge.source), column] == wanted
-    assert np.isfinite(cells).sum() == [text.get_text() for text in ax.texts].count(".25") == len(PAIRS)
-    [frame] = frames(ax)
-    assert (frame.get_x(), frame.get_y()) == (2 - 0.46, 0 - 0.46)  # x -> n
-
-
-def test_an_arrow_for_every_place_where_a_pair_is_read():
-    made = read("edge_ablation", "embedded")
-    made["search"] |= {"kept": PAIRS}
-    ax = drawn_axes(show.circuit_panels(made))[0]
-    assert len(ax.patches) == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the end
-    (low, high), boxes = ax.get_xlim(), [text.get_position()[0] for text in ax.texts]
-    assert low + 0.4 < min(boxes) and max(boxes) < high - 0.4  # no arrow is cut off at the end of the prompt
-    assert arrow("x->last_separator:same") == r"$x$ $\to$ last (same)"

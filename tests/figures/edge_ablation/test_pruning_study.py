@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.unloaded import unloaded
-from util.edges.ablation import Ablation
 from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
 from util.figures import planted_controls
@@ -70,8 +69,7 @@ def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
     reasons = json.loads(file.read_text())["undefined"]
     assert "pruning: by_task: copying: head: explained: 4" in reasons
     assert all(reason.startswith("a share of ") for reason in reasons.values())
-    for made in (values, files.read_values(file)):
-        assert next(iter(FIGURE.parts["pruning"].says(made))) == ""
+    assert next(iter(FIGURE.parts["pruning"].says(files.read_values(file)))) == ""
 
 
 def test_what_donors_of_one_task_leave_is_not_kept_beside_those_of_the_next(model, tmp_path, monkeypatch):
@@ -99,16 +97,6 @@ def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatc
     monkeypatch.setattr(runs.token_types, "scores", watched)
     units_left(pruner_in(tmp_path, model, redo=True))
     assert len(done) == len({*done}) > 4
-
-
-def test_edges_that_are_removed_beforehand_are_no_units(model, tmp_path):
-    pruner = pruner_in(tmp_path, model, start=Ablation(removed=("CONTEXT", "TOQUERY")))
-    pruned = pruner.pruned("edge", pruner.first, 0.9, ROUND)
-    assert pruned.units_left[0] == 4 * 8 * (31 - 16 - 4)
-    assert not any("earlier" in name for name in pruned.result.names("edge"))
-    whole = pruner.runs[0].answer(pruner.start)  # nothing pruned yet: the ablation itself
-    row = pruner.answer(pruner.runs[0], pruner.first)
-    np.testing.assert_allclose(row["log_prob"], whole["log_prob"], atol=1e-4)
 
 
 def test_planted_edges_are_those_that_are_left(tmp_path):

@@ -3,8 +3,6 @@
 Whether they can be read: test_drawn.py.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -50,51 +48,6 @@ def test_a_model_without_a_frequent_head_can_be_drawn():
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn
-
-
-def test_the_papers_pictures_have_layers_down_from_1_its_colours_and_its_axes():
-    values = read("forerunner_heads", "smollm2")
-    found = [image for ax in picture("counts", values).axes for image in ax.get_images()]
-    assert [image.get_cmap().name for image in found] == ["Blues", "Purples", "Greys", "Greys"]
-    for image, (name, counts) in zip(found, values["counts"].items(), strict=True):
-        np.testing.assert_allclose(image.get_array(), np.array(counts) / values["prompts"][name])
-        assert image.get_clim() == (0.25, 1) and image.axes.get_ylim() == (29.5, -0.5)
-        assert image.axes.get_yticklabels()[0].get_text() == "1"
-    left, right = picture("paper_layers", values).axes
-    assert right.get_ylim() == (0, 1.1) and list(left.get_lines()[0].get_xdata()) == list(range(1, 31))
-    assert [line.get_color() for line in left.get_lines()] == ["#023858", "#ff7f0e"]
-
-
-def test_planted_heads_stand_among_the_models_and_the_strongest_by_name():
-    values = read("forerunner_heads", "embedded")
-    left, right = picture("specificity", values).axes
-    texts: list[Any] = left.texts
-    places = {text.get_text(): text.xy for text in texts}
-    colours = {tuple(np.ravel(line.get_xydata())): line.get_color() for line in left.get_lines()}
-    for layer, head, role in values["planted"]["roles"]:
-        at = [max(values["planted"][name][layer][head], show.FLOOR) for name in ("second", "first")]
-        assert places[role] == pytest.approx(at)
-        assert colours[tuple(at)] == show.MARKS[values["planted_verdicts"][layer][head]][0]
-    strongest = values["specificity"]["judged"]["strongest"]
-    assert [tick.get_text() for tick in right.get_yticklabels()] == [f"L{layer}H{head}" for layer, head in strongest]
-
-
-def test_cuts_have_a_row_each_and_random_cells_beside_those_of_all_layers():
-    values = read("forerunner_heads", "embedded")
-    together = values["ablation"]["together"]
-    figure = picture("ablation", values)
-    for ax, part in zip(figure.axes, together["which label"]["cut"], strict=True):
-        containers: list[Any] = ax.containers
-        drawn_ = [one.lines[0].get_xdata()[0] for one in containers]
-        wanted = [
-            triple[0]
-            for score in together.values()
-            for table in (score["random"], score["cut"])
-            for triple in table.get(part, {}).values()
-        ]
-        np.testing.assert_array_equal(drawn_, wanted)
-    assert [text.get_text() for text in figure.axes[0].texts]  # what excludes 0 is printed
-    assert figure.axes[0].get_yticklabels()[4].get_text() == r"$s_i \to s_j,\; i < j$"
 
 
 # ------------------------------------------------------------------------------------------------ what titles say

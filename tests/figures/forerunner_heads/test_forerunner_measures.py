@@ -1,7 +1,5 @@
 """Checks C of the forerunner spec, on arrays whose answer is known."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -23,11 +21,6 @@ def layers(*case, c=f.THRESHOLD):
     return f.layers({"correct": reading(*case)}, show.Settings(threshold=c))
 
 
-def random_case(seed, n=40, layers=3, heads=5):
-    random = np.random.default_rng(seed)
-    return random.random((n, layers, heads), np.float32) ** 4, random.integers(8, 300, n)
-
-
 def test_hand_case_equal_to_the_threshold_does_not_count():
     assert f.head_counts(reading(HAND, HAND_N_T)).tolist() == [[2, 0, 0]]
     found = layers(HAND, HAND_N_T)
@@ -38,32 +31,6 @@ def test_hand_case_equal_to_the_threshold_does_not_count():
     n_t = np.arange(8, 40)
     uniform = np.broadcast_to((1 / n_t).astype(np.float32)[:, None, None], (32, 2, 2))
     assert not any(f.head_counts(reading(uniform, n_t), c).any() for c in (1, 2, 5))
-
-
-def test_counts_are_monotone_in_c_and_curves_agree_with_the_map():
-    magnitude, n_t = random_case(1)
-    by_c = [f.head_counts(reading(magnitude, n_t), c) for c in (0, 1, 5, 20, n_t.max())]
-    assert all((many >= few).all() for many, few in pairwise(by_c)) and not by_c[-1].any()
-    assert (by_c[0] == (magnitude > 0).sum(0)).all()
-    found = layers(magnitude, n_t)
-    curve, largest = found["mean_head_count"]["correct"], found["mean_max_magnitude"]["correct"]["mean"]
-    np.testing.assert_array_equal(by_c[2].sum(1) / len(n_t), curve["mean"])
-    assert ((curve["low"] <= curve["mean"]) & (curve["mean"] <= curve["high"])).all()
-    assert (largest >= magnitude.mean(0).mean(1)).all() and (largest <= 1).all()
-    assert found["heads_on_a_prompt"]["correct"].value == pytest.approx(curve["mean"].sum())
-
-
-def test_specificity_separates_three_planted_heads():
-    random = np.random.default_rng(3)
-    n_t = np.full(64, 100)
-    magnitude = np.stack([0.9 - 0.1 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
-    control = np.stack([0.02 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
-    magnitude, control = magnitude[:, None].astype(np.float32), control[:, None].astype(np.float32)
-    assert f.verdicts(reading(magnitude, n_t, control)).tolist() == [
-        ["forerunner head", "previous-token head", "neither"]
-    ]
-    found = f.contrast(magnitude, control)
-    assert found["low"][0, 0] > 0.8 and found["low"][0, 1] < 0 < found["high"][0, 1]
 
 
 def test_the_verdicts_thresholds_are_the_documented_ones():
@@ -109,8 +76,6 @@ def test_a_head_that_fires_before_any_word_is_no_success_for_labels():
     counts = {"chosen": 2, "confirmed": 2, "than_wrong": 0, "than_other": 1}
     judged = f.specificity(arrays, settings)["specificity"]["judged"]
     assert judged == counts | {"strongest": [(0, 0), (0, 1)]}  # by the first difference
-    none = f.specificity(arrays | {"correct": reading(0 * correct, np.full(64, 100), control)}, settings)
-    assert none["specificity"]["judged"]["confirmed"] == 0 and not none["specificity"]["judged"]["strongest"]
 
 
 def label_reads(reads, gold, shown):

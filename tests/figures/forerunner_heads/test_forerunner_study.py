@@ -8,7 +8,7 @@ import pytest
 from tests import toys
 from tests.unloaded import unloaded
 from util import load_model_and_data as loading
-from util.figures.forerunner_heads import measure, numbers, show
+from util.figures.forerunner_heads import measure, show
 from util.study import records
 from util.study.model import Model
 from util.study.study import Study
@@ -95,29 +95,11 @@ def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):
         study.replace(grid_datasets=["agnews"]).numbers("grid")
 
 
-def test_an_untrained_model_does_not_know_the_label(tmp_path):
-    """Check C5: correct and wrong maps agree in distribution on random weights."""
-    study = Study("forerunner_heads", given(0, "given:untrained toy"), **SMALL | {"prompts": 64}, folder=tmp_path)
-    found = study.arrays("counts")
-    correct, wrong = (numbers.head_counts(found[name]) for name in ("correct", "wrong"))
-    assert np.abs(correct - wrong).max() <= 0.35 * 64
-    assert (numbers.verdicts(found["correct"]) != numbers.FORERUNNER).all()
-
-
-def test_the_untrained_twin_is_another_model_with_its_own_record(study, model_folder, tmp_path):
-    with_twin = study.replace(untrained_control=True, grid_prompts=4, folder=tmp_path / "a")
-    assert magnitude(with_twin, "untrained").shape[0] == 4
-    alone = study.replace(model=Model(str(model_folder), untrained_seed=0, verbose=False), prompts=4)
-    np.testing.assert_array_equal(magnitude(with_twin, "untrained"), magnitude(alone))
-    assert show.about(alone.values_of("counts")).startswith("tiny, untrained, ")
-    assert len(with_twin.origins) == 2 and with_twin.description.startswith("tiny: Llama")
-    assert with_twin.numbers("counts")["prompts"] == {"correct": 10, "wrong": 10, "other word": 10, "untrained": 4}
-
-
-def test_a_slow_tokenizer_is_refused_by_name(tmp_path):
-    model = Model.given(toys.model("llama"), toys.Slow(), "given:toy")
-    with pytest.raises(ValueError, match="Slow gives no character offsets"):
-        Study("forerunner_heads", model, **SMALL | {"k": 0}, folder=tmp_path).arrays("counts")
+def test_the_untrained_twin_stands_beside_the_model(tmp_path):
+    few = {"prompts": 6, "grid_prompts": 4, "untrained_control": True}
+    found = Study("forerunner_heads", **SMALL | few, folder=tmp_path).arrays("counts")
+    untrained, trained = (found[name]["magnitude"] for name in ("untrained", "correct"))
+    assert len(untrained) == 4 and not np.array_equal(untrained, trained[:4])
 
 
 def test_the_method_has_not_changed_without_a_new_name(tmp_path, monkeypatch):

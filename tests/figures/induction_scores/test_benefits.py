@@ -1,15 +1,11 @@
 """What demonstrations are worth: made-up answers, and a small study of the embedded model."""
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 
 from tests.figures.induction_scores.made_up_shots import KNOCKED_OUT, PATTERN, WHOLE, task, values
 from tests.figures.legible import LONG_NAME, faults
-from util.commands import frame
-from util.figures.induction_scores import measure, show
+from util.figures.induction_scores import show
 from util.figures.induction_scores.plan import TASKS
 from util.prompts.text_tasks import TEXT_TASKS
 from util.show.part import drawn
@@ -49,22 +45,6 @@ def test_tasks_that_are_not_done_or_left_out_are_named():
     assert left_out == "`subj`: left out, 465 tokens, 256 positions."
 
 
-def test_the_picture_has_a_panel_for_each_task_that_is_done():
-    undone = task("centre_embedding", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
-    figure = drawn(SHOTS, values(PATTERN, undone, TEXT, UNRELATED, replace(TEXT, task="subj")))
-    assert figure is not None
-    assert [ax.get_title() for ax in figure.axes] == ["wordseq1", "sst2", "sst2, Foo/Bar", "subj"]
-    assert {text.get_text() for text in figure.legends[0].get_texts()} == {
-        "whole model", "top 3 ablated", "pattern knocked out", "control sets, here", "here (95 %)", "chance",
-    }  # fmt: skip
-    containers: list[Any] = figure.axes[1].containers
-    points = {bars.get_label(): bars.get_children()[0].get_ydata().tolist() for bars in containers}
-    assert points["whole model"] == [0.6, 0.9] and points["top 3 ablated"] == [0.6, 0.62]
-    controls = [np.asarray(line.get_ydata()) for line in figure.axes[1].get_lines() if line.get_marker() == "_"]
-    assert [shares.tolist() for shares in controls] == [[0.6] * 2, [0.9] * 2]
-    assert drawn(SHOTS, values(undone)) is None
-
-
 def test_the_picture_of_many_tasks_can_be_read():
     shares = {0: (0.5,) * 4, 5: (0.8, 0.6, 0.6, 0.8), 10: (0.95, 0.5, 0.52, 0.94)}
     tasks = [task(name, shares, does=name in TASKS) for name in (*TASKS, *TEXT_TASKS)]
@@ -75,22 +55,11 @@ def test_the_picture_of_many_tasks_can_be_read():
 # ------------------------------------------------------------------------------------------------ measured
 
 
-def test_more_queries_than_a_task_has_become_all_of_them(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-
-    def shots(study):
-        raise ValueError(f"{study.settings.prompts} are asked")
-
-    monkeypatch.setattr(measure, "shots", shots)
-    with pytest.raises(SystemExit):
-        frame.main(["claims", "embedded", "--prompts", "257"])
-    assert "250 are asked" in capsys.readouterr().err
-
-
 def small(folder, **settings):
     return Study("induction_scores", "embedded", tasks=["wordseq1"], folder=folder, **settings)
 
 
+@pytest.mark.slow
 def test_a_small_study_measures_what_the_figure_shows(tmp_path):
     """On the embedded model: the same edits at every number of examples, a knockout where there are examples."""
     study = small(tmp_path, prompts=12, shots=(0, 4), k=4, text_tasks=["sst2"], control_sets=2, untrained_control=False)
@@ -108,6 +77,7 @@ def test_a_small_study_measures_what_the_figure_shows(tmp_path):
 @pytest.mark.slow
 def test_a_task_whose_queries_are_all_asked_is_judged_by_them(tmp_path):
     settings = {"prompts": 300, "all_tasks": True, "text_tasks": [], "shots": (0,), "k": 0, "untrained_control": False}
+    settings |= {"control_sets": 1, "other_sets": 1, "sequences": 2}
     [found] = small(tmp_path, **settings).arrays("shots")["tasks"]
     assert found.right[0][WHOLE].shape[1] == 300 and found.ablated in found.right[0]
     assert found.check.accuracy == found.right[0][WHOLE].mean() and not found.check.done

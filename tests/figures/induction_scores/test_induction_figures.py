@@ -5,7 +5,6 @@ import pytest
 
 from tests.figures.induction_scores.made_up_shots import ABLATED, GAIN, SETUP, WHOLE, first
 from tests.figures.induction_scores.made_up_shots import CHOSEN as THREE
-from tests.stored import read
 from util.figures.edits import Edit
 from util.figures.induction_scores import numbers, show
 from util.figures.induction_scores.plan import Plan
@@ -28,15 +27,6 @@ def title(part, values):
 
 
 # ------------------------------------------------------------------------------------------------ heads
-
-
-def test_the_picture_of_scores_has_the_map_and_the_best_heads_in_their_order():
-    values = read("induction_scores", "smollm2")
-    image, rows, *_ = picture("scores", values).axes
-    mean = np.array(values["scores"]["mean"])
-    np.testing.assert_array_equal(image.get_images()[0].get_array(), mean.T)
-    points = [container[0].get_ydata()[0] for container in rows.containers]
-    np.testing.assert_allclose(points, np.sort(mean, axis=None)[::-1][:16])
 
 
 def head_scores(*best):

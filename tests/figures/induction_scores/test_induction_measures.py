@@ -93,7 +93,7 @@ def test_norm_matched_controls():
     drawn = [[free[i] for i in rng.choice(len(free), 5, replace=False)] for _ in range(200)]
     assert max(map(distance, found)) < np.quantile([distance(one) for one in drawn], 0.02)
     nearest = controls.norm_matched([(0, 0)], eligible, norms, 20, nearest=3)  # one by one: of three there are three
-    others = sorted(heads_where(eligible), key=lambda head: abs(np.log(norms[head] / norms[0, 0])))
+    others = sorted(free, key=lambda head: abs(np.log(norms[head] / norms[0, 0])))
     assert sorted(nearest) == sorted([head] for head in [head for head in others if head != (0, 0)][:3])
     few = np.array([[False] * 3, [True] * 3])
     with pytest.raises(ValueError, match="2 eligible heads for a set of 3"):

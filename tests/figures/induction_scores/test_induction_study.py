@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_pre_hook
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from tests import architectures, eager_runs, toys
 from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
@@ -26,7 +23,7 @@ from util.engine import call
 from util.engine.attention import instrument as instrumented
 from util.engine.batches import Batch, Row
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, Knockout, PatchHeads, ScoreRows
+from util.engine.instruments import CaptureRows, Knockout, ScoreRows
 from util.engine.label_scores import knockouts
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
@@ -45,7 +42,6 @@ from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.sequences_study import SequenceStudy, patterns
 from util.show import files
-from util.show.part import sentences
 from util.stats.heads import heads_where, top
 from util.study.checked import capped
 from util.study.model import Model
@@ -96,7 +92,7 @@ def slow(model, ids, **edits):
 # ------------------------------------------------------------------------------------------------ scores
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom"])
+@pytest.mark.parametrize("name", ["falcon_7b", "mistral", "bloom"])
 def test_row_scores_are_sums_over_captured_rows(name):
     """Where a window leaves no score, and where eager code shows no attention, too."""
     model, sequences, places = toy(name), drawn(), torch.from_numpy(attention_scores.queries(8, 3))
@@ -144,17 +140,6 @@ def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypa
         assert (found["bansal"] >= found["prefix_matching"]).all() and (found["bansal"] > 0).any()
 
 
-def test_untrained_heads_are_near_uniform():
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=400, n_embd=64, n_layer=4, n_head=8, n_positions=256))
-    rng = np.random.default_rng(0)
-    ids = np.stack([[0, *np.tile(rng.choice(np.arange(1, 400), 50, replace=False), 4)] for _ in range(5)])
-    found = head_scores(model.eval(), Sequences(ids, 50, 4, True, "none"))["prefix_matching"].mean(0)
-    uniform = attention_scores.uniform_prefix_matching(50, 4)
-    assert found.shape == (4, 8) and np.abs(found / uniform - 1).max() < 0.2
-    assert found.mean() == pytest.approx(uniform, rel=0.02)
-
-
 # ------------------------------------------------------------------------------------------------ planted heads
 
 
@@ -176,31 +161,18 @@ def induction(family="gpt2", dtype=torch.float32):
     return model, truth
 
 
-def continues(model, sequences, *instruments, first=False):
-    """Share of the tokens that the model predicts: those of later copies, or those within the first."""
-    length, ids = sequences.length, sequences.ids
-    right = run(model, ids, *instruments).argmax(-1).numpy()[:, :-1] == ids[:, 1:]
-    return right[:, 1:length].mean() if first else right[:, length + 1 :].mean()
-
-
 OPTIONS = [{"family": family} for family in planted.FAMILIES]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_planted_heads_are_found_exactly(options, tmp_path):
+    """What they attend to, and what the model does with them: tests/models/test_planted.py."""
     model, truth = planted_control(planted.induction, options)
     measured = SequenceStudy(model, length=25, copies=3, sequences=2, folder=tmp_path).scores()
-    matching, previous = measured.mean(), measured.mean("previous_token")
-    heads, before = truth.heads["induction"], truth.heads["previous token"]
-    assert len(heads) == len(before) == 1 and {*top(matching, len(heads))} == {*heads}
+    matching, [head] = measured.mean(), truth.heads["induction"]
+    assert top(matching, 1) == [head] and matching[head] >= 0.999
     assert truth.found_exactly("induction", matching, attention_scores.INDUCTION_HEAD)
-    assert {*heads_where(previous >= 0.5)} == {*before}
-    assert min(matching[head] for head in heads) >= 0.999 and min(previous[head] for head in before) >= 0.999
-    assert max(matching[head] for head in before) < 1e-6
-    uniform = attention_scores.uniform_prefix_matching(25, 3)
-    assert [matching[head] for head in truth.decoys] == pytest.approx([uniform] * len(truth.decoys), rel=0.3)
-    sequences = Sequences(measured.ids, 25, 3, True, "")
-    assert continues(truth.model, sequences) == 1 and continues(truth.model, sequences, first=True) < 0.1
+    assert heads_where(measured.mean("previous_token") >= 0.5) == [*truth.heads["previous token"]]
 
 
 # ------------------------------------------------------------------------------------------------ means
@@ -292,22 +264,6 @@ def bound(pair):
 def prompts_of(study):
     task = classification.relabelled(classification.task(study.task), study.labels)
     return classification.prompts(task, study.k, study.seed, study.prompts)
-
-
-def label_ids(tokenizer, prompt):
-    return [tokenizer(prompt.text + label)["input_ids"][-1] for label in prompt.labels]
-
-
-def test_the_answers_of_the_whole_model_are_its_logits(pair, folder):
-    study = study_of(pair, folder)
-    found = study.answers({"whole": INTACT})["whole"]
-    for number, prompt in enumerate(prompts_of(study)):
-        with torch.no_grad():
-            logits = pair[0](torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
-        scores = logits.log_softmax(0)[label_ids(pair[1], prompt)]
-        np.testing.assert_allclose(found.log_prob[number], scores, atol=1e-9)
-        assert found.gold[number] == prompt.gold
-    assert found.log_prob.dtype == np.float64
 
 
 def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
@@ -402,28 +358,19 @@ def test_a_prompt_that_is_longer_than_the_reference_of_its_positions_is_refused(
 
 
 def test_matched_cells_by_hand():
-    assert matched_cells(np.array([7, 4, 5, 4, 5, 5])).tolist() == [[3, 2], [4, 3], [5, 3]]
-    assert matched_cells(np.array([7, 4, 4, 4])).tolist() == [[3, 2]]  # no token reads itself: (2, 2) is left
-    assert matched_cells(np.array([1, 2, 3])).shape == (0, 2)
+    """No token reads itself: of four alike the last looks at the second."""
+    for ids, cells in (([7, 4, 5, 4, 5, 5], [[3, 2], [4, 3], [5, 3]]), ([7, 4, 4, 4], [[3, 2]])):
+        assert matched_cells(np.array(ids)).tolist() == cells
 
 
 # ------------------------------------------------------------------------------------------------ the pattern
 
-SHORT = replace(classification.LAYOUT, header="Sort these.\n\n")
-
 
 def test_car_is_not_in_carrot():
-    """Parts are words, whatever pieces the tokenizer makes of them."""
-    vocabulary = "<s> car rot bus arm oboe pea train : A B Ċ".split()
-    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<s>"))
-    raw.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(vocabulary[1:-1]) + r"|\n"), "isolated")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<s>")
-    prompt = SHORT.prompt([("carrot bus", "A"), ("arm oboe", "B"), ("pea car", "A")], "pea train", "A", ("A", "B"))
-    tokens = tokenizer.convert_ids_to_tokens(tokenizer(prompt.text)["input_ids"])
-    in_carrot, vehicle = (at for at, token in enumerate(tokens) if token == "car")
-    found = induction_pattern.cells(prompt, tokenizer)
-    assert not {*found[:, 0].tolist()} & {in_carrot, in_carrot + 1} and in_carrot + 1 not in found[:, 1]
-    assert found[found[:, 0] == vehicle, 1].tolist() == [tokens.index(":")]  # it looks behind the bus
+    """Parts are whole words, each with a class of its own."""
+    prompt = classification.LAYOUT.prompt([("carrot bus", "A"), ("car train", "B")], "bus car", "A", LETTERS)
+    kinds = {prompt.text[slice(*part.span)]: part.kind for part in induction_pattern.parts(prompt)}
+    assert {*kinds} >= {"carrot", "car"} and kinds["carrot"] != kinds["car"] == kinds["bus"]
 
 
 PAIRS = re.compile(r"(?P<x>[^:\n]+)(?P<colon>:)(?:(?P<label>\w+)(?P<end>\n\n))?")
@@ -451,7 +398,7 @@ def by_the_table(prompt, tokenizer, category):
         if j < i and kinds[i] == kinds[j]:
             read = at(parts[j + 1])
             expected |= set(product(at(parts[i]), read[:1] if kinds[i] in ("label", "end") else read))
-    return expected, set(kinds), at
+    return expected
 
 
 @pytest.mark.parametrize("task", ["wordseq1", "wordseq2_4way", "centre_embedding"])
@@ -460,15 +407,8 @@ def test_the_pattern_of_every_task_is_that_of_the_table(kind, task):
     tokenizer = _tokenizer(kind)
     category = {word: name for name in CATEGORIES for word in classification.category(name)}
     for prompt in classification.prompts(classification.task(task), 6, limit=5):
-        expected, kinds, at = by_the_table(prompt, tokenizer, category)
-        found = induction_pattern.cells(prompt, tokenizer)
-        assert {*map(tuple, found.tolist())} == expected and len(found) == len(expected)
-        assert {"colon", "label", "end"} <= kinds and (found[:, 1] < found[:, 0]).all()
-        assert "centre" in task or len(kinds & set(CATEGORIES)) == 4
-        demonstrations = {token for span in prompt.spans["y"] for token in at(span)}
-        last = max(at(prompt.spans["s"][-1]))
-        assert {*found[found[:, 0] == last, 1].tolist()} == demonstrations  # what the answer could be read from
-        assert found[:, 0].min() > at(prompt.spans["x"][0])[0]
+        expected, found = by_the_table(prompt, tokenizer, category), induction_pattern.cells(prompt, tokenizer)
+        assert {*map(tuple, found.tolist())} == expected and len(found) == len(expected) > 0
 
 
 CATEGORIES = {name for classes in classification.PAIRS.values() for pair_ in classes for name in pair_}
@@ -491,7 +431,6 @@ def test_controls_of_the_pattern_cut_the_same_queries():
             assert not random & read or len(read) > (query - 1) / 2  # others, as far as there are any
         assert {*before[:, 0].tolist()} == {*own[:, 0].tolist()} and (before[:, 1] < before[:, 0]).all()
         assert len({*map(tuple, drawn_.tolist())}) == len(own)
-        assert not np.array_equal(induction_pattern.cells(prompt, words(), "random keys", 1), drawn_)
         assert np.array_equal(exact, matched_cells(np.array(with_bos(prompt.text, words()).ids)))
     with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
         induction_pattern.cells(prompt, words(), "diagonal")
@@ -506,10 +445,8 @@ def test_the_pattern_of_one_head_for_a_figure(pair, folder):
     ids = pair[1](prompts_of(study)[0].text)["input_ids"]
     weights = slow(pair[0], [ids]).weights[2][0, 3]
     np.testing.assert_allclose(found["attention"], weights, atol=bound(pair))
-    assert found["tokens"] == [pair[1].decode([token]) for token in ids]
     kinds = dict(zip(found["tokens"], found["kinds"], strict=True))
     assert (kinds[":"], kinds["A"], kinds["<s>"], kinds["se"]) == ("colon", "label", "", "")
-    assert found["kinds"].count("colon") == 3 and found["kinds"].count("label") == 2
     with pytest.raises(ValueError, match="3 layers of 4 heads"):
         study.pattern((2, 4))
 
@@ -536,32 +473,6 @@ def test_the_loss_of_plain_texts(pair, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ what heads are for
-
-
-@pytest.mark.parametrize("family", planted.FAMILIES)
-def test_without_its_induction_head_a_model_copies_no_more_and_without_another_it_does(family):
-    """Ablation and knockout of the exact pattern cost the same: all of it, and only in the head that does it."""
-    model, truth = induction(family)
-    (layer, head), (below, before) = truth.heads["induction"][0], truth.heads["previous token"][0]
-    sequences = repeated_sequences(words(), length=25, copies=3, seeds=range(2))
-    cells = torch.from_numpy(matched_cells(sequences.ids[0]))
-    assert all(np.array_equal(matched_cells(ids), cells) for ids in sequences.ids)
-    mean = mean_outputs(model, [Row(tuple(ids)) for ids in sequences.ids[:, :26].tolist()])["mean"]
-    assert continues(model, sequences) == 1
-    edits = {
-        "zero": PatchHeads(layer, head, 0.0),
-        "mean": PatchHeads(layer, head, torch.from_numpy(mean[layer, head])),
-        "knockout": Knockout(cells, layer, head),
-        "no previous token": PatchHeads(below, before, 0.0),
-    }
-    for name, edit in edits.items():
-        assert continues(model, sequences, edit) < 0.1, name
-    for at, other in truth.decoys:
-        assert continues(model, sequences, PatchHeads(at, other, 0.0)) == 1
-        assert continues(model, sequences, Knockout(cells, at, other)) == 1
-    assert continues(model, sequences, Knockout(cells, below, before)) == 1  # it looks one place back
-    scores = head_scores(model, sequences, Knockout(cells, layer, head))
-    assert (scores["prefix_matching"][:, layer, head] == 0).all()
 
 
 def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
@@ -600,11 +511,9 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
     same = {"mean": Edit.ablate([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     for name, answers in cached.answers(dict(reversed(edits.items())) | same).items():
         np.testing.assert_array_equal(answers.log_prob, first[name].log_prob)
-    assert cached.means()["prompts"] == 64
-    others = [cached.replace(**changed) for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"})]
-    asked = [(other, INTACT) for other in others]
-    asked += [(cached, edit) for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys"))]
-    for other, edit in asked:
+    others = [(cached.replace(**changed), INTACT) for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"})]
+    others += [(cached, edit) for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys"))]
+    for other, edit in others:
         with pytest.raises(AssertionError, match="must not load"):
             other.answers({"other": edit})
 
@@ -617,21 +526,6 @@ def test_heads_are_counted_among_the_layers_that_have_attention():
         heads_by_layer(found, [(0, 1), (1, 0)])
 
 
-WRONG_TASKS: dict[str, dict] = {
-    r"task = 'palindrome': unknown classification task 'palindrome'; there are repetition": {"task": "palindrome"},
-    r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
-    r"prompts = 20, start = 500: wordseq2 has 512 rows": {"prompts": 20, "start": 500},
-    r"labels of wordseq2: number 1: 'A:'": {"labels": ("A:", "B")},
-    r"wordseq2: 1000 demonstrations take 500 of class .*; take a smaller k": {"k": 1000},
-}
-
-
-@pytest.mark.parametrize("message", WRONG_TASKS)
-def test_wrong_tasks_are_refused_when_the_study_is_built(message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        TaskStudy(NEVER, **{"task": "wordseq2", "k": 2, "prompts": 5, **WRONG_TASKS[message]})
-
-
 @pytest.mark.parametrize(("all_tasks", "there"), [(None, 512), (False, 256), (True, 512)], ids=str)
 def test_more_prompts_than_a_task_has_become_all_of_them(all_tasks, there, capsys):
     """Of a task alone; of a figure's study half of them, as others are asked, too; or all of them."""
@@ -639,7 +533,7 @@ def test_more_prompts_than_a_task_has_become_all_of_them(all_tasks, there, capsy
     def study(prompts):
         if all_tasks is None:
             return TaskStudy(NEVER, "wordseq1", 2, prompts)
-        return figure(NEVER, tasks=["wordseq1"], prompts=prompts, all_tasks=all_tasks)
+        return figure(NEVER, tasks=["wordseq1"], text_tasks=[], prompts=prompts, all_tasks=all_tasks)
 
     def asked(prompts):
         return getattr(study(prompts), "settings", study(prompts)).prompts
@@ -766,9 +660,6 @@ def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_pa
     weights = slow(model, [ids.tolist()]).weights
     expected = [weights[layer][0, head] for layer, head in heads]
     np.testing.assert_allclose(found["attention"], np.stack(expected), atol=1e-6)
-    scores = study.scores().scores["prefix_matching"][-1]
-    matching = attention_scores.prefix_matching(found["attention"][:, attention_scores.queries(6, 3)], 6, 3)
-    np.testing.assert_allclose(matching, [scores[head] for head in heads], atol=1e-6)
     with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\(4, 0\)\]"):
         patterns(study, [(4, 0)], 6, 3, range(2))
 
@@ -804,8 +695,7 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
         assert sorted(layer for layer, _ in heads) == [5, 7] and not {*heads} & {*best}
     assert plan.edits["top 2 ablated"] == Edit.ablate(best[:2])
     assert plan.edits["pattern knocked out"] == Edit.knock_out(best[:2])
-    by_shots = ["whole model", "top 2 ablated", "pattern knocked out", "layer-matched 1"]
-    assert list(plan.by_shots(5)) == by_shots and list(plan.by_shots(0)) == [*by_shots[:2], by_shots[3]]
+    assert [*plan.by_shots(0)] == [name for name in plan.by_shots(5) if name != "pattern knocked out"]
     few = np.array([[0.5] * 3, [0.1] * 3])
     by_norm = planning.plan(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
     assert by_norm.controls["layer-matched"] == [] and "pattern in others 2" in by_norm.edits
@@ -829,31 +719,5 @@ def test_a_task_is_done_by_queries_that_are_not_measured(pair, tmp_path, monkeyp
     assert [(study.start, study.k > 0, study.permuted) for study in seen[:3]] == [
         (20, True, False), (20, False, False), (20, True, True),
     ]  # fmt: skip
-    own, others, bare, permuted = ([*study.drawn] for study in (studies[0], *seen[:3]))
-    queries = [[p.text[slice(*p.spans["x"][-1])] for p in prompts] for prompts in (own, others, bare, permuted)]
-    assert not {*queries[0]} & {*queries[1]} and queries[1] == queries[2] == queries[3]
-    assert [sorted(p.demonstrations) for p in others] == [sorted(p.demonstrations) for p in permuted]
-
-
-@pytest.mark.slow
-def test_all_results_of_a_small_study(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / "output"))
-    study = figure(
-        tasks=["wordseq1", "repetition"], k=2, prompts=8, primary=2, control_sets=2, length=10, sequences=2,
-        demonstration_seeds=[42, 43], reference="staicc", shots=[0, 2], folder=tmp_path,
-    )  # fmt: skip
-    values, plan = study.values, study.arrays("ablation")["plan"]
-    assert values["request"] == study.request and plan.chosen == top(values["scores"]["mean"], 2) == values["chosen"]
-    untrained = measure.on_sequences(study).twin().scores().mean()
-    assert values["scores"]["untrained"].max() == untrained.max() < 0.3
-    assert list(values["accuracy"]["wordseq1"]) == [*plan.edits]
-    checked = study.check()
-    assert (
-        "Of a model with planted induction heads just these are found: True" in checked
-        and unloaded(study).check() == checked
-    )
-    assert study.save().sentences
-    stored = files.read_values(next((tmp_path / "output").rglob("induction_scores.json"))) | {
-        "claims": values["claims"]
-    }
-    assert sentences(study.figure, stored, measured=True) == sentences(study.figure, values, measured=True)
+    queries = [{prompt.text[slice(*prompt.spans["x"][-1])] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
+    assert not queries[0] & queries[1] and queries[1] == queries[2] == queries[3]

@@ -163,6 +163,7 @@ def test_scores_are_of_some_pairs_and_exact_effects_and_circuits_of_fresh_ones(s
             np.testing.assert_allclose(run["runs"][-1], arrays["full"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_effects_of_edges_do_not_depend_on_blocks(study, monkeypatch, tmp_path):
     arrays = study.arrays("edges")
     for name, size in (("EDGES", 7), ("CIRCUITS", 3), ("SCORED", 3)):

@@ -103,16 +103,8 @@ def made(room=0.7, **changes):
     rate = {WHOLE: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}
     right = {ablated: np.arange(20) < 20 * rate.get(ablated, 0.85) for ablated in ablations(sets)}
     pairs = {ablated: {"made": rows[:10], "other": rows[10:]} for ablated, rows in right.items()}
-    arrays = {
-        "prefix matching": matching,
-        "effects": heads,
-        "sets": sets,
-        "pairs": pairs,
-        "task": "wordseq1",
-        "chance": 0.5,
-        "classified": right,
-    }
-    return {**arrays, **changes}
+    arrays = {"prefix matching": matching, "effects": heads, "sets": sets, "pairs": pairs, "task": "wordseq1"}
+    return {**arrays, "chance": 0.5, "classified": right, **changes}
 
 
 def found(**changes):

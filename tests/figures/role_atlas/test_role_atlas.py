@@ -1,11 +1,9 @@
 """The role atlas: its picture, its title, its table, and its controls."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 
 from tests import toys
 from tests.figures.legible import faults
@@ -20,7 +18,6 @@ from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import TASKS
 from util.roles.rules import Evidence, Role, Score
 from util.show.part import drawn
-from util.show.style import ROLES
 from util.study.model import Model
 from util.study.study import Study
 
@@ -93,31 +90,11 @@ def test_heads_are_judged_in_every_role_by_the_rule_of_the_atlas():
     rows = numbers.of_heads(found, [(2, 1), (0, 0)])
     verdicts = rows.set_index(["head", "role"])["verdict"].str.split(":").str[0]
     assert verdicts[("L2H1", "induction")] == numbers.HAS and (verdicts == numbers.HAS).sum() == 1 and len(rows) == 6
-    tested = {one.name: one for one in found[0].tested}["L2H1"]
+    [tested] = [one for one in found[0].tested if one.name == "L2H1"]
     assert [*rows.loc[0, ["score", "null", "effect", "p"]]] == [tested.score, tested.null, tested.effect, tested.p]
     assert rows.loc[2, "effect"].high < 0 and rows.loc[2, "p"] == 1  # chosen by its score, not confirmed
-    untested = rows.loc[3]
     second = found[0].score.halves[1]
-    assert untested["score"] == found[0].score.value[second, 0, 0].mean() and np.isnan(untested["p"])
-
-
-def test_a_cell_has_a_tile_of_each_of_its_roles_in_full_colour_and_a_bar_of_its_effect():
-    """Tiles lie below each other; together they fill the cell."""
-    role = {"tested": 1, "n": 8, "detectable": None}
-    effects = {"induction": {"L0H1": 1.0, "L1H1": 0.0}, "mover": {"L0H1": 0.25, "L1H0": 1.0}}
-    roles = {
-        name: role | {"heads": {head: {"effect": [size, 0, 2]} for head, size in of.items()}}
-        for name, of in effects.items()
-    }
-    found = {"request": ASKED, "model": "toy", "finding": "", "label task": None, "shape": (4, 8), "roles": roles}
-    [ax] = picture(found).axes
-    patches: Any = [*ax.patches]
-    tiles, bars = patches[::2], patches[1::2]
-    assert [to_hex(tile.get_facecolor()) for tile in tiles[:2]] == [ROLES[name].colour for name in effects]
-    (first, second), lengths = [tile.get_bbox() for tile in tiles[:2]], [bar.get_width() for bar in bars]
-    assert first.height + second.height == pytest.approx(1) and first.y0 == pytest.approx(second.y1)
-    assert first.width == second.width == 1 and lengths[1] == pytest.approx(lengths[0] / 4)
-    assert [text.get_text() for text in ax.texts][:2] == ["IN", "MV"]
+    assert rows.loc[3, "score"] == found[0].score.value[second, 0, 0].mean() and np.isnan(rows.loc[3, "p"])
 
 
 def test_what_controls_say():
@@ -152,7 +129,8 @@ def test_other_code_of_a_circuit_makes_another_request(tmp_path, monkeypatch):
     assert planted_control(planted_roles.names, {}, name_tokens)[0].request != before
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_untrained_twins_have_no_role(seed, tmp_path):
     sizes = {"sequences": 16, "pairs": 48, "word_prompts": 4, "intact": 4}
     study = Study("role_atlas", datasets="trec", ks=4, folder=tmp_path, seed=seed, **sizes)
@@ -186,7 +164,8 @@ def test_the_untrained_twin_is_asked_the_data_set_of_the_model(tmp_path, monkeyp
     assert twins == [{"word_prompts": 8, "datasets": "agnews", "ks": 4}]
 
 
-@pytest.mark.parametrize("lacking", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("lacking", [1, 4])
 def test_what_does_not_fit_is_left_out_and_the_other_roles_are_tested(lacking, tmp_path, monkeypatch):
     """Tasks that the tokenizer has no prompts of, and prompts that are longer than the context."""
     model, study = small(tmp_path, datasets="agnews", ks=4)
