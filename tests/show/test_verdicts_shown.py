@@ -42,7 +42,7 @@ def test_verdicts_are_counted_then_grouped_with_what_they_are_made_of():
     assert not_done.endswith("**task not done**: 5, zero-shot answers change little.") and "**not asked**" in not_asked
     assert next(iter(claims.says(of(JUDGED[2:])))) == ""
     assert claims.table(of(JUDGED))["bound"].tolist() == ["< 0.1", "> 0.1", "", "", "> 0.1", "", ""]
-    assert [*claims.says({})] == [""] and claims.table({}).empty
+    assert len([*claims.says({})]) == 2 and claims.table({}).empty
 
 
 def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(tmp_path, monkeypatch):
