@@ -146,6 +146,7 @@ def matrix(
 
 NAMED, NAME = "named point", 6  # marks the names that `place_names` moves; their points
 HALO = [withStroke(linewidth=1.5, foreground="white")]
+OTHERS = 20  # what it costs a name to stand closer to another named point
 WAYS = [np.array(way) for way in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))]
 
 
@@ -175,11 +176,14 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
         for text in sorted(names, key=lambda one: one.xy[1]):
             half = np.array([0.31 * NAME * len(text.get_text()) + 1, 0.62 * NAME])
             places = list[tuple[float, int, Any, Bbox]]()
+            points = ax.transData.transform([text.xy, *(one.xy for one in names if one is not text)])
             for far, way in product((3.0, 9.0, 16.0, 26.0, 38.0), WAYS):
-                middle = ax.transData.transform(text.xy) + way * (half + far) * point
+                middle = points[0] + way * (half + far) * point
+                away = np.hypot(*(points - middle).T)
                 box = Bbox([middle - half * point, middle + half * point])
                 if ax.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken):
                     cost = 4 * box.padded(point).count_contains(covered) + far + 2 * abs(way[1])
+                    cost += OTHERS * (away.argmin() > 0)
                     places.append((cost, len(places), way * (half + far), box))
             if places:
                 _, _, text.xyann, box = min(places)

@@ -262,6 +262,6 @@ def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
             costs == score for score in ("which label", "label mass")
         ]
         undone = numbers_of(done=False)["findings"]
-        assert undone[0] == "Which label: no in-context learning to explain" and len(undone) == 2
+        assert undone[0] == "Which label: not shown to be learned from demonstrations" and len(undone) == 2
         # demonstrations that raise no mass leave nothing to report
         assert numbers_of(done=False, alone=whole)["findings"] == undone[:1]

@@ -96,8 +96,8 @@ def test_the_title_of_the_data_sets(heads, wanted):
     ("wrong", "control", "wanted"),
     [
         (0.45, 0.01, "3 of 3 frequent heads are forerunner heads: they read the token before the label more than other "
-         "previous tokens; 3 more than before a wrong label"),
-        (0.9, 0.01, "; none more than before a wrong label"),
+         "previous tokens; 3 do so more than before a wrong label"),
+        (0.9, 0.01, "; none do so more than before a wrong label"),
         (0.9, 0.9, "None of 3 frequent heads reads the token before the label more than elsewhere"),
     ],
 )  # fmt: skip

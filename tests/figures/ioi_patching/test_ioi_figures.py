@@ -49,8 +49,8 @@ def test_streams_are_shares_from_the_first_token_that_differs():
     assert found["streams"]["tokens"] == [" $a", "\n", " to"]
     np.testing.assert_array_equal(found["streams"]["shares"], streams(4)["shares"])
     assert [*FIGURE.parts["streams"].says(found)] == [
-        'The effect passes from " $a" to " to" in layer 1',
-        'What attention writes in layer 1 at " to" carries most, 0.90 of the effect.',
+        'Attention in layer 1 brings most to " to", 0.90 of the effect',
+        'More than half of it stands at " $a" up to layer 1, at " to" from layer 2 on.',
     ]
     refused = numbers.streams({"refused": "Toy: no layers"}, None)
     assert [*FIGURE.parts["streams"].says(refused)] == ["streams: not measured, Toy: no layers"]

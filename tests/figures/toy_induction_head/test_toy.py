@@ -155,7 +155,7 @@ def test_the_score_in_context_is_late_loss_minus_early_loss():
     assert change[numbers.WITHOUT].value == lost[numbers.WITHOUT].value == pytest.approx(1)
     assert change["without other heads 1"].value == pytest.approx(0) and lost["without other heads 1"].value == 1
     said = [*show.FIGURE.parts["in_context"].says({"in context": found})]
-    assert said[0] == "Without 1 induction head loss rises by 1.00 nats; the in-context-learning score changes by 1.00"
+    assert said[0] == "Without induction heads loss rises by 1.00 nats, without others ≤ 1.00"
     assert "equal odds" not in "".join(said)
     worse = numbers.in_context(made_losses() | {"uniform": 4.0}, None)
     assert "no better than equal odds" in "".join(show.FIGURE.parts["in_context"].says(worse))

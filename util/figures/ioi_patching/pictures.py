@@ -110,11 +110,10 @@ def predictions(values: Values) -> Grid:
 
 def _tokens(named: Mapping[str, int], x: Floats, y: Floats, title: str, xlabel: str, ylabel: str, ax: Axes) -> None:
     ax.plot(x, y, ".", color="0.45", alpha=0.2, ms=2, rasterized=True)
-    ax.margins(x=0.2, y=0.2)  # names stand to the right of their points
+    ax.margins(y=0.2)  # names stand above the points
     for (name, token), colour, marker in zip(named.items(), (BLUE, ORANGE), "os", strict=True):
         ax.plot(x[token], y[token], marker, color=colour, ms=4)
-        look: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 7, "va": "center"}
-        ax.annotate(name, (x[token], y[token]), (5, 0), **look)
+        name_beside(ax, {name: (float(x[token]), float(y[token]))}, colour)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.set_title(title, fontsize=6.5)
 

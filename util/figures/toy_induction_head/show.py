@@ -70,7 +70,7 @@ class Settings:
 
 
 def shifts_say(values: Values) -> Iterator[str]:
-    yield "Attention reads n tokens back where queries are moved against keys by n"
+    yield "Attention reads as far back as queries are moved against keys"
 
 
 def shifts(values: Values) -> Grid:
