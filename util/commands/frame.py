@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,6 +123,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         status, message = 2, f"{str(error).rstrip('. ')}; --help lists the flags"
     except (ValueError, OSError, ImportError, FloatingPointError, RecursionError) as error:
         status, message = 1, str(error)  # it says what to mend
+        for flag in re.findall(r"--[a-z-]+", " ".join(argv or sys.argv[1:])):  # by the name that was typed
+            message = re.sub(rf"^{flag[2:].replace('-', '_')} = ", f"{flag} ", message, flags=re.MULTILINE)
     except MemoryError as error:  # Python's own has no message
         status, message = 1, str(error) or "this needs more memory than there is: ask for less"
     except KeyboardInterrupt:
