@@ -1,6 +1,5 @@
 """Every picture of every figure, drawn of stored values: it is the stored one, and can be read, in a column too."""
 
-import io
 import warnings
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from tests.figures.legible import LONG_NAME, faults
 from tests.stored import look_alike, picture, read
 from util.figures import FIGURES
-from util.show.files import DPI
+from util.show.files import png_of
 from util.show.part import WORDS, drawn, figure_of, headline, words
 from util.show.style import COLUMN, WIDTH
 
@@ -53,8 +52,7 @@ def test_every_picture_is_the_stored_one_and_can_be_read_at_any_width(stem, mode
             assert not parts[name].panels, name
             continue
         if width == WIDTH and model != "large":
-            figure.savefig(made := io.BytesIO(), dpi=DPI)
-            assert look_alike(made, picture(f"{stem}_{name}", model)), name
+            assert look_alike(png_of(figure), picture(f"{stem}_{name}", model)), name
         assert faults(figure) == [], name
         assert words(title := headline(parts[name], values)) <= WORDS and not {*"[]()"} & {*title}, title
         assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] <= 8.5, name

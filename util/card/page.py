@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from util.figures.edge_ablation import show as edges
 from util.figures.induction_scores import show as induction
 from util.figures.ioi_patching import show as ioi
 from util.figures.role_atlas import show as roles
-from util.show.files import filled, write_whole
+from util.show.files import filled, png_of, write_whole
 from util.show.part import Figure, Values, drawn
 
 LOOK = "look.html"  # beside a card: what all heads do on a sentence
@@ -69,9 +68,7 @@ def pictures(card: Card, topic: str) -> Iterator[tuple[str, str]]:
     figure, parts, _ = TOPICS[topic]
     for name in parts if figure.stem in card["values"] else ():
         if picture := drawn(figure.parts[name], card["values"][figure.stem], WIDTH):
-            file = io.BytesIO()
-            picture.savefig(file, dpi=DPI)
-            yield name, f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+            yield name, f"data:image/png;base64,{base64.b64encode(png_of(picture, DPI).getvalue()).decode()}"
 
 
 def html(card: Card, command: str, look: bool = False) -> str:

@@ -45,7 +45,7 @@ def write_figure(figure: Figure, file: Path) -> list[Path]:
 
 def write_beside(figures: Sequence[Figure], file: Path) -> Path:
     """Write figures side by side, as they are, to <file>.png, and return its path."""
-    drawn = [Image.open(_png(figure)) for figure in figures]
+    drawn = [Image.open(png_of(figure)) for figure in figures]
     edges = np.cumsum([0, *(one.width for one in drawn)]).tolist()
     joined = Image.new("RGB", (edges[-1], max(one.height for one in drawn)), "white")
     for left, one in zip(edges, drawn, strict=False):
@@ -55,9 +55,10 @@ def write_beside(figures: Sequence[Figure], file: Path) -> Path:
     return png
 
 
-def _png(figure: Figure) -> BytesIO:
+def png_of(figure: Figure, dpi: int = DPI) -> BytesIO:
+    """A figure as a PNG file in memory."""
     buffer = BytesIO()
-    figure.savefig(buffer, dpi=DPI)
+    figure.savefig(buffer, dpi=dpi)
     return buffer
 
 
