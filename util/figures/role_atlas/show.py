@@ -242,7 +242,7 @@ def vectors_say(values: Values) -> Iterator[str]:
     for kind, difference in found["contrast"].items():
         count = found["asked"][kind]
         whole = found["accuracy"][kind][WHOLE]
-        if whole[1] <= chance.get(kind, 0.0):
+        if kind in chance and whole[1] <= chance[kind]:
             yield f"`{kind}` is not done: {written(whole)}, chance {chance[kind]} ({count})."
             continue
         name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
