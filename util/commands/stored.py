@@ -143,7 +143,7 @@ def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH
                 raise ValueError(f"no values of {stem} of {one} are stored; `make figures` measures them")
             values.append(found)
         for name, part in figure_of(stem).parts.items():
-            shown = values if part.measure or not models else ()  # what is about no model is the same of all
+            shown = values if part.measure or everyone == ("embedded",) else ()  # what is about no model is drawn once
             try:
                 pictures = [picture for one in shown if (picture := drawn(part, one, width))]
             except KeyError as error:
