@@ -747,15 +747,15 @@ PREMISES_NEED = f"a folder with {text_tasks.PREMISES}.jsonl (or .json, .csv, .pa
 
 @cache
 def _reference_texts(place: str, content: str) -> tuple[str, ...]:
-    found: dict[str, None] = {}  # an ordered set
+    kept: dict[str, None] = {}  # an ordered set
     for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.PREMISES, PREMISES_NEED)[0]):
         try:
-            found[row_files.column_text(row, "premise").strip()] = None
+            kept[row_files.column_text(row, "premise").strip()] = None
         except ValueError as error:
             raise ValueError(f"train of mnli, row {number}: {error}; give {PREMISES_NEED}") from None
-    if not found:
+    if not kept:
         raise ValueError(f"train of mnli: there are no rows; give {PREMISES_NEED}")
-    return tuple(found)
+    return tuple(kept)
 
 
 def _place_of_texts(source: str | Path | None, default: str, needs: str) -> tuple[str, str]:

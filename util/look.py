@@ -170,9 +170,9 @@ class Look:
         if tested is None:
             return None
         roles: dict[str, list[tuple[str, str, str, str]]] = {}
-        for role, found in tested.items():
+        for role, values in tested.items():
             for verdict, which in (("", "heads"), (" (not confirmed)", "not confirmed")):
-                for name, head in found.get(which, {}).items():
+                for name, head in values.get(which, {}).items():
                     line = role, verdict, written(head["score"]), written(head["effect"])
                     roles.setdefault(name, []).append(line)
         return roles

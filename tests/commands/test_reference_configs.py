@@ -75,7 +75,7 @@ def test_no_more_prompts_than_there_are_queries(tmp_path, capsys):
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "prompts = 100000: capitalization has" in told
     assert whole.draws == many.draws and whole.draws[0].in_turn
-    assert f"has {whole.draws[0].prompts} to ask, all of them are taken" in told
+    assert f"has {whole.draws[0].prompts} to ask, all are taken" in told
     assert (few.draws[0].prompts, few.draws[0].in_turn) == (3, False)
 
 

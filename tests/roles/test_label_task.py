@@ -24,7 +24,7 @@ def test_wrong_arguments_are_refused_when_the_study_is_built(message):
 def test_more_prompts_than_there_are_become_all_of_them(capsys):
     capped.cache_clear()
     assert LabelTask(prompts=100_000).request == LabelTask(prompts=512).request
-    assert capsys.readouterr().err == "prompts = 100000: a data set of StaICC has 512 to ask, all of them are taken\n"
+    assert capsys.readouterr().err == "prompts = 100000: a data set of StaICC has 512 to ask, all are taken\n"
 
 
 def test_a_data_set_is_named_by_its_name_or_index():

@@ -34,16 +34,16 @@ def read(place: Path) -> Card:
     file = place / "card.json" if place.is_dir() else place
     try:
         card = json.loads(file.read_text(encoding="utf-8"))
-        there = card["schema"]
-        if there == SCHEMA:
+        schema = card["schema"]
+        if schema == SCHEMA:
             table([card])  # all that is read of it
     except OSError:
         cure = f"`python -m util card MODEL --out {place}` makes one"
         raise ValueError(f"{place}: there is no card.json; {cure}") from None
     except Exception as error:  # whatever an entry that is missing or of another type leads to
         raise ValueError(f"{file} is damaged ({type(error).__name__}: {error}); make the card again") from error
-    if there != SCHEMA:
-        raise ValueError(f"{file} has schema {there!r}, this version reads {SCHEMA}; make the card again")
+    if schema != SCHEMA:
+        raise ValueError(f"{file} has schema {schema!r}, this version reads {SCHEMA}; make the card again")
     return card
 
 
@@ -67,10 +67,10 @@ def depths(card: Card) -> dict[str, dict[str, float]]:
 
 def in_ioi(card: Card) -> set[str]:
     """The heads that carry more than a hundredth of the effect in IOI; none where it is not done, or was refused."""
-    found = card["values"].get("ioi_patching")
-    if not found or not kept_alone(found):
+    values = card["values"].get("ioi_patching")
+    if not values or not kept_alone(values):
         return set()
-    return {*map(head_name, heads_where(carriers(intervals(found["population"]["noised"]))))}
+    return {*map(head_name, heads_where(carriers(intervals(values["population"]["noised"]))))}
 
 
 def table(cards: Sequence[Card]) -> pd.DataFrame:
@@ -92,8 +92,8 @@ def html(cards: Sequence[Card], looks: Sequence[str | None]) -> str:
     models = []
     for card, look in zip(cards, looks, strict=True):
         atlas, roles = card["values"].get("role_atlas", {"shape": (0, 0), "roles": {}}), dict[str, dict[str, str]]()
-        for role, found in atlas["roles"].items():
-            for name, head in found["heads"].items():
+        for role, heads in atlas["roles"].items():
+            for name, head in heads["heads"].items():
                 roles.setdefault(name, {})[role] = written(head["effect"])
         models.append({"name": card["model"], "shape": atlas["shape"], "look": look, "roles": roles})
     colours = {str(role): ROLES[role].colour for role in Role}
@@ -103,9 +103,11 @@ def html(cards: Sequence[Card], looks: Sequence[str | None]) -> str:
 def finding(cards: Sequence[Card]) -> str:
     """How deep the induction heads of each model lie; "" where none has any."""
     deep = {card["model"]: list(depths(card).get(Role.INDUCTION, {}).values()) for card in cards}
-    ends = {name: dict.fromkeys((f"{min(found):.2f}", f"{max(found):.2f}")) for name, found in deep.items() if found}
-    said = [f"{name} {' to '.join(both)}" for name, both in ends.items()]
-    return f"Depth of induction heads: {listed(said)}" if said else ""
+    ends = {
+        name: dict.fromkeys((f"{min(layers):.2f}", f"{max(layers):.2f}")) for name, layers in deep.items() if layers
+    }
+    ranges = [f"{name} {' to '.join(both)}" for name, both in ends.items()]
+    return f"Depth of induction heads: {listed(ranges)}" if ranges else ""
 
 
 def grid(cards: Sequence[Card]) -> Grid:

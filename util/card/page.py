@@ -52,12 +52,12 @@ TOPICS: Mapping[str, tuple[Figure, Sequence[str], Says]] = {
 
 def sentences(card: Card) -> dict[str, list[str]]:
     """What a card says of each topic, made of its values alone; of one that was refused, why."""
-    said = {}
+    by_topic = {}
     for topic, (figure, _, says) in TOPICS.items():
         refused = topic in card["refused"]
-        found = [f"Not measured: {card['refused'][topic]}"] if refused else says(card["values"][figure.stem])
-        said[topic] = [f"{sentence.rstrip('.')}." for sentence in found if sentence]
-    return said
+        lines = [f"Not measured: {card['refused'][topic]}"] if refused else says(card["values"][figure.stem])
+        by_topic[topic] = [f"{sentence.rstrip('.')}." for sentence in lines if sentence]
+    return by_topic
 
 
 WIDTH, DPI = 7.2, 150  # of the pictures: inches, and pixels of each
@@ -73,7 +73,7 @@ def pictures(card: Card, topic: str) -> Iterator[tuple[str, str]]:
 
 def html(card: Card, command: str, look: bool = False) -> str:
     """The page. command: what made it; look: whether a page of all heads on a sentence lies beside it."""
-    topics = [(topic, said, list(pictures(card, topic))) for topic, said in card["sentences"].items()]
+    topics = [(topic, lines, list(pictures(card, topic))) for topic, lines in card["sentences"].items()]
     return filled(Path(__file__).with_name("card.html"), card=card, topics=topics, command=command, look=look)
 
 

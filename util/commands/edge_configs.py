@@ -92,8 +92,8 @@ class Measured(BaseModel, extra="forbid"):
 
     def plain(self, study: Study) -> dict[str, Any]:
         """What makes two runs the same run, with all that decides the prompts; out_dir is left out."""
-        asked = Run(study, replace(self.draws[0], donor_seed=0)).request
-        return {**self.model_dump(exclude={"out_dir"}), "request": asked}
+        request = Run(study, replace(self.draws[0], donor_seed=0)).request
+        return {**self.model_dump(exclude={"out_dir"}), "request": request}
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
         """The answers by draw and ablation, and what the result has more. folder: receives further files."""

@@ -112,7 +112,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
         "induction_scores": {"prompts": counts["induction_scores"], **sets},
         "edge_ablation": {"prompts": counts["edge_ablation"]},
     }
-    studies = {stem: Study(stem, source, untrained_control=False, **own) for stem, own in settings.items()}
+    studies = {stem: Study(stem, source, untrained_control=False, **given) for stem, given in settings.items()}
     for stem, measure in {
         "induction_scores": lambda study: induction_claims.stored(source.title, study.arrays("shots"), study.settings),
         "edge_ablation": judge,
@@ -139,9 +139,9 @@ def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH
     for stem in figure:
         values = list[dict[str, Any]]()
         for one in everyone:
-            if (found := stored(stem, one, latest=True)) is None:
+            if (entries := stored(stem, one, latest=True)) is None:
                 raise ValueError(f"no values of {stem} of {one} are stored; `make figures` measures them")
-            values.append(found)
+            values.append(entries)
         for name, part in figure_of(stem).parts.items():
             shown = values if part.measure or everyone == ("embedded",) else ()  # what is about no model is drawn once
             try:

@@ -57,10 +57,10 @@ class Edge:
     @classmethod
     def of(cls, text: str) -> Edge:
         """The edge of "y->last_separator" or "x->y:earlier". Raises ValueError for another form."""
-        found = re.fullmatch(r"\s*(\S+?)\s*->\s*([^\s:]+)\s*(?::\s*(\S+))?\s*", text)
-        if found is None:
+        match = re.fullmatch(r"\s*(\S+?)\s*->\s*([^\s:]+)\s*(?::\s*(\S+))?\s*", text)
+        if match is None:
             raise ValueError(f'{text!r} is no edge; write "source->target" or "source->target:relation"')
-        return cls(found[1], found[2], found[3] or "any")
+        return cls(match[1], match[2], match[3] or "any")
 
     def cells(self, tokens: TypedTokens) -> Cells:
         """Which (query, key) cells of a prompt it is, [T, T]."""
@@ -69,8 +69,8 @@ class Edge:
             related = inside
         else:
             earlier = {"any": lag >= 0, "same": lag == 0, "prev": lag == 1, "earlier": lag > 0}
-            found = earlier.get(self.relation)
-            related = ~inside & (lag == int(self.relation[4:]) if found is None else found)
+            sources = earlier.get(self.relation)
+            related = ~inside & (lag == int(self.relation[4:]) if sources is None else sources)
         examples = np.array(tokens.examples)
         reads = _are(types, examples, self.target) & ((types != "target") | (self.target == "target"))
         return before & related & reads[:, None] & _are(types, examples, self.source)[None]
@@ -104,13 +104,13 @@ def _are(types: NDArray[np.str_], examples: NDArray[np.int64], name: str) -> Cel
 
 def edges(*texts: str, relation: str = "") -> tuple[Edge, ...]:
     """Edges of texts such as "x,t -> y,n", every source with every target."""
-    found = []
+    pairs = []
     for text in texts:
         sources, _, targets = text.partition("->")
         for source in sources.split(","):
             for target in targets.split(","):
-                found.append(Edge(source.strip(), target.strip(), relation or "any"))
-    return tuple(found)
+                pairs.append(Edge(source.strip(), target.strip(), relation or "any"))
+    return tuple(pairs)
 
 
 # ------------------------------------------------------------------------------------------------ families and circuits
@@ -160,21 +160,21 @@ def type_pairs(kept: Sequence[Edge]) -> tuple[Edge, ...]:
 
 def random_circuits(like: Sequence[Edge], count: int, seed: int = 0) -> list[tuple[Edge, ...]]:
     """Up to `count` other circuits with as many of TYPE_PAIRS as `like` keeps, none twice, drawn by `seed`."""
-    own = frozenset(type_pairs(like))
-    random, found = Random(f"circuits/{seed}"), dict[frozenset[Edge], None]()
-    while len(found) < min(count, comb(len(TYPE_PAIRS), len(own)) - 1):
-        drawn = frozenset(random.sample(TYPE_PAIRS, len(own)))
-        found |= {} if drawn == own else {drawn: None}
-    return [ALWAYS + tuple(edge for edge in TYPE_PAIRS if edge in drawn) for drawn in found]
+    circuit = frozenset(type_pairs(like))
+    random, circuits = Random(f"circuits/{seed}"), dict[frozenset[Edge], None]()
+    while len(circuits) < min(count, comb(len(TYPE_PAIRS), len(circuit)) - 1):
+        drawn = frozenset(random.sample(TYPE_PAIRS, len(circuit)))
+        circuits |= {} if drawn == circuit else {drawn: None}
+    return [ALWAYS + tuple(edge for edge in TYPE_PAIRS if edge in drawn) for drawn in circuits]
 
 
 # ------------------------------------------------------------------------------------------------ sets of edges
 
 
-def together(found: Sequence[Edge], tokens: TypedTokens) -> Cells:
+def together(kept: Sequence[Edge], tokens: TypedTokens) -> Cells:
     """The cells [T, T] (query, key) of several edges."""
     size = len(tokens.ids)
-    return np.any([edge.cells(tokens) for edge in found], axis=0) if found else np.zeros((size, size), bool)
+    return np.any([edge.cells(tokens) for edge in kept], axis=0) if kept else np.zeros((size, size), bool)
 
 
 def removed_by(kept: Sequence[Edge], tokens: TypedTokens) -> Cells:
@@ -200,8 +200,8 @@ def kinds(removed: Sequence[Edge] | Cells, probed: Sequence[Edge], tokens: Typed
     return codes
 
 
-def check_matched(found: Sequence[Edge], prompts: Sequence[TypedTokens]) -> None:
+def check_matched(kept: Sequence[Edge], prompts: Sequence[TypedTokens]) -> None:
     """Warns of edges that are in none of the prompts."""
-    for edge in found:
+    for edge in kept:
         if not any(edge.cells(tokens).any() for tokens in prompts):
             warnings.warn(f"the edge {edge} is in none of the {len(prompts)} prompts", stacklevel=2)

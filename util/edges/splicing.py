@@ -138,7 +138,7 @@ class Ablated:
         self, visit: Callable[[list[int]], None], token_budget: int, bar: tqdm | None = None, length: int | None = None
     ) -> None:
         """Call `visit` on the numbers of prompts, a batch at a time; length: of those with so many tokens alone."""
-        chosen = [number for number, own in enumerate(self.lengths) if length in (None, own)]
+        chosen = [number for number, size in enumerate(self.lengths) if length in (None, size)]
         rows = [Row(self.groups[number].base.ids[: self.lengths[number]]) for number in chosen]
         run_rows(self.model, rows, lambda batch: visit([chosen[row] for row in batch.numbers]), token_budget, bar)
 
@@ -170,7 +170,7 @@ class Ablated:
         """The codes of these prompts, [B, T, T]."""
         sizes = [self.lengths[number] for number in numbers]
         codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
-        return torch.stack([pad(own, (0, max(sizes) - len(own)) * 2) for own in codes])
+        return torch.stack([pad(code, (0, max(sizes) - len(code)) * 2) for code in codes])
 
     def _splice(
         self, codes: Tensor, tables: dict[int, Tensor], ran: Sequence[States], places: Tensor | None = None
@@ -206,7 +206,7 @@ class Ablated:
             forward(self.model, Batch.of([*map(Row, ids)], range(len(ids))), self._splice(codes, tables, [first]), kept)
             return kept.states
         edits = self._reads(tables)
-        again = [_rows_again(own[: len(row), : len(row)], *edits) for own, row in zip(codes, ids, strict=True)]
+        again = [_rows_again(code[: len(row), : len(row)], *edits) for code, row in zip(codes, ids, strict=True)]
         return self._renew(plain_states(self.model, ids, self.store), ids, again, codes, tables, [first])[1]
 
     # -------------------------------------------------------------------------------- the tokens that change, alone
@@ -230,9 +230,9 @@ class Ablated:
         """
         edits, codes = self._reads(self.tables), self.padded(numbers)
         again, answers = [], []
-        for own, number in zip(codes, numbers, strict=True):
+        for code, number in zip(codes, numbers, strict=True):
             size, group = self.lengths[number], self.groups[number]
-            again.append(_rows_again(own[:size, :size], *edits, group.length - 1))
+            again.append(_rows_again(code[:size, :size], *edits, group.length - 1))
             answers.append(len(group.target))
         # states are read for all prompts together, as they are stored, and computed for those with as many tokens
         ran, ids = self._donor_states(numbers), self.ids(numbers)
@@ -241,7 +241,7 @@ class Ablated:
             donors, answer = [of_rows(one, some) for one in ran], max(answers[place] for place in some)
             parts = [ids[place] for place in some], [again[place] for place in some], codes[torch.tensor(some)]
             rows = self._renew(of_rows(states, some), *parts, self.tables, donors, answer)[0]
-            logits |= {place: own[len(own) - answers[place] :] for place, own in zip(some, rows, strict=True)}
+            logits |= {place: code[len(code) - answers[place] :] for place, code in zip(some, rows, strict=True)}
         return torch.cat([logits[place] for place in range(len(numbers))])
 
     def prompted(self, numbers: Sequence[int]) -> tuple[Tensor, States]:
@@ -272,7 +272,7 @@ class Ablated:
             return torch.empty(0), states
         # before shorter rows stands their first token, which sees itself alone and comes out as it was
         places = torch.stack([torch.cat([row.new_zeros(most - len(row)), row]) for row in again])
-        wanted = torch.stack([own[row] for own, row in zip(codes, places, strict=True)])
+        wanted = torch.stack([code[row] for code, row in zip(codes, places, strict=True)])
         splices = [self._splice(wanted, tables, ran, places)] if tables and bool(wanted.any()) else []
         tokens = torch.tensor([[row[place] for place in at] for row, at in zip(ids, places.tolist(), strict=True)])
         cache = Renewed(states, places)

@@ -34,13 +34,13 @@ class Store:
     def get(self, key: Hashable, compute: Callable[[], Kept]) -> Kept:
         """What is kept under this key, computed where it is not there."""
         if key not in self._kept:
-            found = _in_blocks(compute())
-            room = self.limit - _size(found)
+            states = _in_blocks(compute())
+            room = self.limit - _size(states)
             if room < 0:
-                return found
+                return states
             while self._kept and sum(map(_size, self._kept.values())) > room:
                 self._kept.popitem(last=False)
-            self._kept[key] = found
+            self._kept[key] = states
         self._kept.move_to_end(key)
         return self._kept[key]
 
@@ -48,21 +48,21 @@ class Store:
         return len(self._kept)
 
 
-def _in_blocks(found: Kept) -> Kept:
+def _in_blocks(states: Kept) -> Kept:
     """The same; all layers' keys are in one block of memory, and so on, which goes back to the system as a whole.
 
     Many small blocks that are kept for long leave holes between them: a third of a gigabyte in notebook 04.
     """
     blocks: list[Any] = []
-    for part in zip(*found.values(), strict=True):
+    for part in zip(*states.values(), strict=True):
         alike = len({(tensor.shape, tensor.dtype, tensor.device) for tensor in part}) == 1
         blocks.append(torch.stack(part) if alike else part)
-    by_layer: Any = {layer: tuple(block[place] for block in blocks) for place, layer in enumerate(found)}
+    by_layer: Any = {layer: tuple(block[place] for block in blocks) for place, layer in enumerate(states)}
     return by_layer
 
 
-def _size(found: Mapping[int, tuple[Tensor, ...]]) -> int:
-    return sum(tensor.nbytes for parts in found.values() for tensor in parts)
+def _size(states: Mapping[int, tuple[Tensor, ...]]) -> int:
+    return sum(tensor.nbytes for parts in states.values() for tensor in parts)
 
 
 def of_rows(states: States, rows: Sequence[int]) -> States:

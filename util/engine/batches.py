@@ -269,10 +269,10 @@ def check_context(
 
 def too_long(error: UnsupportedModel) -> str:
     """How long a prompt is and what fits, in words for a table, of an error of `check_context`; raises any other."""
-    found = re.match(r"the longest prompt has (\d+) tokens, this model places (\d+)", str(error))
-    if found is None:
+    match = re.match(r"the longest prompt has (\d+) tokens, this model places (\d+)", str(error))
+    if match is None:
         raise error
-    return f"left out, {found[1]} tokens, {found[2]} positions"
+    return f"left out, {match[1]} tokens, {match[2]} positions"
 
 
 # ------------------------------------------------------------------------------------------------ what a model allows

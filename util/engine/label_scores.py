@@ -158,8 +158,8 @@ def label_log_probs(
         example, place, token = np.array([(i, *read) for i, _, reads in labels for read in reads]).T
         terms = logits[example, place, token].cpu().numpy() - normaliser[example, place]
         ends = np.cumsum([len(reads) for _, _, reads in labels])
-        for (i, label, _), own in zip(labels, np.split(terms, ends[:-1]), strict=True):
-            results["log_prob"][batch_rows[i].prompt, label] = own.sum()
+        for (i, label, _), of_label in zip(labels, np.split(terms, ends[:-1]), strict=True):
+            results["log_prob"][batch_rows[i].prompt, label] = of_label.sum()
 
     budget = _budget(model, token_budget) if text else token_budget
     run_rows(model, [row.row for row in rows], visit, budget, prompts=owners.tolist())

@@ -39,11 +39,11 @@ def planted_control(
     circuits and of `build`, the tokenizer and those tokens.
     """
     tokenizer = _planted_tokenizer()
-    about = [] if tokens is None else [tokens(tokenizer)]
-    truth = build(len(tokenizer), *about, **{"bos": tokenizer.bos_token_id, **options})
+    known = [] if tokens is None else [tokens(tokenizer)]
+    truth = build(len(tokenizer), *known, **{"bos": tokenizer.bos_token_id, **options})
     name = " ".join([f"given:planted {build.__name__}", *(f"{key}={value}" for key, value in sorted(options.items()))])
     files = sorted({planted.__file__, getsourcefile(build) or planted.__file__})
     code = [Path(file).read_text(encoding="utf-8") for file in files]
-    made_of = digest([*code, tokenizer_digest(tokenizer), str(about)])
+    made_of = digest([*code, tokenizer_digest(tokenizer), str(known)])
     model = Model(name, planted=made_of, loader=lambda: load_ICL_model((truth.model, tokenizer), verbose=False))
     return model, truth

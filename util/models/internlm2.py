@@ -107,8 +107,8 @@ def tokenizer(folder: Path, config: Mapping[str, Any]) -> LlamaTokenizer:
         **special,
     )
     for kind in (CONTROL, USER_DEFINED):
-        found = [word for word, piece in zip(words, pieces, strict=True) if piece[3] == kind]
-        made.add_tokens(found, special_tokens=kind == CONTROL)
+        of_kind = [word for word, piece in zip(words, pieces, strict=True) if piece[3] == kind]
+        made.add_tokens(of_kind, special_tokens=kind == CONTROL)
     return made
 
 

@@ -174,14 +174,14 @@ class _Stock:
 
         Of "walk", where "walked" is "walk" and "ed", the first token does not tell an answer from a copy.
         """
-        found = set()
+        fitting = set()
         for x in queries & {*self.usable}:
             copy = _count(self.tokenizer, self.task.layout, x, x)  # a reason, not tokens, where there can be none
             if x == self.usable[x].y or isinstance(copy, str) or copy[1] != self.usable[x].begins:
-                found.add(x)
+                fitting.add(x)
             else:
                 self.rejected["query: its answer begins as the query said again"] += 1
-        return frozenset(found)
+        return frozenset(fitting)
 
     def clean(self, queries: frozenset[str], k: int, ambiguous: int, order: str, rng: Random) -> _Clean:
         """A clean prompt. Raises Misaligned where the draw is not aligned or lacks a donor."""

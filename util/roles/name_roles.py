@@ -227,8 +227,8 @@ class NameRoles(NamePairs):
             return {"total": self._lost(numbers, edits, end), "numbers": list(numbers)}
 
         def indirect(lost: Fields) -> tuple[Floats, Floats]:
-            told = _of_heads(direct, score.chosen())
-            return lost["total"] - told, np.abs(told)
+            through_heads = _of_heads(direct, score.chosen())
+            return lost["total"] - through_heads, np.abs(through_heads)
 
         return evidence(self, role, score, measure, self._blocks, join, indirect)
 

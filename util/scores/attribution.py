@@ -168,8 +168,8 @@ def _columns(parts: Components, layer: int, part: int, state: Tensor, reads: _Re
     """The columns that heads own of a layer's queries, keys or values; found out once. None where they share some."""
     known = _OWNED.setdefault(parts.blocks[layer], {})
     if part not in known:
-        found = _found(state, reads)
-        known[part] = found if found is not None and _is_right(found, state, reads, hidden) else None
+        spread = _found(state, reads)
+        known[part] = spread if spread is not None and _is_right(spread, state, reads, hidden) else None
     return known[part]
 
 
@@ -274,8 +274,8 @@ def prompt_bytes(model: PreTrainedModel, length: int, first: int) -> int:
     one layer feel, and the hidden states, z and MLPs of three runs. Then there are one layer with its graph, the keys
     and values of the tokens before, and the scores.
     """
-    found, width = prepare(model), model.config.get_text_config(decoder=True).hidden_size
-    layers, heads = len(found.layers), found.heads
+    prepared, width = prepare(model), model.config.get_text_config(decoder=True).hidden_size
+    layers, heads = len(prepared.layers), prepared.heads
     graph = ComponentGraph(layers, heads)
     senders, readers = graph.shape
     later = length - first

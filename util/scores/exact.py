@@ -268,8 +268,8 @@ def path_effects(
     edges = direct.new_full((len(base), len(heads), len(heads), len(CHANNELS)), torch.nan)
     if paths:
         first = first_difference(base, source)
-        found = replay(model, base, list(paths.values()), answers, first, budget=budget)
-        after, before = (logits[..., 0] - logits[..., 1] for logits in (found.logits, found.base))
+        replayed = replay(model, base, list(paths.values()), answers, first, budget=budget)
+        after, before = (logits[..., 0] - logits[..., 1] for logits in (replayed.logits, replayed.base))
         sender, receiver, channel = torch.tensor(list(paths)).T
         edges[:, sender, receiver, channel] = (after - before).T.to(edges)
     check_finite(direct, "the direct paths of heads", model, base)

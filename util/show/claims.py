@@ -32,21 +32,21 @@ def judged(values: Values) -> Verdicts:
 
 def says(values: Values) -> Iterator[str]:
     """How many claims have each verdict, if any is decided; then a sentence for each verdict."""
-    found = judged(values)
-    if not found.claims:
+    verdicts_here = judged(values)
+    if not verdicts_here.claims:
         yield ""
         yield "The paper's claims are not judged yet: `make claims MODEL=...` does so."
         return
-    numbers = {name: [str(claim.number) for claim in found.claims if claim.verdict == name] for name in COUNTED}
+    numbers = {name: [str(claim.number) for claim in verdicts_here.claims if claim.verdict == name] for name in COUNTED}
     parts = [
         f"{len(those)} {COUNTED[name][len(those) > 1]} ({', '.join(those)})" for name, those in numbers.items() if those
     ]
     decided = numbers[HOLDS] or numbers[DOES_NOT_HOLD]
-    yield f"Of {len(found.claims)} published claims {', '.join(parts)}" if decided else ""
-    for name in dict.fromkeys(claim.verdict for claim in found.claims):
-        texts = [f"{one.number}, {one.text}{made_of(one)}" for one in found.claims if one.verdict == name]
-        asked = f"up to {found.queries} queries of a task" if found.queries else NOTHING_DONE
-        yield f"The paper's claims, {asked}: **{name}**: {'; '.join(texts)}."
+    yield f"Of {len(verdicts_here.claims)} published claims {', '.join(parts)}" if decided else ""
+    for name in dict.fromkeys(claim.verdict for claim in verdicts_here.claims):
+        texts = [f"{one.number}, {one.text}{made_of(one)}" for one in verdicts_here.claims if one.verdict == name]
+        setting = f"up to {verdicts_here.queries} queries of a task" if verdicts_here.queries else NOTHING_DONE
+        yield f"The paper's claims, {setting}: **{name}**: {'; '.join(texts)}."
 
 
 def made_of(claim: Claim) -> str:
@@ -55,12 +55,12 @@ def made_of(claim: Claim) -> str:
     for part in claim.parts:
         notes.append(f"{part.name}: {part.number}, wanted {'>' if part.above else '<'} {part.bound:g}")
         if part.verdict == CANNOT_BE_TOLD:
-            there = f"; there are {part.available:,}" if part.available is not None else ""
-            enough = f"{part.needed:,} queries would do{there}" if part.needed else "no number of queries would do"
+            available = f"; there are {part.available:,}" if part.available is not None else ""
+            enough = f"{part.needed:,} queries would do{available}" if part.needed else "no number of queries would do"
             far = part.needed and part.available and part.needed > FAR * part.available
             notes.append(f"far more queries would do than the {part.available:,} that there are" if far else enough)
-    said = "; ".join(filter(None, notes))
-    return f" ({said})" if said else ""
+    text = "; ".join(filter(None, notes))
+    return f" ({text})" if text else ""
 
 
 def table(values: Values) -> pd.DataFrame:

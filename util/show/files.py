@@ -145,8 +145,8 @@ def plain(
                 warnings.warn(f"{where} is NaN and is stored as null; nothing says why", stacklevel=2)
         return None
 
-    found = made(values)
-    return found | {"undefined": undefined} if undefined else found
+    made_plain = made(values)
+    return made_plain | {"undefined": undefined} if undefined else made_plain
 
 
 def published(stem: str) -> dict[str, Any]:

@@ -215,9 +215,9 @@ def name_columns(ax: Axes, names: Sequence[str], least: float = 0.13) -> None:
     ax.set_xlim(-0.7, max(len(names), 1) - 0.3)
 
 
-def triples(found: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Triple]:
+def triples(entries: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Triple]:
     """The intervals of some heads, of maps [L, H] of values, lower and upper ends."""
-    parts = [np.asarray(found[name], dtype=float) for name in (value, "low", "high")]
+    parts = [np.asarray(entries[name], dtype=float) for name in (value, "low", "high")]
     return [[float(part[layer, head]) for part in parts] for layer, head in heads]
 
 

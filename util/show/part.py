@@ -106,11 +106,11 @@ def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
     Primary endpoints stand first, met or not.
     """
     parts = [part for part in figure.parts.values() if bool(part.measure) == measured]
-    said = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
+    lines = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
     if measured and figure.concludes:
-        said = list(figure.concludes(values))
-    said.sort(key=lambda sentence: not sentence.startswith("Primary endpoint"))
-    return [f"{sentence.rstrip('.')}." for sentence in dict.fromkeys(said) if sentence]
+        lines = list(figure.concludes(values))
+    lines.sort(key=lambda sentence: not sentence.startswith("Primary endpoint"))
+    return [f"{sentence.rstrip('.')}." for sentence in dict.fromkeys(lines) if sentence]
 
 
 def checks(figure: Figure, values: Values) -> list[str]:
@@ -143,15 +143,15 @@ def conclusions(stem: str, model: str) -> Conclusions:
     The values of `model` are those that were written last, see `files.save_values`; the others are those of the clone.
     What is about no model stands first.
     """
-    figure, found = figure_of(stem), dict[str, list[str]]()
+    figure, by_model = figure_of(stem), dict[str, list[str]]()
     for name in dict.fromkeys((*STORED, model)):
         values = stored(stem, name, latest=name == model)
         if values is None:
             continue
-        if ANY not in found and (general := sentences(figure, values, measured=False)):
-            found[ANY] = general
-        found[title(values)] = sentences(figure, values, measured=True)
-    return Conclusions(found)
+        if ANY not in by_model and (general := sentences(figure, values, measured=False)):
+            by_model[ANY] = general
+        by_model[title(values)] = sentences(figure, values, measured=True)
+    return Conclusions(by_model)
 
 
 def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:

@@ -45,6 +45,17 @@ def majority_right(gold: Labels) -> Floats:
     return (counts[gold] == counts.max()) / (counts == counts.max()).sum()
 
 
+def vote_right(gold: Labels, demonstrations: Labels, classes: int) -> Floats:
+    """The credit [N] of a baseline that answers with the most frequent label of the prompt's demonstrations [N, k].
+
+    gold: index of the gold label [N]; classes: how many labels there are. Credit is 1 where the answer is right and 0
+    where it is wrong. If m labels are equally frequent in a prompt, each of them gets the credit 1 / m.
+    """
+    votes = (demonstrations[:, :, None] == np.arange(classes)).sum(axis=1)
+    winners = votes == votes.max(axis=1, keepdims=True)
+    return (winners / winners.sum(axis=1, keepdims=True))[np.arange(len(gold)), gold]
+
+
 # ------------------------------------------------------------------------------------------------ task check
 
 

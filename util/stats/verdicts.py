@@ -55,10 +55,10 @@ class Part:
     @property
     def extent(self) -> str:
         """The queries that were asked; where they do not decide, those that would do and those that there are."""
-        asked = f"{self.queries} queries"
+        queries = f"{self.queries} queries"
         if self.verdict != CANNOT_BE_TOLD:
-            return asked
-        return f"{asked}; {self.needed or 'no number'} would do, there are {self.available or 'unknown'}"
+            return queries
+        return f"{queries}; {self.needed or 'no number'} would do, there are {self.available or 'unknown'}"
 
 
 Parts = Sequence[Part]
@@ -211,9 +211,9 @@ def all_of(parts: Parts) -> Judged:
 def _joint(parts: Parts, want: int) -> Judged:
     one, every = (HOLDS, DOES_NOT_HOLD) if want == 0 else (DOES_NOT_HOLD, HOLDS)
     corrected = holm([part.p[want] for part in parts])
-    told = tuple(
+    decided = tuple(
         replace(part, verdict=CANNOT_BE_TOLD) if part.verdict == one and p > ERROR else part
         for part, p in zip(parts, corrected, strict=True)
     )
-    verdicts = {part.verdict for part in told}
-    return one if one in verdicts else every if verdicts == {every} else CANNOT_BE_TOLD, told
+    verdicts = {part.verdict for part in decided}
+    return one if one in verdicts else every if verdicts == {every} else CANNOT_BE_TOLD, decided

@@ -87,11 +87,11 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @cache  # so that each is said once
-def capped(prompts: int, there: int, source: str) -> int:
+def capped(prompts: int, available: int, source: str) -> int:
     """A number of prompts, or as many as there are; where that is fewer, it says so on stderr."""
-    if prompts > there:
-        print(f"prompts = {prompts}: {source} has {there} to ask, all of them are taken", file=sys.stderr, flush=True)
-    return min(prompts, there)
+    if prompts > available:
+        print(f"prompts = {prompts}: {source} has {available} to ask, all are taken", file=sys.stderr, flush=True)
+    return min(prompts, available)
 
 
 QUERIES = 512  # test queries of every data set of StaICC

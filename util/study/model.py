@@ -114,11 +114,11 @@ def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
     """
     refuse_hooks(model)
     config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
-    said = [json.dumps(config, sort_keys=True, default=str)]
-    said += [f"{name} {getattr(tokenizer, name, None)}" for name in SPECIAL]
+    settings = [json.dumps(config, sort_keys=True, default=str)]
+    settings += [f"{name} {getattr(tokenizer, name, None)}" for name in SPECIAL]
     for place, module in model.named_modules():
         own = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("util."))  # not its adapter
-        said.append(f"{place} {own.__qualname__}")
+        settings.append(f"{place} {own.__qualname__}")
         if own.__module__.startswith("bitsandbytes"):  # they note there what has run
             continue
         attributes = {name: value for name, value in vars(module).items() if name[0] != "_" and name not in UNRELATED}
@@ -132,11 +132,11 @@ def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
                 if "longrope" in str(getattr(module, "rope_type", "")) and not name.endswith("original_inv_freq"):
                     continue  # each pass sets it anew
                 taken = hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-                said.append(f"{place}.{name} {tuple(value.shape)} {value.dtype} {taken.hexdigest()}")
+                settings.append(f"{place}.{name} {tuple(value.shape)} {value.dtype} {taken.hexdigest()}")
             elif isinstance(value, PLAIN) or callable(value):
                 text = getattr(value, "__qualname__", None) or re.sub(r" at 0x\w+", "", repr(value))
-                said.append(f"{place}.{name} {text}")
-    return digest(said)
+                settings.append(f"{place}.{name} {text}")
+    return digest(settings)
 
 
 def lists_digest(names: Iterable[str]) -> str:

@@ -265,7 +265,9 @@ class Records:
         if self.model.loaded is None:
             return self._expectation
         refuse_hooks(self.model.loaded[0])
-        return {name: said for name, said in self._provenance.items() if name not in ("code_digest", "model", "device")}
+        return {
+            name: value for name, value in self._provenance.items() if name not in ("code_digest", "model", "device")
+        }
 
     @property
     def origins(self) -> dict[str, Fields]:

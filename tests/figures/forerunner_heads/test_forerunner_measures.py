@@ -47,6 +47,7 @@ def test_the_verdicts_thresholds_are_the_documented_ones():
 
 def test_baselines_share_ties():
     assert answers.majority_right(np.array([0, 1, 1, 0, 2])).tolist() == [0.5, 0.5, 0.5, 0.5, 0]
+    assert answers.vote_right(np.array([0, 1, 2]), np.array([[0, 1], [1, 1], [0, 1]]), 3).tolist() == [0.5, 1, 0]
 
 
 def test_the_number_of_frequent_heads_has_an_interval_over_prompts():

@@ -93,9 +93,9 @@ def checked_reference(
 ) -> dict[str, Any]:
     """All that decides the means in plain JSON, premises by a digest. Raises ValueError for what there is not."""
     request = TaskStudy(Model("embedded"), **reference).own_request
-    found = {name: value for name, value in request.items() if name.startswith("reference")}
-    own = {"k": k, "prompts": prompts, "seed": seed} if found["reference"] == "task" else {}
-    return found | own
+    given = {name: value for name, value in request.items() if name.startswith("reference")}
+    own = {"k": k, "prompts": prompts, "seed": seed} if given["reference"] == "task" else {}
+    return given | own
 
 
 def takes_means(edit: Edit) -> bool:
@@ -214,8 +214,8 @@ class KnockOut:
         knock_out = knockouts([self.cells[prompt] for prompt in prompts], self.heads)
 
         def attached(inps: Tensor) -> Sequence[Instrument]:
-            found = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
-            return knock_out(_batch(inps, [number[prompt] for prompt in found]))
+            places = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
+            return knock_out(_batch(inps, [number[prompt] for prompt in places]))
 
         return attached
 

@@ -183,8 +183,8 @@ class InterventionLM(HFLM):
         """
         origin = provenance(self.source.request, self.source.pair)
         origin["versions"]["lm_eval"] = importlib.metadata.version("lm_eval")
-        asked = {**self.source.request, "edit": self.edit.plain(), "reference": self.reference}
-        return {**super().get_model_info(), "intervention": {**asked, "provenance": origin}}
+        request = {**self.source.request, "edit": self.edit.plain(), "reference": self.reference}
+        return {**super().get_model_info(), "intervention": {**request, "provenance": origin}}
 
 
 def _tasks(requests: Sequence[Any]) -> list[str]:

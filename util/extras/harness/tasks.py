@@ -96,8 +96,8 @@ def dataset(icl_task: str, icl_data: str | None = None, **settings: Any) -> dict
 def scores(doc: dict[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
     """The metrics of one query: acc; log P(right label | labels) and log P(any label), in nats."""
     log_prob, gold = np.array([[answer[0] for answer in results]]), np.array([doc["gold"]])
-    found = (right(log_prob, gold), which_label(log_prob, gold), label_mass(log_prob))
-    return {name: float(value[0]) for name, value in zip(METRICS, found, strict=True)}
+    terms = (right(log_prob, gold), which_label(log_prob, gold), label_mass(log_prob))
+    return {name: float(value[0]) for name, value in zip(METRICS, terms, strict=True)}
 
 
 class Demonstrations(ContextSampler):

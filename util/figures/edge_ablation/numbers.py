@@ -289,9 +289,9 @@ def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
 
     A circuit of all pairs has no other of its size.
     """
-    found, whole = right(circuit, names.FOUND), right(circuit, names.FULL)
-    random = [found - right(circuit, name) for name in names.random_names(circuit)]
-    parts = [judged("lost in the circuit", Effect.of((whole - found, whole)), margin, above=False, available=available)]
+    kept, whole = right(circuit, names.FOUND), right(circuit, names.FULL)
+    random = [kept - right(circuit, name) for name in names.random_names(circuit)]
+    parts = [judged("lost in the circuit", Effect.of((whole - kept, whole)), margin, above=False, available=available)]
     if random:
         beyond = Effect.of((np.mean(random, axis=0), 1.0), sets=[(more.mean(), 1.0) for more in random])
         name = f"beyond {len(random)} random circuits"

@@ -269,11 +269,11 @@ class Pruner:
         """The circuit of all units that occur in the prompts of the search split."""
 
         def compute() -> Data:
-            found, prompts = support(self.study.pair[0]), [group.base for group in self.search.groups]
-            circuit = Circuit.whole(len(found.layers), found.heads, prompts, self.start)
+            prepared, prompts = support(self.study.pair[0]), [group.base for group in self.search.groups]
+            circuit = Circuit.whole(len(prepared.layers), prepared.heads, prompts, self.start)
             return {
-                "layers": len(found.layers),
-                "heads": found.heads,
+                "layers": len(prepared.layers),
+                "heads": prepared.heads,
                 "types": list(circuit.types),
                 "kinds": [*map(str, circuit.kinds)],
                 "living": circuit.living_edges.astype(np.int8),
@@ -292,8 +292,8 @@ class Pruner:
 
         def compute() -> Data:
             run = self.search
-            found = token_types.scores(self.study.pair[0], run.groups, circuit, run.budget, run.store)
-            return {"right": found["right"], "losses": found["losses"]} | {f"{s}s_{REDUCE}": found[s] for s in SORTS}
+            scores = token_types.scores(self.study.pair[0], run.groups, circuit, run.budget, run.store)
+            return {"right": scores["right"], "losses": scores["losses"]} | {f"{s}s_{REDUCE}": scores[s] for s in SORTS}
 
         data = self.search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD)
         return data["right"], data[f"{sort}s_{REDUCE}"]

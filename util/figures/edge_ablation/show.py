@@ -147,10 +147,10 @@ def circuit_say(values: Values) -> Iterator[str]:
     else:
         yield ""
         yield f"No circuit of `{task}` was looked for: no edges make the whole model answer better."
-    found = len({*planted["kept"]} & {*planted["true"]})
+    refound = len({*planted["kept"]} & {*planted["true"]})
     yield (
-        f"On a model whose circuit is known the search finds {found} of {len(planted['true'])} pairs, and "
-        f"{len(planted['kept']) - found} others."
+        f"On a model whose circuit is known the search finds {refound} of {len(planted['true'])} pairs, and "
+        f"{len(planted['kept']) - refound} others."
     )
 
 

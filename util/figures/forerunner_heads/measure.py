@@ -228,7 +228,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
             "provenance": {"oom_backoff": any(block["oom_backoff"] for block in blocks)},
         }
 
-    found = study.blocks(
+    record = study.blocks(
         "copy magnitudes",
         lambda: [range(start, min(start + BLOCK, data.prompts)) for start in range(0, data.prompts, BLOCK)],
         lambda block: copy_magnitudes(
@@ -240,9 +240,9 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
         appended=appended,
         control_tokens=CONTROL_TOKENS,
     ).data
-    by_ending = {name: found[name] for name in ("magnitude", "n_t", "label_lengths")}
+    by_ending = {name: record[name] for name in ("magnitude", "n_t", "label_lengths")}
     return {
-        ending: {"control": found["control"], **{name: array[:, place] for name, array in by_ending.items()}}
+        ending: {"control": record["control"], **{name: array[:, place] for name, array in by_ending.items()}}
         for place, ending in enumerate(ENDINGS)
     }
 
@@ -251,11 +251,11 @@ def counts(study: Study) -> dict[str, Arrays]:
     """The `readings` of the study's data set, and as "untrained" those of the twin behind the correct label."""
     s = study.settings
     data = Data(s.dataset, s.k, s.prompts, s.seed)
-    found = readings(study, data)
+    read = readings(study, data)
     if s.untrained_control:
         fewer = data._replace(prompts=min(s.grid_prompts, s.prompts))
-        found["untrained"] = readings(study.twin(), fewer)["correct"]
-    return found
+        read["untrained"] = readings(study.twin(), fewer)["correct"]
+    return read
 
 
 def planted(study: Study, **options: Any) -> Arrays:
@@ -312,7 +312,7 @@ def _of_task(study: Study, prompts: int) -> Data:
     return Data(check.name, check.k, prompts, study.settings.seed)
 
 
-def answers(study: Study, data: Data, asked: Iterable[Condition]) -> dict[Condition, Arrays]:
+def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condition, Arrays]:
     """What the model says under conditions, each kept on its own.
 
     log_prob [N, C]: of the labels behind the query; gold [N]; text_loss [N]: of all of the prompt but its labels, where
@@ -338,7 +338,7 @@ def answers(study: Study, data: Data, asked: Iterable[Condition]) -> dict[Condit
             cells="corrected",
             **{**condition._asdict(), "part": list(condition.part)},
         ).data
-        for condition in study.progress(asked, f"{data.dataset}: cuts")
+        for condition in study.progress(wanted, f"{data.dataset}: cuts")
     }
 
 

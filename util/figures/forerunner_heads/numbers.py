@@ -146,8 +146,8 @@ def heads_on_a_prompt(reading: Arrays, c: float = THRESHOLD) -> Interval:
 
 def curve(values: ArrayLike, most: float = 1) -> Curve:
     """The mean over prompts of values [N, L] from 0 to `most`, with its intervals."""
-    found = mean_intervals(values, within=(0, most))
-    return {"mean": found.value, "low": found.low, "high": found.high}
+    means = mean_intervals(values, within=(0, most))
+    return {"mean": means.value, "low": means.low, "high": means.high}
 
 
 def counts(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
@@ -173,16 +173,16 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
     heads = arrays["correct"]["magnitude"].shape[2]
     more = {name: by_layer["correct"] - by_layer[name] for name in ("wrong", "other word") if name in arrays}
     return {
-        "mean_head_count": {name: curve(found, heads) for name, found in by_layer.items()},
+        "mean_head_count": {name: curve(on_prompts, heads) for name, on_prompts in by_layer.items()},
         "mean_max_magnitude": {name: curve(reading["magnitude"].max(axis=2)) for name, reading in arrays.items()},
         "heads_on_a_prompt": {name: heads_on_a_prompt(reading, settings.threshold) for name, reading in arrays.items()},
-        "more_heads": {name: mean_interval(found.sum(axis=1)) for name, found in more.items()},
+        "more_heads": {name: mean_interval(on_prompts.sum(axis=1)) for name, on_prompts in more.items()},
     }
 
 
 def grid(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     """On how many prompts of every data set each head exceeds the threshold, and how many heads on a prompt."""
-    correct = {name: found["correct"] for name, found in arrays.items() if name != "left out"}
+    correct = {name: of_set["correct"] for name, of_set in arrays.items() if name != "left out"}
     on_a_prompt = {name: heads_on_a_prompt(one, settings.threshold) for name, one in correct.items()}
     return {
         "grid_counts": {name: {"correct": head_counts(one, settings.threshold)} for name, one in correct.items()},
@@ -201,9 +201,9 @@ def contrast(first: Floats, second: Floats) -> Contrast:
     reads forerunners more than other previous tokens. With two endings it is the effect of what is appended. The 95 %
     intervals hold together for all heads (Bonferroni).
     """
-    found = mean_intervals(np.subtract(first, second, dtype=np.float64), comparisons=first[0].size)
+    change = mean_intervals(np.subtract(first, second, dtype=np.float64), comparisons=first[0].size)
     means = {"first": first.mean(0, dtype=np.float64), "second": second.mean(0, dtype=np.float64)}
-    return {**means, "difference": found.value, "low": found.low, "high": found.high}
+    return {**means, "difference": change.value, "low": change.low, "high": change.high}
 
 
 def verdicts(reading: Arrays, c: float = THRESHOLD) -> NDArray[np.str_]:
@@ -292,10 +292,10 @@ def changes(answers: Mapping[Condition, Arrays], score: str, comparisons: int = 
     measured = {condition: scores(answer) for condition, answer in answers.items()}
     whole = measured.pop(WHOLE)[score]
     lost, random = Numbers(), Numbers()
-    for (cut, part, draw), found in measured.items():
-        if score in found:
+    for (cut, part, draw), under_cut in measured.items():
+        if score in under_cut:
             table = (lost if draw is None else random).setdefault(str(part), {})
-            table[cut] = mean_interval(found[score] - whole, comparisons=comparisons)
+            table[cut] = mean_interval(under_cut[score] - whole, comparisons=comparisons)
     return lost, random
 
 
@@ -329,13 +329,13 @@ def ablation(arrays: Mapping[str, Any], settings: Any) -> Numbers:
         findings = [f"Which label: {start} {told('the right label', *singly['which label'])}"]
     if gained["label mass"].low > LEAST:
         findings.append(f"Label mass: {start} {told('labels', *singly['label mass'])}")
-    found = {
+    entries = {
         **{score: lost for score, (lost, _) in singly.items()},
         "together": {score: {"cut": lost, "random": random} for score, (lost, random) in together.items()},
         "gained": gained,
         "findings": findings,
     }
-    return {"ablation": found, "accuracies": [accuracy(right(end["log_prob"], end["gold"])) for end in ends]}
+    return {"ablation": entries, "accuracies": [accuracy(right(end["log_prob"], end["gold"])) for end in ends]}
 
 
 # ------------------------------------------------------------------------------------------------ induction heads
@@ -347,9 +347,9 @@ def reads(arrays: Arrays) -> tuple[Floats, Floats, Floats]:
     The sum of the reads; that of demonstrations with the query's own label minus the others; and the share of the
     query's label in what is read, 0 where nothing is.
     """
-    found = arrays["reads"]
+    attention = arrays["reads"]
     same = (arrays["demonstrations"] == arrays["gold"][:, None])[:, None, None, :]
-    total, of_same = found.sum(axis=-1), np.where(same, found, 0).sum(axis=-1)
+    total, of_same = attention.sum(axis=-1), np.where(same, attention, 0).sum(axis=-1)
     return total, 2 * of_same - total, of_same / (total + 1e-5)
 
 
@@ -369,11 +369,11 @@ def best_head_null(arrays: Arrays) -> Curve:
     The maximum over heads is large by chance alone. In each of 100 draws the labels of every prompt's demonstrations
     are shuffled, so that their composition and what the heads read stay as they are.
     """
-    rng, found = np.random.default_rng(0), arrays["reads"]
+    rng, attention = np.random.default_rng(0), arrays["reads"]
     same = arrays["demonstrations"] == arrays["gold"][:, None]
-    total, best = found.sum(axis=-1) + 1e-5, []
+    total, best = attention.sum(axis=-1) + 1e-5, []
     for _ in range(100):
-        of_same = np.einsum("nlhk,nk->nlh", found, rng.permuted(same, axis=1).astype(found.dtype))
+        of_same = np.einsum("nlhk,nk->nlh", attention, rng.permuted(same, axis=1).astype(attention.dtype))
         best.append((of_same / total).max(axis=2).mean(axis=0, dtype=np.float64))
     low, high = np.quantile(best, [0.025, 0.975], axis=0)
     return {"mean": np.mean(best, axis=0), "low": low, "high": high}

@@ -166,8 +166,8 @@ def _paper_curves(ax: Axes, values: Values) -> None:
     """
     right = ax.twinx()
     for name, (_, colour) in PAPER.items():
-        found, largest = values["mean_head_count"][name], values["mean_max_magnitude"][name]["mean"]
-        panels.curve(ax, found, first=1, color=colour, label=f"{LABELS[name]}: heads")
+        count, largest = values["mean_head_count"][name], values["mean_max_magnitude"][name]["mean"]
+        panels.curve(ax, count, first=1, color=colour, label=f"{LABELS[name]}: heads")
         x = range(1, len(largest) + 1)
         right.fill_between(x, largest, color=colour, alpha=0.2, lw=0, label=f"{LABELS[name]}: magnitude")
     ax.set(xlabel="transformer block", ylabel="forerunner token heads", ylim=(0, None))
@@ -211,32 +211,32 @@ def _scatter(ax: Axes, values: Values) -> None:
 
     What is smaller than FLOOR stands at it. Large, named: planted heads, coloured by the verdict on them.
     """
-    found, planted = values["specificity"], values["planted"]
-    places, known = map(_places, (found["held out"]["than at other tokens"], planted))
+    specificity, planted = values["specificity"], values["planted"]
+    places, known = map(_places, (specificity["held out"]["than at other tokens"], planted))
     ax.plot([FLOOR, 1], [FLOOR, 1], color="0.7", lw=0.8, zorder=0)
     for verdict, (colour, marker) in MARKS.items():
-        at = np.array(found["verdicts"]) == verdict
+        at = np.array(specificity["verdicts"]) == verdict
         ax.plot(*places[:, at], marker, color=colour, ms=2.5, mew=0, alpha=0.8, label=verdict)
     for layer, head, role in planted["roles"]:
         (x, y), (colour, marker) = known[:, layer, head], MARKS[values["planted_verdicts"][layer][head]]
         ax.plot(x, y, marker, color=colour, ms=7, mec="black", mew=0.7, zorder=4, clip_on=False)
         name_beside(ax, {role: (x, y)})
-    layers, heads = np.array(found["judged"]["strongest"], int).reshape(-1, 2).T
+    layers, heads = np.array(specificity["judged"]["strongest"], int).reshape(-1, 2).T
     ax.plot(*places[:, layers, heads], "o", ms=6.5, mfc="none", mec="black", mew=0.7)
     ax.set(xscale="log", yscale="log", xlim=(0.6 * FLOOR, 1.9), ylim=(0.6 * FLOOR, 4))
     ax.set(xlabel=r"at other tokens: mean $A[t,\,t-1]$", ylabel=r"at the label: mean $A[y_q,\,s_q]$")
     ax.set_title("attention to the previous token")
 
 
-def _places(found: Values) -> np.ndarray:
+def _places(attention: Values) -> np.ndarray:
     """Attention at other tokens and at the label, [2, L, H]."""
-    return np.maximum([found[name] for name in ("second", "first")], FLOOR)
+    return np.maximum([attention[name] for name in ("second", "first")], FLOOR)
 
 
 def _differences(ax: Axes, values: Values) -> None:
     strongest = values["specificity"]["judged"]["strongest"]
-    for place, (name, found) in enumerate(values["specificity"]["held out"].items()):
-        shown, colour = panels.triples(found, strongest, "difference"), CONTRASTS[place]
+    for place, (name, held_out) in enumerate(values["specificity"]["held out"].items()):
+        shown, colour = panels.triples(held_out, strongest, "difference"), CONTRASTS[place]
         panels.intervals(ax, shown, 0.2 * (place - 1), colour, label=name, hollow=False)
     panels.name_rows(ax, [head_name(tuple(head)) for head in strongest])
     ax.set_title("ringed heads: how much more" if strongest else "no head is confirmed")
@@ -260,9 +260,9 @@ def task_table(values: Values) -> pd.DataFrame:
 
 
 def ablation_say(values: Values) -> Iterator[str]:
-    found = values["ablation"]
-    yield ". ".join(found["findings"][::-1])  # where both premises are met, label mass has the larger effects
-    loss = found["text loss"][str(EVERYWHERE)]["si_to_yi"]
+    ablation = values["ablation"]
+    yield ". ".join(ablation["findings"][::-1])  # where both premises are met, label mass has the larger effects
+    loss = ablation["text loss"][str(EVERYWHERE)]["si_to_yi"]
     yield f"That cut changes the loss on the rest of the text by {signed(Interval(*loss))} nats per token."
     shown, bare = map(written, values["accuracies"])
     gained = {score: signed(Interval(*interval)) for score, interval in values["ablation"]["gained"].items()}
@@ -321,21 +321,21 @@ def _cuts(ax: Axes, part: str, together: Values) -> None:
 
 
 def induction_panels(values: Values) -> Grid:
-    return Grid([partial(_shares, found=values["induction"])], height=1.9)
+    return Grid([partial(_shares, induction=values["induction"])], height=1.9)
 
 
-def _shares(ax: Axes, found: Values) -> None:
-    null = found["null"]
+def _shares(ax: Axes, induction: Values) -> None:
+    null = induction["null"]
     x = range(len(null["mean"]))
     ax.fill_between(x, null["low"], null["high"], color=GREY, alpha=0.45, lw=0)
     for reader, colour in READERS.items():
-        panels.curve(ax, found["likelihood"][reader], color=colour, label=reader)
+        panels.curve(ax, induction["likelihood"][reader], color=colour, label=reader)
     ax.plot(x, null["mean"], color="black", lw=0.9, ls="--", label="best head, labels shuffled")
-    beyond = np.flatnonzero(np.greater(found["likelihood"]["best head"]["low"], null["high"]))
+    beyond = np.flatnonzero(np.greater(induction["likelihood"]["best head"]["low"], null["high"]))
     if beyond.size:
         ax.plot(beyond, np.full(beyond.size, 0.95), "*", color=BLUE, ms=5, label="significant")
     ax.set(ylim=(0, 1), xlabel="layer", ylabel="share of the query's label\nin what is read")
-    for name, value in found["levels"].items():
+    for name, value in induction["levels"].items():
         panels.level(ax, value, name)
 
 

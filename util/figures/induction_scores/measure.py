@@ -104,9 +104,9 @@ def scores(study: Study) -> dict[str, Any]:
 
 def pattern(study: Study) -> dict[str, Any]:
     """What the best head attends to in the first prompt of the primary task, see `TaskStudy.pattern`."""
-    found, task = study.arrays("scores"), study.settings.primary_task
-    first = task_studies(study, task, prompts=found["setup"]["prompts"])[0]
-    return {"head": found["chosen"][0], "task": task, **first.pattern(found["chosen"][0])}
+    scored, task = study.arrays("scores"), study.settings.primary_task
+    first = task_studies(study, task, prompts=scored["setup"]["prompts"])[0]
+    return {"head": scored["chosen"][0], "task": task, **first.pattern(scored["chosen"][0])}
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -114,9 +114,9 @@ def pattern(study: Study) -> dict[str, Any]:
 
 def plan_of(study: Study) -> Plan:
     """The sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
-    found, s = study.arrays("scores"), study.settings
-    norms = task_studies(study, s.primary_task, prompts=found["setup"]["prompts"])[0].means()["norms"]
-    return plan(found["heads"].mean(), norms, found["setup"], s.seed)
+    scored, s = study.arrays("scores"), study.settings
+    norms = task_studies(study, s.primary_task, prompts=scored["setup"]["prompts"])[0].means()["norms"]
+    return plan(scored["heads"].mean(), norms, scored["setup"], s.seed)
 
 
 def answered_right(studies: Sequence[TaskStudy], edits: Mapping[str, Edit]) -> dict[str, NDArray[np.bool_]]:

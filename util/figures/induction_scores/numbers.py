@@ -43,9 +43,9 @@ def scores(arrays: Arrays, settings: Any) -> Numbers:
     """Prefix-matching scores of all heads, and the best heads, which everything is about."""
     heads, untrained = arrays["heads"], arrays["untrained"]
     intervals = heads.intervals()
-    found = {"mean": intervals.value, "low": intervals.low, "high": intervals.high, "uniform": heads.uniform}
-    found["untrained"] = None if untrained is None else untrained.mean()
-    return {"scores": found, "chosen": arrays["chosen"], "setup": arrays["setup"]}
+    entries = {"mean": intervals.value, "low": intervals.low, "high": intervals.high, "uniform": heads.uniform}
+    entries["untrained"] = None if untrained is None else untrained.mean()
+    return {"scores": entries, "chosen": arrays["chosen"], "setup": arrays["setup"]}
 
 
 def pattern(arrays: Arrays, settings: Any) -> Numbers:

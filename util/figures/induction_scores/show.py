@@ -243,21 +243,21 @@ def planted_say(values: Values) -> Iterator[str]:
 
 def scores(values: Values) -> Grid:
     """A: the scores of all heads. B: the best."""
-    found = values["scores"]
+    shown = values["scores"]
 
     def all_heads(ax: Axes) -> None:
-        heads(ax, found["mean"], (0, 1), "A) all heads", bar="prefix-matching score")
+        heads(ax, shown["mean"], (0, 1), "A) all heads", bar="prefix-matching score")
 
-    return Grid([all_heads, partial(_best, found=found)], least=2.4, height=2.1)
+    return Grid([all_heads, partial(_best, entries=shown)], least=2.4, height=2.1)
 
 
-def _best(ax: Axes, found: Values) -> None:
+def _best(ax: Axes, entries: Values) -> None:
     """The best 16 heads, lines at the bound of induction heads, uniform attention and the best untrained head."""
-    strongest = top(np.array(found["mean"], dtype=float), min(16, np.size(found["mean"])))
-    intervals(ax, triples(found, strongest, "mean"), colour=BLUE, upright=True)
-    levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (float(found["uniform"]), "black")}
-    if found["untrained"] is not None:
-        levels["untrained"] = (float(np.max(found["untrained"])), "0.4")
+    strongest = top(np.array(entries["mean"], dtype=float), min(16, np.size(entries["mean"])))
+    intervals(ax, triples(entries, strongest, "mean"), colour=BLUE, upright=True)
+    levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (float(entries["uniform"]), "black")}
+    if entries["untrained"] is not None:
+        levels["untrained"] = (float(np.max(entries["untrained"])), "0.4")
     for (level, colour), dashes in zip(levels.values(), ("--", ":", "-"), strict=False):
         ax.axhline(level, color=colour, lw=0.8, ls=dashes)
     ax.set_xticks(range(len(strongest)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)
@@ -267,9 +267,9 @@ def _best(ax: Axes, found: Values) -> None:
 
 def pattern(values: Values) -> Grid:
     """The tokens of a prompt, shaded by the attention that the best head gives them."""
-    found = values["pattern"]
-    name = f"{head_name(tuple(found['head']))} from the last token"
-    return token_grid(found["tokens"], np.array(found["rows"]), [name], found["queries"])
+    read = values["pattern"]
+    name = f"{head_name(tuple(read['head']))} from the last token"
+    return token_grid(read["tokens"], np.array(read["rows"]), [name], read["queries"])
 
 
 def ablation(values: Values) -> Grid:
@@ -277,10 +277,10 @@ def ablation(values: Values) -> Grid:
     task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
     reported, rows = published(task, k, ablated), values["accuracy"][task]
     legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
-    asked = values["tasks_done"] or values["request"]["all_tasks"]
+    tasks = values["tasks_done"] or values["request"]["all_tasks"]
     options: dict[str, Any] = {
         "colours": COLOURS,
-        "heading": task if asked else f"{task}\n(not done)",
+        "heading": task if tasks else f"{task}\n(not done)",
         "label": "accuracy",
         "chance": values["primary"].get("chance") or 1 / len(text_tasks.label_space(task)),  # older values have none
         "reported": reported,

@@ -121,9 +121,9 @@ def streams_say(values: Values) -> Iterator[str]:
     yield f'Attention in layer {layer} brings most to "{tokens[place]}", {share}'
     first, last = (np.flatnonzero(stream[:, place] > 0.5) for place in (0, -1))
     if len(first) and len(last):
-        gone, there = first[-1], last[0]  # states before these layers
+        gone, came = first[-1], last[0]  # states before these layers
         yield (
-            f'More than half of it stands at "{tokens[0]}" up to layer {gone}, at "{tokens[-1]}" from layer {there} on.'
+            f'More than half of it stands at "{tokens[0]}" up to layer {gone}, at "{tokens[-1]}" from layer {came} on.'
         )
 
 

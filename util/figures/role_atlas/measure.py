@@ -91,12 +91,12 @@ def atlas(study: Study) -> Fields:
     named: dict[str, Kind] = {"sequences": sequences, "IOI": names, "labels": labels, "word pairs": words}
     for name, kind in tqdm(named.items(), desc="roles", unit="kind of prompts", leave=False):
         try:
-            found, lines = _evidence(kind)
+            more, lines = _evidence(kind)
         except (UnsupportedModel, UnsupportedTokenizer) as error:
             if name == "sequences":
                 raise
-            found, lines = (), [f"no role is tested, {error}"]
-        evidence += found
+            more, lines = (), [f"no role is tested, {error}"]
+        evidence += more
         left_out += [f"{name}: {line}" for line in lines]
     task = None
     with suppress(UnsupportedModel, UnsupportedTokenizer):

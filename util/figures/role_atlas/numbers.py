@@ -173,7 +173,7 @@ def function_vectors(arrays: Mapping[str, Any], settings: Any) -> Numbers:
         name: paired_interval(rows[INDUCTION_ALONE].astype(np.float64) - rows[FUNCTION_VECTOR_ALONE])
         for name, rows in measured.items()
     }
-    found = {
+    entries = {
         "corruption": heads.corruption,
         "prefix matching": arrays["prefix matching"],
         "AIE": {"mean": effects.value, "low": effects.low, "high": effects.high},
@@ -187,4 +187,4 @@ def function_vectors(arrays: Mapping[str, Any], settings: Any) -> Numbers:
         "left out": list(heads.left_out.values()),
         "classification": {"task": task, "chance": arrays["chance"]},
     }
-    return {"function vectors": found}
+    return {"function vectors": entries}

@@ -95,10 +95,10 @@ def atlas_about(values: Values) -> str:
     )
 
 
-def beside(role: str, found: Values) -> str:
+def beside(role: str, role_values: Values) -> str:
     """What stands beside the count of a role: tested heads, the units that confirm them, which effects are seen."""
-    last = f"; {POWERED} from {found['detectable']:.2f} on" if found["detectable"] else ""
-    return f"{found['tested']} tested, {units_of(role, found['n'])}{last}"
+    last = f"; {POWERED} from {role_values['detectable']:.2f} on" if role_values["detectable"] else ""
+    return f"{role_values['tested']} tested, {units_of(role, role_values['n'])}{last}"
 
 
 def concludes(values: Values) -> Iterator[str]:
@@ -227,21 +227,21 @@ def _tile(
 
 def vectors_say(values: Values) -> Iterator[str]:
     """How many heads are of both kinds; the best FV head; and of each measure, which kind it rests on more."""
-    found = values["function vectors"]
-    n, room, mean = len(found["sets"][FUNCTION_VECTOR]), found["room"] >= ROOM, np.array(found["AIE"]["mean"])
-    both = f"{len(found['both'])} of {n} best induction heads are among {n} best FV heads"
+    entries = values["function vectors"]
+    n, room, mean = len(entries["sets"][FUNCTION_VECTOR]), entries["room"] >= ROOM, np.array(entries["AIE"]["mean"])
+    both = f"{len(entries['both'])} of {n} best induction heads are among {n} best FV heads"
     yield f"{both} ({n**2 / mean.size:.1f} by chance)" if room else ""
     (best,) = top(mean, 1)
-    value, low, high = interval_at(found["AIE"], *best, value="mean")
+    value, low, high = interval_at(entries["AIE"], *best, value="mean")
     largest = f"{value:.3f} ({low:.3f} to {high:.3f})"
     yield f"The largest average indirect effect (AIE) is that of {head_name(best)}: {largest}."
     if not room:
         yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
-    yield from (f"Left out, {why}." for why in found["left out"])
-    chance = {found["classification"]["task"]: found["classification"]["chance"]}
-    for kind, difference in found["contrast"].items():
-        count = found["asked"][kind]
-        whole = found["accuracy"][kind][WHOLE]
+    yield from (f"Left out, {why}." for why in entries["left out"])
+    chance = {entries["classification"]["task"]: entries["classification"]["chance"]}
+    for kind, difference in entries["contrast"].items():
+        count = entries["asked"][kind]
+        whole = entries["accuracy"][kind][WHOLE]
         if kind in chance and whole[1] <= chance[kind]:
             yield f"`{kind}` is not done: {written(whole)}, chance {chance[kind]} ({count})."
             continue
@@ -258,11 +258,11 @@ def vectors_say(values: Values) -> Iterator[str]:
 
 
 def vectors_about(values: Values) -> str:
-    found = values["function vectors"]
-    corruption = found["corruption"].replace("_", " ")
-    heads = f"{len(found['sets'][FUNCTION_VECTOR])} heads of either kind"
+    entries = values["function vectors"]
+    corruption = entries["corruption"].replace("_", " ")
+    heads = f"{len(entries['sets'][FUNCTION_VECTOR])} heads of either kind"
     return (
-        f"{title(values)}, {heads}; AIE on {found['prompts']} prompts of each task (corruption: {corruption}); B: "
+        f"{title(values)}, {heads}; AIE on {entries['prompts']} prompts of each task (corruption: {corruption}); B: "
         "without these heads"
     )
 
@@ -284,16 +284,16 @@ def vectors(values: Values) -> Grid:
 
 def _scatter(ax: Axes, values: Values) -> None:
     """All heads by both scores; the best of either kind are marked, those by AIE with intervals and names."""
-    found = values["function vectors"]
-    matching, effect = np.array(found["prefix matching"]), np.array(found["AIE"]["mean"], dtype=float)
+    entries = values["function vectors"]
+    matching, effect = np.array(entries["prefix matching"]), np.array(entries["AIE"]["mean"], dtype=float)
     ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4)
     halo = [withStroke(linewidth=2.2, foreground="white")]
     for kind, (label, marker, colour, size) in RINGS.items():
-        places = tuple(np.array(found["sets"][kind]).T)
+        places = tuple(np.array(entries["sets"][kind]).T)
         look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9, "path_effects": halo}
         ax.plot(matching[places], effect[places], marker, label=f"best by {label}", **look)
-    best = list(map(tuple, found["sets"][FUNCTION_VECTOR]))
-    spread = [Interval(*triple) for triple in triples(found["AIE"], best, "mean")]
+    best = list(map(tuple, entries["sets"][FUNCTION_VECTOR]))
+    spread = [Interval(*triple) for triple in triples(entries["AIE"], best, "mean")]
     points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)
     name_beside(ax, {head_name(head): (float(matching[head]), float(effect[head])) for head in best[:3]})
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)

@@ -73,8 +73,8 @@ def text(study: Study) -> dict[str, Any]:
 
     def losses(ablated: list[Head]) -> dict[str, Any]:
         zeros = silenced(prepare(study.pair[0]), ablated)
-        found = text_losses(study.pair[0], texts(), lambda batch: zeros, TOKEN_BUDGET, runs(), by_token=True)
-        return {"losses": found, "vocabulary": study.pair[0].config.get_text_config().vocab_size}
+        by_token = text_losses(study.pair[0], texts(), lambda batch: zeros, TOKEN_BUDGET, runs(), by_token=True)
+        return {"losses": by_token, "vocabulary": study.pair[0].config.get_text_config().vocab_size}
 
     @cache
     def runs() -> BaseRuns:

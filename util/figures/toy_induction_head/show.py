@@ -189,59 +189,59 @@ def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
 
 
 def in_context_says(values: Values) -> Iterator[str]:
-    found = values["in context"]
-    scores, number = {row: written(score) for row, score in found["score"].items()}, len(found["heads"])
-    early, late = found["tokens"]
+    text = values["in context"]
+    scores, number = {row: written(score) for row, score in text["score"].items()}, len(text["heads"])
+    early, late = text["tokens"]
     whole = f"(the loss at token {late} minus that at token {early}) is {scores[WHOLE]} nats"
     if not number:
         yield f"The in-context-learning score {whole}; no head is an induction head"
         return
-    lost, change = found["lost"][WITHOUT], found["change"][WITHOUT]
-    others = [row for row in found["change"] if row != WITHOUT]
-    most = [f", without others ≤ {max(found['lost'][row][0] for row in others):.2f}"] * bool(others)
+    lost, change = text["lost"][WITHOUT], text["change"][WITHOUT]
+    others = [row for row in text["change"] if row != WITHOUT]
+    most = [f", without others ≤ {max(text['lost'][row][0] for row in others):.2f}"] * bool(others)
     yield "".join([f"Without induction heads loss rises by {lost[0]:.2f} nats", *most])
     yield say(
         "The in-context-learning score {whole}. Without {n} induction {n:head|heads} it changes by {change}, the loss "
         "at token {late} alone by {lost}.",
         n=number, whole=whole, change=change, late=late, lost=lost,
     )  # fmt: skip
-    if found["early"] >= found["uniform"]:
+    if text["early"] >= text["uniform"]:
         yield f"At token {early} the model is no better than equal odds, so that its score means little."
     if change[2] < 0:
         yield f"At token {early} it rises by even more: this lower score is no sign that more is learned from context."
     if others:
-        changes = ([f"{found[name][row][0]:+.2f}" for row in others] for name in ("change", "lost"))
+        changes = ([f"{text[name][row][0]:+.2f}" for row in others] for name in ("change", "lost"))
         score, loss = map(listed, changes)
         yield f"Without as many other heads of the same layers the score changes by {score}, the loss by {loss}."
 
 
 def in_context(values: Values) -> Grid:
-    found = values["in context"]
-    panels = [partial(_whole, found)] + [partial(_rises, found)] * bool(found["heads"])
+    text = values["in context"]
+    panels = [partial(_whole, text)] + [partial(_rises, text)] * bool(text["heads"])
     return Grid(panels, least=2.2, height=2.0)
 
 
-def _whole(found: Values, ax: Axes) -> None:
+def _whole(text: Values, ax: Axes) -> None:
     """Mean losses over spans of tokens that grow."""
-    _spans(ax, found, found["curve"][WHOLE], BLUE, "")
+    _spans(ax, text, text["curve"][WHOLE], BLUE, "")
     ax.set(title="A) whole model", ylabel="loss, nats per token")
 
 
-def _rises(found: Values, ax: Axes) -> None:
+def _rises(text: Values, ax: Axes) -> None:
     """By how much losses rise without heads."""
-    looks = {WITHOUT: (ORANGE, f"without {len(found['heads'])} induction heads")}
-    for row in [row for row in found["curve"] if row != WHOLE][::-1]:
+    looks = {WITHOUT: (ORANGE, f"without {len(text['heads'])} induction heads")}
+    for row in [row for row in text["curve"] if row != WHOLE][::-1]:
         colour, name = looks.get(row, (GREY, "without as many others" if row.endswith(" 1") else "_"))
-        _spans(ax, found, np.subtract(found["curve"][row], found["curve"][WHOLE]), colour, name)
+        _spans(ax, text, np.subtract(text["curve"][row], text["curve"][WHOLE]), colour, name)
     level(ax, 0, "")
     ax.set(title="B) without heads", ylabel="rise of the loss")
 
 
-def _spans(ax: Axes, found: Values, curve: Any, colour: str, name: str) -> None:
-    ax.plot(found["ends"], curve, color=colour, label=name, marker="o", ms=2.5, lw=1.0)
-    for token in found["tokens"]:
+def _spans(ax: Axes, text: Values, curve: Any, colour: str, name: str) -> None:
+    ax.plot(text["ends"], curve, color=colour, label=name, marker="o", ms=2.5, lw=1.0)
+    for token in text["tokens"]:
         ax.axvline(token, color="0.85", lw=0.7, zorder=0)
-    ticks = [5, 20, 200, *found["tokens"]]
+    ticks = [5, 20, 200, *text["tokens"]]
     ax.set(xscale="log", xlabel="token of the excerpt, up to")
     ax.set_xticks(ticks, map(str, ticks))
     ax.minorticks_off()
