@@ -59,9 +59,9 @@ def test_the_counts_of_readme_are_stored():
 
 def test_the_counts_of_gemma_in_readme_are_stored():
     toy, forerunner, _, ioi, _, atlas = (row[2] for row in rows(README, r"<img"))
-    lost = values("toy_induction_head", "gemma3")["in context"]["lost"]
-    others = max(change[0] for name, change in lost.items() if "other" in name)
-    assert f"{lost['without induction heads'][0]:.2f} nats more, without others at most {others:.2f}" in toy
+    change = values("toy_induction_head", "gemma3")["in context"]["change"]
+    others = max(change[0] for name, change in change.items() if "other" in name)
+    assert f"shrinks by {change['without induction heads'][0]:.2f}, without others by up to {others:.2f}" in toy
     assert f"{values('forerunner_heads', 'gemma3')['specificity']['judged']['confirmed']} of 72 heads are" in forerunner
     assert "L11H3 " in ioi and "; L15H1 works against the answer" in ioi
     assert atlas.startswith(f"{values('role_atlas', 'gemma3')['heads']} of 72 heads")

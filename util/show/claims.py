@@ -21,7 +21,6 @@ COUNTED = {  # of one claim, of several
 }
 
 
-FAR = 10  # times the queries that there are: no number of queries that would do is given
 NOTHING_DONE = "none of whose tasks this model is shown to learn from demonstrations"
 
 
@@ -55,10 +54,7 @@ def made_of(claim: Claim) -> str:
     for part in claim.parts:
         notes.append(f"{part.name}: {part.number}, wanted {'>' if part.above else '<'} {part.bound:g}")
         if part.verdict == CANNOT_BE_TOLD:
-            available = f"; there are {part.available:,}" if part.available is not None else ""
-            enough = f"{part.needed:,} queries would do{available}" if part.needed else "no number of queries would do"
-            far = part.needed and part.available and part.needed > FAR * part.available
-            notes.append(f"far more queries would do than the {part.available:,} that there are" if far else enough)
+            notes.append(part.enough)
     text = "; ".join(filter(None, notes))
     return f" ({text})" if text else ""
 

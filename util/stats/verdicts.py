@@ -22,6 +22,7 @@ from util.stats.intervals import ERROR, Floats, Interval, holm
 HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold in this model", "cannot be told"
 NO_PREMISE, NOT_DONE, NOT_ASKED = "premise not met", "task not done", "not asked"
 MOST = 10**7  # queries: what needs more has no number
+FAR = 10  # times the queries that there are: how many more would do is not told
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,17 @@ class Part:
 
     @property
     def extent(self) -> str:
-        """The queries that were asked; where they do not decide, those that would do and those that there are."""
-        queries = f"{self.queries} queries"
-        if self.verdict != CANNOT_BE_TOLD:
-            return queries
-        return f"{queries}; {self.needed or 'no number'} would do, there are {self.available or 'unknown'}"
+        """The queries that were asked, and where they do not decide, how many would."""
+        return f"{self.queries} queries" + (f"; {self.enough}" if self.verdict == CANNOT_BE_TOLD else "")
+
+    @property
+    def enough(self) -> str:
+        """How many queries would decide, and how many there are."""
+        if not self.needed:
+            return "no number of queries would do"
+        if self.available and self.needed > FAR * self.available:
+            return f"far more queries would do than the {self.available:,} that there are"
+        return f"{self.needed:,} queries would do" + (f"; there are {self.available:,}" if self.available else "")
 
 
 Parts = Sequence[Part]
@@ -103,7 +110,7 @@ class Verdicts:
                 rows.append((title, claim.verdict, part.name, part.verdict, part.number, bound, part.extent))
             if not claim.parts:
                 rows.append((title, claim.verdict, claim.note, "", "", "", ""))
-        columns = ["claim", "verdict", "comparison", "of it", "value", "bound", "queries"]
+        columns = ["claim", "verdict", "comparison", "alone", "value", "bound", "queries"]
         return pd.DataFrame(rows, columns=columns).set_index(["claim", "verdict", "comparison"])
 
 

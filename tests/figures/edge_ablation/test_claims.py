@@ -46,7 +46,7 @@ def test_tasks_differ_only_where_adding_and_removing_both_say_so():
     added_alone = numbers.differs({"a": task(added=180), "b": IDLE}, THERE, 0.15)
     assert added_alone.verdict == DOES_NOT_HOLD
     found = numbers.differs({"a": MATTERS, "b": IDLE}, THERE, 0.15)
-    assert found.parts[0].name.startswith("a against b") and found.note == "the clearest of 2 pairs of tasks"
+    assert found.parts[0].name.startswith("a against b") and found.note == "the clearest of 2 ordered pairs of tasks"
     assert numbers.differs({"a": MATTERS}, THERE, 0.15).verdict == NO_PREMISE
 
 

@@ -95,7 +95,7 @@ def test_the_best_heads_null_is_a_maximum_under_shuffled_labels():
     knowing = label_reads(np.where(same[:, None, None], 0.9, 0.1).repeat(8, axis=2), gold, shown)
     null, best = f.best_head_null(blind), f.reads(blind)[2].max(axis=2).mean(axis=0)
     assert same.mean() + 0.1 < null["low"][0] <= best[0] <= null["high"][0]  # far above that of one head
-    for reads, finding in ((knowing, "In 1 of 1"), (blind, "No head")):
+    for reads, finding in ((knowing, "In 1 of 1"), (blind, "In none of 1")):
         assert next(show.induction_say(f.induction(reads, show.Settings()))).startswith(finding)
 
 

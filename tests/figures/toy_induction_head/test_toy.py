@@ -1,6 +1,7 @@
 """The toy induction heads: by hand, in models, in training, and their figures."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -154,14 +155,19 @@ def test_the_score_in_context_is_late_loss_minus_early_loss():
     assert score[numbers.WHOLE].value == pytest.approx(-2, abs=0.01) and found["tokens"] == [50, 500]
     assert change[numbers.WITHOUT].value == lost[numbers.WITHOUT].value == pytest.approx(1)
     assert change["without other heads 1"].value == pytest.approx(0) and lost["without other heads 1"].value == 1
+    assert found["beyond"]["change"].value == pytest.approx(1) and found["beyond"]["lost"].value == pytest.approx(0)
     said = [*show.FIGURE.parts["in_context"].says({"in context": found})]
-    assert said[0] == "Without induction heads loss rises by 1.00 nats, without others ≤ 1.00"
+    assert said[0] == "Gain from context: 1.00 nats less without induction heads, 0.00 without others"
     assert "equal odds" not in "".join(said)
     worse = numbers.in_context(made_losses() | {"uniform": 4.0}, None)
     assert "no better than equal odds" in "".join(show.FIGURE.parts["in_context"].says(worse))
     alone = {"heads": [], "losses": {numbers.WHOLE: made_losses()["losses"][numbers.WHOLE]}}
     [sentence] = show.FIGURE.parts["in_context"].says(numbers.in_context(made_losses() | alone, None))
     assert sentence.endswith("no head is an induction head")
+
+
+def _replaced(_, args, place, by):
+    args[0][..., place] = by
 
 
 @torch.no_grad()
@@ -174,9 +180,19 @@ def test_losses_by_token_are_those_of_plain_passes(tmp_path):
     np.testing.assert_allclose(found["losses"][numbers.WHOLE], slow, atol=1e-4)
     matching = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     assert found["heads"] == [head for head in np.ndindex(matching.shape) if matching[head] >= 0.3] != []
-    for layer, head in found["heads"]:  # what these heads write, taken out of the output projection
-        size = model.config.head_dim
-        model.model.layers[layer].self_attn.o_proj.weight[:, head * size : (head + 1) * size] = 0
+    size, read = model.config.head_dim, {}  # what the output projections read, [N, T, H * size] by layer
+    outputs = [layer.self_attn.o_proj for layer in model.model.layers]
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args, number=number: read.update({number: args[0]}))
+        for number, module in enumerate(outputs)
+    ]
+    model(ids)
+    for hook in hooks:
+        hook.remove()
+    for layer, head in found["heads"]:  # the mean of the two excerpts, but for their first tokens
+        place = slice(head * size, (head + 1) * size)
+        mean = read[layer][:, 8:, place].mean(dim=(0, 1))
+        outputs[layer].register_forward_pre_hook(partial(_replaced, place=place, by=mean))
     without = cross_entropy(model(ids).logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
     np.testing.assert_allclose(found["losses"][numbers.WITHOUT], without, atol=1e-4)
     assert np.abs(without - slow).max() > 1

@@ -314,7 +314,7 @@ def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> C
         return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
     verdict, parts = any_of(pairs)
     clearest = min(parts, key=lambda part: part.p[0])
-    return Claim(2, TEXTS[2], verdict, (clearest,), f"the clearest of {len(parts)} pairs of tasks")
+    return Claim(2, TEXTS[2], verdict, (clearest,), f"the clearest of {len(parts)} ordered pairs of tasks")
 
 
 def brings_back(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:

@@ -207,7 +207,7 @@ def pruning_say(values: Values) -> Iterator[str]:
     if not np.greater(low, random).all():
         yield ""
         return
-    share = max(100 * left["result"] / left["units"] for left in every)
+    share = np.ceil(max(100 * left["result"] / left["units"] for left in every))
     yield (
         f"At most {share:.0f} % of the units keep {min(explained):.2f} to {max(explained):.2f} of the accuracy; as "
         f"many random units answer {max(random):.2f} right at most"

@@ -170,7 +170,7 @@ def _paper_curves(ax: Axes, values: Values) -> None:
         panels.curve(ax, count, first=1, color=colour, label=f"{LABELS[name]}: heads")
         x = range(1, len(largest) + 1)
         right.fill_between(x, largest, color=colour, alpha=0.2, lw=0, label=f"{LABELS[name]}: magnitude")
-    ax.set(xlabel="transformer block", ylabel="forerunner token heads", ylim=(0, None))
+    ax.set(xlabel="transformer block", ylabel="heads above the threshold", ylim=(0, None))
     right.set(ylabel="maximum copy magnitude", ylim=(0, 1.1))
     right.spines["right"].set_visible(True)
 
@@ -207,13 +207,13 @@ def specificity_panels(values: Values) -> Grid:
 
 
 def _scatter(ax: Axes, values: Values) -> None:
-    """On the diagonal a head attends to the previous token wherever it is; above it, more so before a label.
+    """Above the line a head attends to the previous token at least twice as much where it stands before a label.
 
     What is smaller than FLOOR stands at it. Large, named: planted heads, coloured by the verdict on them.
     """
     specificity, planted = values["specificity"], values["planted"]
     places, known = map(_places, (specificity["held out"]["than at other tokens"], planted))
-    ax.plot([FLOOR, 1], [FLOOR, 1], color="0.7", lw=0.8, zorder=0)
+    ax.plot([FLOOR, 0.5], [2 * FLOOR, 1], color="0.7", lw=0.8, zorder=0, label="twice as much")
     for verdict, (colour, marker) in MARKS.items():
         at = np.array(specificity["verdicts"]) == verdict
         ax.plot(*places[:, at], marker, color=colour, ms=2.5, mew=0, alpha=0.8, label=verdict)
@@ -260,8 +260,13 @@ def task_table(values: Values) -> pd.DataFrame:
 
 
 def ablation_say(values: Values) -> Iterator[str]:
-    ablation = values["ablation"]
-    yield ". ".join(ablation["findings"][::-1])  # where both premises are met, label mass has the larger effects
+    ablation, findings = values["ablation"], values["ablation"]["findings"][::-1]
+    changes = {score: ablation[score][str(EVERYWHERE)]["si_to_yi"] for score in TERMS}
+    if " costs labels " in findings[0]:
+        right = f"{-changes['which label'][0]:.2f}" if " costs the " in findings[-1] else "none shown"
+        which = right if values["chosen"]["ablation"]["done"] else "not learned"
+        yield f"Without forerunners labels lose {-changes['label mass'][0]:.2f} nats of mass, which label: {which}"
+    yield ". ".join(findings)
     loss = ablation["text loss"][str(EVERYWHERE)]["si_to_yi"]
     yield f"That cut changes the loss on the rest of the text by {signed(Interval(*loss))} nats per token."
     shown, bare = map(written, values["accuracies"])
@@ -291,33 +296,41 @@ def ablation_table(values: Values) -> pd.DataFrame:
 
 
 def induction_say(values: Values) -> Iterator[str]:
-    best, null = values["induction"]["likelihood"]["best head"], values["induction"]["null"]
+    shares, null = values["induction"]["likelihood"], values["induction"]["null"]
+    best, uniform = shares["best head"], values["induction"]["levels"]["uniform"]
     beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
-    some = f"In {beyond} of {layers} layers a head significantly prefers the query's label"
-    yield some if beyond else f"No head significantly prefers the query's label in {layers} layers"
+    where = f"{beyond} of {layers}" if beyond else f"none of {layers}"
+    yield f"In {where} layers the best heads significantly prefer the query's label"
+    similar = max(shares["similarity of states"]["mean"])
+    yield f"By the similarity of states it would have {similar:.2f} at most, by equal shares {uniform:.2f}."
 
 
 def ablation_panels(values: Values) -> Grid:
-    """A panel for each part of the layers, a row for each cut: rows and columns are those of the paper's Table 1."""
-    together = values["ablation"]["together"]
-    dots = [Line2D([], [], color=SCORES[name], marker="o", ls="", ms=3.5, label=name) for name in SCORES]
-    dots.append(Line2D([], [], color=GREY, marker="o", ls="", ms=2, label="random cells"))
-    shown = [partial(_cuts, part=part, together=together) for part in together["which label"]["cut"]]
-    return Grid(shown, least=1.1, height=2.2, share="xy", legend=dots)
+    """A row of panels for each score, a panel for each part of the layers, a row in it for each cut (Table 1)."""
+    together = {score: values["ablation"]["together"][score] for score in SCORES}
+    random = [Line2D([], [], color=GREY, marker="o", ls="", ms=2, label="random entries")]
+    shown = [
+        partial(_cuts, score=score, part=part, effects=effects)
+        for score, effects in together.items()
+        for part in effects["cut"]
+    ]
+    columns = len(together["which label"]["cut"])
+    return Grid(shown, least=1.0, height=1.6, columns=columns, share="y", legend=random)
 
 
-def _cuts(ax: Axes, part: str, together: Values) -> None:
-    """What cuts change, and below it, small, what random cells do."""
-    for score, row in (("which label", -0.32), ("label mass", 0.26)):
-        cut, random = together[score]["cut"][part], together[score]["random"].get(part, {})
-        panels.intervals(ax, [*random.values()], row + 0.12, GREY, size=2.0)
-        panels.intervals(ax, [*cut.values()], row, SCORES[score], digits="+.2f")
+def _cuts(ax: Axes, score: str, part: str, effects: Values) -> None:
+    """What cuts change, and below it, small, what random entries do; all parts of a score have the same scale."""
+    cut, random = effects["cut"], effects["random"].get(part, {})
+    panels.intervals(ax, [*random.values()], 0.3, GREY, size=2.0)
+    panels.intervals(ax, [*cut[part].values()], 0.0, SCORES[score], digits="+.2f")
     names = [TITLES[name].replace("->", r"\to").replace(", ", r",\; ") for name in TITLES]
     panels.name_rows(ax, [f"${name}$" for name in names])
     low, high = (float(end) for end in part.strip("()").split(", "))
     ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
-    ax.set_xlabel("change, nats")
-    ax.margins(x=0.2)  # room for the values
+    ends = np.array([change for changes in cut.values() for change in changes.values()])
+    room = 0.25 * np.ptp(ends)  # for the values
+    ax.set(xlabel="change, nats", ylabel=score, xlim=(min(0, ends.min()) - room, max(0, ends.max()) + room))
+    ax.locator_params(axis="x", nbins=2)
 
 
 def induction_panels(values: Values) -> Grid:
@@ -330,10 +343,10 @@ def _shares(ax: Axes, induction: Values) -> None:
     ax.fill_between(x, null["low"], null["high"], color=GREY, alpha=0.45, lw=0)
     for reader, colour in READERS.items():
         panels.curve(ax, induction["likelihood"][reader], color=colour, label=reader)
-    ax.plot(x, null["mean"], color="black", lw=0.9, ls="--", label="best head, labels shuffled")
+    ax.plot(x, null["mean"], color="black", lw=0.9, ls="--", label="best head, shuffled labels")
     beyond = np.flatnonzero(np.greater(induction["likelihood"]["best head"]["low"], null["high"]))
     if beyond.size:
-        ax.plot(beyond, np.full(beyond.size, 0.95), "*", color=BLUE, ms=5, label="significant")
+        ax.plot(beyond, np.full(beyond.size, 0.95), "*", color=BLUE, ms=5, label="beyond shuffled labels")
     ax.set(ylim=(0, 1), xlabel="layer", ylabel="share of the query's label\nin what is read")
     for name, value in induction["levels"].items():
         panels.level(ax, value, name)
@@ -407,7 +420,7 @@ FIGURE = Figure(
         ),
         "specificity": Part(
             numbers.specificity, "specificity", specificity_say,
-            lambda values: f"{about(values)}; heads chosen on one half, measured on the other; large: planted heads",
+            lambda values: f"{about(values)}, one half to choose heads; large: planted; ringed: strongest",
             specificity_panels, needs=("counts",),
         ),
         "task": Part(numbers.task, "task", task_say, table=task_table),

@@ -166,20 +166,23 @@ def pattern_about(values: Values) -> str:
 def ablation_say(values: Values) -> Iterator[str]:
     """What the primary task loses, the endpoint that was fixed beforehand, and what a knockout costs."""
     primary, number = values["primary"], len(values["chosen"])
-    task, p, lost = primary["task"], primary["p"], primary["lost"]
+    task, p = primary["task"], primary["p"]
     rows, ablated = values["accuracy"][task], ablated_row(number)
-    falls = f"falls by {written(lost)}, to {rows[ablated][0]:.2f}"
     done = task in values["tasks_done"]
-    sure = f"Without {the_best(number)} accuracy on {task} {falls}" if lost[1] > 0 else ""
-    yield sure if done else f"{task} is not done: accuracy {written(rows[WHOLE])}"
     controls = [row[0] for name, row in rows.items() if is_control_set(name)]
     as_low = sum(value <= rows[ablated][0] for value in controls)
+    if done:
+        both = f"Accuracy {rows[WHOLE][0]:.2f}, without {number} head{'s' * (number > 1)} {rows[ablated][0]:.2f}"
+        yield f"{both}, {as_low} of {len(controls)} controls as low"
+    else:
+        yield f"{task} is not done: accuracy {written(rows[WHOLE])}"
     met = ("met" if p <= 0.05 else "not met") if done else "not asked, as the task is not done"
     level = f"p = {p:.3f}" if done else f"the best has {max(controls):.2f}"
     yield (
         f"Primary endpoint, {met}: accuracy on `{task}` is {written(rows[ablated])} "
         f"without the best {in_words(number)} heads, {written(rows[WHOLE])} with them ({values['queries'][task]} "
-        f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, {level}."
+        f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, {level}. The paired difference "
+        f"is {written(primary['lost'])}."
     )
     if values["tasks_done"]:
         yield f"With the pattern forbidden accuracy on `{task}` is {written(rows[KNOCKED_OUT])}."
@@ -211,9 +214,8 @@ def shots_say(values: Values) -> Iterator[str]:
     benefits = values["benefits"]
     most = benefits["worth most"]
     if most:
-        worth = "{shots} demonstrations of {task} are worth {whole} of accuracy, without {heads} {without}"
-        best = the_best(values["setup"]["primary"])
-        first = say(worth, **most, heads=best, without=most["without induction heads"])
+        worth = "{shots} demonstrations of {task} are worth {whole}, without {n} induction {n:head|heads} {without}"
+        first = say(worth, **most, n=values["setup"]["primary"], without=most["without induction heads"])
         shots = benefits["accuracy by shots"][most["task"]]
         others = np.subtract(shots[str(most["shots"])]["controls"], shots["0"]["controls"])
         yield f"{first}; without {others.size} sets of others {min(others):.2f} to {max(others):.2f}"
@@ -296,13 +298,13 @@ def shots(values: Values) -> Grid | None:
         for name, by_shots in benefits["accuracy by shots"].items()
         if ablated in by_shots[max(by_shots, key=int)]["accuracy"]
     ]
-    return Grid(panels, height=1.7, share="y", legend=[HERE, CHANCE], least=1.3) if panels else None
+    return Grid(panels, height=1.7, share="y", legend=[CHANCE], least=1.3) if panels else None
 
 
 def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, chance: float) -> None:
     ax.axhline(chance, color="0.6", lw=0.8, ls=":")
     for x, row in enumerate(by_shots.values()):
-        at = np.full(len(row["controls"]), x + 0.3)
+        at = np.full(len(row["controls"]), x + 0.22)
         ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets, here")
     for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
         known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from util.engine.batches import TOKEN_BUDGET
-from util.engine.handshake import prepare
+from util.engine.batches import TOKEN_BUDGET, Row
 from util.engine.label_scores import text_losses
+from util.engine.means import mean_outputs
 from util.engine.replay import BaseRuns
 from util.figures.planted_controls import planted_control
+from util.figures.task_study import mean_patches
 from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
 from util.models import planted
 from util.prompts.sequences import excerpts
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads
-from util.roles.head_scores import silenced
 from util.roles.sequences_study import patterns, scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
 from util.study.study import Study
@@ -55,8 +56,8 @@ def text(study: Study) -> dict[str, Any]:
     """Losses of excerpts of a novel [N, T - 1], by what is ablated: nothing, all induction heads, or control sets.
 
     uniform: the loss of equal odds. heads: those with a prefix-matching score of INDUCTION_HEAD or more; their outputs
-    are zero at all positions. A control set has as many other heads in the same layers; there are none where a layer
-    has too few.
+    are replaced at all positions by their mean over the excerpts. A control set has as many other heads in the same
+    layers; there are none where a layer has too few.
     """
     score = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     heads, others = heads_where(score >= INDUCTION_HEAD), score < INDUCTION_HEAD
@@ -72,19 +73,25 @@ def text(study: Study) -> dict[str, Any]:
         return excerpts(tokenizer, min(LONGEST, context), study.settings.excerpts).tolist()
 
     def losses(ablated: list[Head]) -> dict[str, Any]:
-        zeros = silenced(prepare(study.pair[0]), ablated)
-        by_token = text_losses(study.pair[0], texts(), lambda batch: zeros, TOKEN_BUDGET, runs(), by_token=True)
+        patches = mean_patches(study.pair[0], ablated, means()) if ablated else []
+        by_token = text_losses(study.pair[0], texts(), lambda batch: patches, TOKEN_BUDGET, runs(), by_token=True)
         return {"losses": by_token, "vocabulary": study.pair[0].config.get_text_config().vocab_size}
+
+    @cache
+    def means() -> np.ndarray:
+        rows = [Row(tuple(text)) for text in texts()]
+        return recorded(lambda: mean_outputs(study.pair[0], rows, token_budget=TOKEN_BUDGET), part="means")["mean"]
 
     @cache
     def runs() -> BaseRuns:
         return BaseRuns(study.pair[0])
 
-    request = {"schema": 2, "excerpts": study.settings.excerpts, "longest": LONGEST}
+    def recorded(compute: Callable[[], dict[str, Any]], **part: Any) -> dict[str, Any]:
+        request = {"schema": 3, "excerpts": study.settings.excerpts, "longest": LONGEST, **part}
+        return study.record("plain text", compute, lambda: map(str, texts()), **request).data
+
     found = {
-        name: study.record(
-            "plain text", partial(losses, some), lambda: map(str, texts()), **request, ablated=[*map(list, some)]
-        ).data
+        name: recorded(partial(losses, some), ablated=[*map(list, some)])
         for name, some in study.progress(sets.items(), "plain text")
     }
     uniform = float(np.log(found[WHOLE]["vocabulary"]))

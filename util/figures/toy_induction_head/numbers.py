@@ -144,7 +144,8 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 
     In a shorter context it is the last token. Each loss is the mean over 21 tokens, those around it, so that as few
     excerpts tell it. score: with intervals over excerpts; change: of the score, and lost: of the late loss, paired with
-    the whole model's; early: the loss at token 50, and uniform: that of equal odds; curve: mean losses [STEPS] of
+    the whole model's; beyond: how much larger these two are without induction heads than without others, on average
+    over the control sets; early: the loss at token 50, and uniform: that of equal odds; curve: mean losses [STEPS] of
     spans of tokens that grow, and where each ends.
     """
     losses = arrays["losses"]
@@ -152,6 +153,13 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     late = min(LATE, tokens - AROUND)
     early, end = (slice(at - AROUND - 2, at + AROUND - 1) for at in (EARLY, late))  # losses begin with token 2
     scores = {row: loss[:, end].mean(axis=1) - loss[:, early].mean(axis=1) for row, loss in losses.items()}
+    late_loss = {row: loss[:, end].mean(axis=1) for row, loss in losses.items()}
+    others = [row for row in losses if row not in (WHOLE, WITHOUT)]
+    beyond = {
+        name: mean_interval(rows[WITHOUT] - np.mean([rows[row] for row in others], axis=0))
+        for name, rows in {"change": scores, "lost": late_loss}.items()
+        if others
+    }
     ends = np.unique(np.geomspace(2, tokens, STEPS + 1).astype(int))
     spans = [slice(start - 1, stop - 1) for start, stop in zip(ends, ends[1:], strict=False)]
     return {
@@ -162,6 +170,7 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
             "early": losses[WHOLE][:, early].mean(),
             "uniform": arrays["uniform"],
             "lost": {row: mean_interval((loss - losses[WHOLE])[:, end].mean(axis=1)) for row, loss in losses.items()},
+            "beyond": beyond,
             "score": {row: mean_interval(score) for row, score in scores.items()},
             "change": {row: mean_interval(score - scores[WHOLE]) for row, score in scores.items() if row != WHOLE},
             "curve": {row: [loss[:, span].mean() for span in spans] for row, loss in losses.items()},

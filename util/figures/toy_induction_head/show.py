@@ -104,7 +104,7 @@ def stream(values: Values) -> Grid:
 
 
 def circuits_say(values: Values) -> Iterator[str]:
-    yield "On the right both circuits are the identity: match what followed this token, and predict it"
+    yield "Layer 1 matches what layer 0 moved: both circuits are the identity"
 
 
 def circuits(values: Values) -> Grid:
@@ -197,22 +197,28 @@ def in_context_says(values: Values) -> Iterator[str]:
         yield f"The in-context-learning score {whole}; no head is an induction head"
         return
     lost, change = text["lost"][WITHOUT], text["change"][WITHOUT]
-    others = [row for row in text["change"] if row != WITHOUT]
-    most = [f", without others ≤ {max(text['lost'][row][0] for row in others):.2f}"] * bool(others)
-    yield "".join([f"Without induction heads loss rises by {lost[0]:.2f} nats", *most])
-    yield say(
-        "The in-context-learning score {whole}. Without {n} induction {n:head|heads} it changes by {change}, the loss "
-        "at token {late} alone by {lost}.",
-        n=number, whole=whole, change=change, late=late, lost=lost,
-    )  # fmt: skip
+    others = {
+        name: [text[name][row][0] for row in text[name] if row not in (WHOLE, WITHOUT)] for name in text["beyond"]
+    }
+    of = f"{number} induction head{'s' * (number > 1)}"
+    controls = f", {max(others['change']):.2f} without others" if others else ""
+    if change[1] > 0:
+        yield f"Gain from context: {change[0]:.2f} nats less without induction heads{controls}"
+    elif change[2] < 0 < lost[1]:
+        yield f"Without induction heads loss rises {lost[0]:.2f} nats, at token {early} more"
+    else:
+        yield f"The gain from context is not shown to shrink without {of}"
+    yield (
+        f"The in-context-learning score {whole}. Without {of} it changes by {written(change)}, the loss at token "
+        f"{late} alone by {written(lost)}."
+    )
     if text["early"] >= text["uniform"]:
         yield f"At token {early} the model is no better than equal odds, so that its score means little."
-    if change[2] < 0:
-        yield f"At token {early} it rises by even more: this lower score is no sign that more is learned from context."
     if others:
-        changes = ([f"{text[name][row][0]:+.2f}" for row in others] for name in ("change", "lost"))
-        score, loss = map(listed, changes)
+        score, loss = (listed([f"{value:+.2f}" for value in some]) for some in others.values())
         yield f"Without as many other heads of the same layers the score changes by {score}, the loss by {loss}."
+        score, loss = map(written, text["beyond"].values())
+        yield f"Induction heads minus these, on average: the score {score}, the loss {loss}."
 
 
 def in_context(values: Values) -> Grid:
@@ -234,7 +240,7 @@ def _rises(text: Values, ax: Axes) -> None:
         colour, name = looks.get(row, (GREY, "without as many others" if row.endswith(" 1") else "_"))
         _spans(ax, text, np.subtract(text["curve"][row], text["curve"][WHOLE]), colour, name)
     level(ax, 0, "")
-    ax.set(title="B) without heads", ylabel="rise of the loss")
+    ax.set(title="B) without heads", ylabel="rise of the loss, nats")
 
 
 def _spans(ax: Axes, text: Values, curve: Any, colour: str, name: str) -> None:
@@ -301,7 +307,7 @@ FIGURE = Figure(
     {
         "shifts": Part(
             no_numbers, says=shifts_say, panels=shifts,
-            about=lambda values: "one-hot positions, 8 tokens, by hand",
+            about=lambda values: "one-hot positions of 8 tokens; queries and keys are moved down by so many places",
         ),
         "residual_stream": Part(
             no_numbers, says=stream_says, panels=stream,
