@@ -249,11 +249,11 @@ def _circuit(found: Values, ax: Axes) -> None:
     """Bands are intervals, for all sizes together of the strongest heads; of random sets there is a dot for each."""
     whole, sizes = found["whole"][0], [*found["faithfulness"]]
     _curve(ax, np.transpose([*found["faithfulness"].values()]), BLUE, "o", "strongest alone")
-    _curve(ax, np.transpose([*found["without"].values()]) / whole, RED, "s", "all but these")
-    random = [(sizes.index(size), one / whole) for size, some in found["random"].items() for one in some]
-    ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random, same layers")
+    _curve(ax, np.transpose([*found["without"].values()]) / whole, RED, "s", "all but the strongest")
+    random = [(sizes.index(size) + 0.1, one / whole) for size, some in found["random"].items() for one in some]
+    ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random alone, same layers")
     ax.set_xticks(range(len(sizes)), sizes)
-    ax.set(xlabel="heads in the set", ylabel=f"faithfulness (1: {whole:.2f} logits)")
+    ax.set(xlabel="number of strongest or random heads", ylabel="share of the logit difference")
 
 
 def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str) -> None:
