@@ -132,7 +132,7 @@ def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
     for (layer, head), text in texts.items():
         cell = image.to_rgba(values[head : head + 1, layer])[0]
         outline = [withStroke(linewidth=1, foreground=cell)]
-        image.axes.text(layer, head, text, fontsize=5, ha="center", va="center", color=ink(cell), path_effects=outline)
+        image.axes.text(layer, head, text, fontsize=7, ha="center", va="center", color=ink(cell), path_effects=outline)
 
 
 # ------------------------------------------------------------------------------------------------ curves and intervals

@@ -122,16 +122,16 @@ def _effects(effects: Floats, title: str, last: Panel) -> Grid:
     """Effects of all heads on one pair: a map whose colours end at twice the mean size, by layer, and a last panel."""
     limit = float(2 * np.abs(effects).mean()) or 1.0
     by_layer = partial(
-        _over_layers, effects.mean(axis=1), effects.std(axis=1), "B) mean of heads; bar: SD", "mean change, logits"
+        _over_layers, effects.mean(axis=1), effects.std(axis=1), "B) layer means; bars: SD", "mean change, logits"
     )
-    panels: list[Panel] = [partial(_map, effects, title, "logits", (), limit), by_layer, last]
+    panels: list[Panel] = [partial(_map, effects, title, "change, logits", (), limit), by_layer, last]
     return Grid(panels, least=1.8, height=1.9, wide=(0,) * (len(effects) > SHOWN))
 
 
 def permutation(values: Values) -> Grid:
     """P2: the change of the logit difference by shuffling one head; by layer; and by its norm."""
     norms, effects = _array(values["example"]["norms"]), _array(values["permuted"])
-    return _effects(effects, "A) shuffled - base", partial(_by_norm, norms, effects))
+    return _effects(effects, "A) change by shuffling", partial(_by_norm, norms, effects))
 
 
 def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
@@ -139,7 +139,7 @@ def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
     ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
     ax.margins(x=0.07, y=0.12)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-    ax.set(title="C) by norm", xlabel="norm of z", ylabel="change, logits")
+    ax.set(title="C) heads by norm", xlabel="norm of its output z", ylabel="change, logits")
     named = strongest(effects, NAMED)
     name_beside(ax, {head_name(head): (float(norms[head]), float(effects[head])) for head in named})
 
@@ -147,8 +147,8 @@ def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
 def patching(values: Values) -> Grid:
     """P5: the change of the logit difference when one head comes from the source; by layer; and its SD by layer."""
     effects = _array(values["patched"])
-    deviations = partial(_over_layers, effects.std(axis=1), None, "C) SD of heads", "SD, logits")
-    return _effects(effects, "A) patched - base", deviations)
+    deviations = partial(_over_layers, effects.std(axis=1), None, "C) SD alone", "SD of heads, logits")
+    return _effects(effects, "A) change by patching", deviations)
 
 
 def activations(values: Values) -> Grid:
