@@ -16,7 +16,6 @@ from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, inte
 from util.scores.graph import SHARES
 from util.show.draw import Grid, Panel, name_beside
 from util.show.panels import (
-    SMALL,
     colour_bar,
     colour_limit,
     count_ticks,
@@ -26,6 +25,7 @@ from util.show.panels import (
     print_in_cells,
     short_number,
     triples,
+    visible,
 )
 from util.show.panels import intervals as points_of
 from util.show.part import Values
@@ -77,15 +77,15 @@ def _outputs(z: Floats, title: str, colours: str, limits: Sequence[float] | Floa
     """Outputs [H, dv] of the heads of a layer: heads across, dimensions up."""
     ax.imshow(z.T, cmap=colours, vmin=limits[0], vmax=limits[1], **UPRIGHT)
     ax.set(xticks=[], yticks=[])
-    ax.set_title(title, fontsize=SMALL, pad=2)
+    ax.set_title(title, fontsize=7, pad=2)
 
 
 def _of_outputs(panels: Sequence[Panel], row: float, last: Panel, below: float) -> Grid:
     """Panels of head outputs, of which the first has labels, and a last one below; heights in inches."""
 
     def label_first(figure: Picture, axes: Sequence[Axes]) -> None:
-        axes[0].set_ylabel("dimension", fontsize=SMALL)
-        axes[0].set_xlabel("head", fontsize=SMALL)
+        axes[0].set_ylabel("dimension", fontsize=7)
+        axes[0].set_xlabel(f"{axes[0].images[0].get_size()[1]} heads", fontsize=7)
 
     heights, wide = [*[row] * len(panels), below], (len(panels),)
     return Grid([*panels, last], least=0.6, height=heights, columns=COLUMNS, wide=wide, finish=label_first)
@@ -154,7 +154,7 @@ def patching(values: Values) -> Grid:
 def activations(values: Values) -> Grid:
     """P3: the outputs of one layer's heads, a panel for each token of the source; mean norms of all layers."""
     shown = values["example"]
-    tokens = _quoted(shown["tokens"])
+    tokens = _seen(shown["tokens"])
     panels = [
         partial(_outputs, z, token, "plasma", np.percentile(z, (2, 98)))
         for z, token in zip(_array(shown["z"]), tokens, strict=True)
@@ -162,9 +162,9 @@ def activations(values: Values) -> Grid:
     return _of_outputs(panels, 0.9, partial(_lengths, _array(shown["lengths"]), tokens), 1.9)
 
 
-def _quoted(tokens: Iterable[str]) -> list[str]:
-    """Tokens as they are."""
-    return [f'"{token}"'.replace("\n", "\\n").replace("$", r"\$") for token in tokens]
+def _seen(tokens: Iterable[str]) -> list[str]:
+    """Tokens without blanks around them, unless they have nothing else."""
+    return [visible(token.strip() or token).replace("$", r"\$") for token in tokens]
 
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
@@ -172,8 +172,8 @@ def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
     ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
     ax.set_yticks(count_ticks(len(lengths), 8))
-    ax.set(ylabel="layer", title="all layers: norm of z, mean of the layer's heads")
-    colour_bar(ax.figure, [ax], "norm", location="right", pad=0.01, extend="both", aspect=20)
+    ax.set(ylabel="layer", title="all layers: mean norm of the heads' outputs")
+    colour_bar(ax.figure, [ax], "mean norm", location="right", pad=0.01, extend="both", aspect=20)
 
 
 def differences(values: Values) -> Grid:
@@ -182,7 +182,7 @@ def differences(values: Values) -> Grid:
     for place, z in enumerate(_array(shown["differences"])):
         limit = float(np.percentile(np.abs(z), 99)) or 1.0
         panels.append(partial(_outputs, z, f"layer {place * shown['every']}", "RdBu_r", (-limit, limit)))
-    ratio = partial(_over_layers, _array(values["selectivity"]), None, "", "selectivity ratio")
+    ratio = partial(_over_layers, _array(values["selectivity"]), None, "difference: top two heads / last two", "selectivity ratio")
     return _of_outputs(panels, 1.05, ratio, 1.7)
 
 
@@ -198,7 +198,7 @@ def streams(values: Values) -> Grid | None:
         texts = {place: short_number(share.T[place]) for place in heads_where(np.abs(share.T) >= limit / 10)}
         if len(share) <= SHOWN:
             print_in_cells(image, texts)
-        ax.set_xticks(range(len(tokens)), _quoted(tokens), rotation=90)
+        ax.set_xticks(range(len(tokens)), _seen(tokens), rotation=90)
         ax.set_yticks(count_ticks(len(share), 8))
         ax.set_title(title, fontsize=7)
 

@@ -362,9 +362,9 @@ PAIRS = "{model}, {corruption}, {pairs} pairs"
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
 PATHS = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
 CIRCUIT = "{model}, {pairs} fresh pairs; 1: the whole model; heads that are not kept are ablated; bands: 95 %"
-OUTPUTS = "; outputs on the source in layer {layer}, each token in its own colours"
+OUTPUTS = "; above: outputs on the source in layer {layer}, each token from dark (low) to bright (high)"
 FALLS = "; logit difference: {names[0]} - {names[1]}; red: falls if "
-MINUS = '; first minus second "{names[0]}" of the source'
+MINUS = '; first minus second "{names[0]}" of the source, red: above 0'
 FIGURE = Figure(
     "ioi_patching",
     Settings,
