@@ -182,7 +182,9 @@ def differences(values: Values) -> Grid:
     for place, z in enumerate(_array(shown["differences"])):
         limit = float(np.percentile(np.abs(z), 99)) or 1.0
         panels.append(partial(_outputs, z, f"layer {place * shown['every']}", "RdBu_r", (-limit, limit)))
-    ratio = partial(_over_layers, _array(values["selectivity"]), None, "difference: top two heads / last two", "selectivity ratio")
+    ratio = partial(
+        _over_layers, _array(values["selectivity"]), None, "difference: top two heads / last two", "selectivity ratio"
+    )
     return _of_outputs(panels, 1.05, ratio, 1.7)
 
 
