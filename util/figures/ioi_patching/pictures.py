@@ -182,10 +182,8 @@ def differences(values: Values) -> Grid:
     for place, z in enumerate(_array(shown["differences"])):
         limit = float(np.percentile(np.abs(z), 99)) or 1.0
         panels.append(partial(_outputs, z, f"layer {place * shown['every']}", "RdBu_r", (-limit, limit)))
-    ratio = partial(
-        _over_layers, _array(values["selectivity"]), None, "difference: top two heads / last two", "selectivity ratio"
-    )
-    return _of_outputs(panels, 1.05, ratio, 1.7)
+    ratio, title = _array(values["selectivity"]), "difference: top two heads / last two"
+    return _of_outputs(panels, 1.05, partial(_over_layers, ratio, None, title, "selectivity ratio"), 1.7)
 
 
 def streams(values: Values) -> Grid | None:
@@ -221,7 +219,7 @@ def population(values: Values) -> Grid:
     noised = intervals(values["population"]["noised"])
     certain = heads_where(carriers(noised))
     panels: list[Panel] = [
-        partial(_map, noised.value, "A) patched from the source", "share", certain, None),
+        partial(_map, noised.value, "A) patched from the source", "share of the effect", certain, None),
         partial(_ranked, values),
     ]
     return Grid(panels, height=1.75, columns=1)
@@ -238,7 +236,7 @@ def _ranked(values: Values, ax: Axes) -> None:
         shares /= population["corrupted"][0] - population["intact"][0]
         points_of(ax, shares.tolist(), 0.25, GREY, upright=True, label="untrained twin", hollow=False)
     name_columns(ax, list(map(head_name, ranked)))
-    ax.set(ylabel="share", title="B) strongest heads, other half")
+    ax.set(ylabel="share of the effect", title="B) strongest heads, on the other half of the pairs")
     ax.margins(y=0.1)
 
 

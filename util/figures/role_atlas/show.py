@@ -274,8 +274,7 @@ def vectors(values: Values) -> Grid:
         rows = {"none" if name == WHOLE else name: share for name, share in accuracy.items()}
         look: dict[str, Any] = {"label": "share of right answers", "chance": chance, "colours": {"none": BLUE}}
         shown.append(partial(row_panel, rows=rows, heading=heading, **look))
-    rows_high = 0.7 + SHARE_ROW * len(row_names(rows))
-    heights = [2.3, *[rows_high] * (len(shown) - 1)]
+    heights = [2.3, *[0.7 + SHARE_ROW * len(row_names(rows))] * (len(shown) - 1)]
     return Grid(
         shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE],
         finish=lambda _, axes: axes[1].set_ylabel("ablated heads"),
