@@ -144,7 +144,7 @@ def matrix(
 
 # ------------------------------------------------------------------------------------------------ names of points
 
-NAMED, NAME = "named point", 6  # marks the names that `place_names` moves; their points
+NAMED, NAME = "named point", 7  # marks the names that `place_names` moves; their points
 HALO = [withStroke(linewidth=1.5, foreground="white")]
 OTHERS = 20  # what it costs a name to stand closer to another named point
 WAYS = [np.array(way) for way in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))]

@@ -37,8 +37,8 @@ AXIS = 0.35  # of a map among others, that share its labels
 ROW = 0.2  # inches: the height of a row of shares
 DRAW = re.compile(r"(, control)? \d+$")  # what the names of draws of a control end with
 DIAMOND: dict[str, Any] = {"marker": "D", "mfc": "none", "ms": 3.2, "mew": 0.8}
-HERE = Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label="here (95 %)")
-CONTROLS = Line2D([], [], color=GREY, marker="|", ms=7, ls="", label="control sets, here")
+HERE = Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label="measured (95 %)")
+CONTROLS = Line2D([], [], color=GREY, marker="|", ms=7, ls="", label="control sets")
 CHANCE = Line2D([], [], color="0.6", ls=":", lw=0.8, label="chance")
 TICK = 0.24  # inches that a tick label of two digits needs
 
@@ -132,7 +132,7 @@ def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
     for (layer, head), text in texts.items():
         cell = image.to_rgba(values[head : head + 1, layer])[0]
         outline = [withStroke(linewidth=1, foreground=cell)]
-        image.axes.text(layer, head, text, fontsize=5, ha="center", va="center", color=ink(cell), path_effects=outline)
+        image.axes.text(layer, head, text, fontsize=7, ha="center", va="center", color=ink(cell), path_effects=outline)
 
 
 # ------------------------------------------------------------------------------------------------ curves and intervals
@@ -354,7 +354,7 @@ def row_panel(
             ax.plot(reported[name], y + 0.28, color=colour, **DIAMOND)
         if name in rows:
             intervals(ax, [rows[name]], y, colour, size=3, hollow=False)
-            ax.annotate(without_zero(rows[name][0], 2), (1.09, y), fontsize=6, va="center", annotation_clip=False)
+            ax.annotate(without_zero(rows[name][0], 2), (1.09, y), fontsize=7, va="center", annotation_clip=False)
     ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), xlabel=label)
     ax.set_title(heading, fontsize=7)
     ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])

@@ -305,7 +305,7 @@ def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, ch
     ax.axhline(chance, color="0.6", lw=0.8, ls=":")
     for x, row in enumerate(by_shots.values()):
         at = np.full(len(row["controls"]), x + 0.22)
-        ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets, here")
+        ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets")
     for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
         known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}
         if known:  # prompts without demonstrations have no pattern to knock out

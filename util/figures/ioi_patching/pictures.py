@@ -16,7 +16,6 @@ from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, inte
 from util.scores.graph import SHARES
 from util.show.draw import Grid, Panel, name_beside
 from util.show.panels import (
-    SMALL,
     colour_bar,
     colour_limit,
     count_ticks,
@@ -26,6 +25,7 @@ from util.show.panels import (
     print_in_cells,
     short_number,
     triples,
+    visible,
 )
 from util.show.panels import intervals as points_of
 from util.show.part import Values
@@ -77,15 +77,15 @@ def _outputs(z: Floats, title: str, colours: str, limits: Sequence[float] | Floa
     """Outputs [H, dv] of the heads of a layer: heads across, dimensions up."""
     ax.imshow(z.T, cmap=colours, vmin=limits[0], vmax=limits[1], **UPRIGHT)
     ax.set(xticks=[], yticks=[])
-    ax.set_title(title, fontsize=SMALL, pad=2)
+    ax.set_title(title, fontsize=7, pad=2)
 
 
 def _of_outputs(panels: Sequence[Panel], row: float, last: Panel, below: float) -> Grid:
     """Panels of head outputs, of which the first has labels, and a last one below; heights in inches."""
 
     def label_first(figure: Picture, axes: Sequence[Axes]) -> None:
-        axes[0].set_ylabel("dimension", fontsize=SMALL)
-        axes[0].set_xlabel("head", fontsize=SMALL)
+        axes[0].set_ylabel("dimension", fontsize=7)
+        axes[0].set_xlabel(f"{axes[0].images[0].get_size()[1]} heads", fontsize=7)
 
     heights, wide = [*[row] * len(panels), below], (len(panels),)
     return Grid([*panels, last], least=0.6, height=heights, columns=COLUMNS, wide=wide, finish=label_first)
@@ -122,16 +122,16 @@ def _effects(effects: Floats, title: str, last: Panel) -> Grid:
     """Effects of all heads on one pair: a map whose colours end at twice the mean size, by layer, and a last panel."""
     limit = float(2 * np.abs(effects).mean()) or 1.0
     by_layer = partial(
-        _over_layers, effects.mean(axis=1), effects.std(axis=1), "B) mean of heads; bar: SD", "mean change, logits"
+        _over_layers, effects.mean(axis=1), effects.std(axis=1), "B) layer means; bars: SD", "mean change, logits"
     )
-    panels: list[Panel] = [partial(_map, effects, title, "logits", (), limit), by_layer, last]
+    panels: list[Panel] = [partial(_map, effects, title, "change, logits", (), limit), by_layer, last]
     return Grid(panels, least=1.8, height=1.9, wide=(0,) * (len(effects) > SHOWN))
 
 
 def permutation(values: Values) -> Grid:
     """P2: the change of the logit difference by shuffling one head; by layer; and by its norm."""
     norms, effects = _array(values["example"]["norms"]), _array(values["permuted"])
-    return _effects(effects, "A) shuffled - base", partial(_by_norm, norms, effects))
+    return _effects(effects, "A) change by shuffling", partial(_by_norm, norms, effects))
 
 
 def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
@@ -139,7 +139,7 @@ def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
     ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
     ax.margins(x=0.07, y=0.12)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-    ax.set(title="C) by norm", xlabel="norm of z", ylabel="change, logits")
+    ax.set(title="C) heads by norm", xlabel="norm of its output z", ylabel="change, logits")
     named = strongest(effects, NAMED)
     name_beside(ax, {head_name(head): (float(norms[head]), float(effects[head])) for head in named})
 
@@ -147,14 +147,14 @@ def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
 def patching(values: Values) -> Grid:
     """P5: the change of the logit difference when one head comes from the source; by layer; and its SD by layer."""
     effects = _array(values["patched"])
-    deviations = partial(_over_layers, effects.std(axis=1), None, "C) SD of heads", "SD, logits")
-    return _effects(effects, "A) patched - base", deviations)
+    deviations = partial(_over_layers, effects.std(axis=1), None, "C) SD alone", "SD of heads, logits")
+    return _effects(effects, "A) change by patching", deviations)
 
 
 def activations(values: Values) -> Grid:
     """P3: the outputs of one layer's heads, a panel for each token of the source; mean norms of all layers."""
     shown = values["example"]
-    tokens = _quoted(shown["tokens"])
+    tokens = _seen(shown["tokens"])
     panels = [
         partial(_outputs, z, token, "plasma", np.percentile(z, (2, 98)))
         for z, token in zip(_array(shown["z"]), tokens, strict=True)
@@ -162,9 +162,9 @@ def activations(values: Values) -> Grid:
     return _of_outputs(panels, 0.9, partial(_lengths, _array(shown["lengths"]), tokens), 1.9)
 
 
-def _quoted(tokens: Iterable[str]) -> list[str]:
-    """Tokens as they are."""
-    return [f'"{token}"'.replace("\n", "\\n").replace("$", r"\$") for token in tokens]
+def _seen(tokens: Iterable[str]) -> list[str]:
+    """Tokens without blanks around them, unless they have nothing else."""
+    return [visible(token.strip() or token).replace("$", r"\$") for token in tokens]
 
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
@@ -172,8 +172,8 @@ def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
     ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
     ax.set_yticks(count_ticks(len(lengths), 8))
-    ax.set(ylabel="layer", title="all layers: norm of z, mean of the layer's heads")
-    colour_bar(ax.figure, [ax], "norm", location="right", pad=0.01, extend="both", aspect=20)
+    ax.set(ylabel="layer", title="all layers: mean norm of the heads' outputs")
+    colour_bar(ax.figure, [ax], "mean norm", location="right", pad=0.01, extend="both", aspect=20)
 
 
 def differences(values: Values) -> Grid:
@@ -182,8 +182,8 @@ def differences(values: Values) -> Grid:
     for place, z in enumerate(_array(shown["differences"])):
         limit = float(np.percentile(np.abs(z), 99)) or 1.0
         panels.append(partial(_outputs, z, f"layer {place * shown['every']}", "RdBu_r", (-limit, limit)))
-    ratio = partial(_over_layers, _array(values["selectivity"]), None, "", "selectivity ratio")
-    return _of_outputs(panels, 1.05, ratio, 1.7)
+    ratio, title = _array(values["selectivity"]), "difference: top two heads / last two"
+    return _of_outputs(panels, 1.05, partial(_over_layers, ratio, None, title, "selectivity ratio"), 1.7)
 
 
 def streams(values: Values) -> Grid | None:
@@ -198,7 +198,7 @@ def streams(values: Values) -> Grid | None:
         texts = {place: short_number(share.T[place]) for place in heads_where(np.abs(share.T) >= limit / 10)}
         if len(share) <= SHOWN:
             print_in_cells(image, texts)
-        ax.set_xticks(range(len(tokens)), _quoted(tokens), rotation=90)
+        ax.set_xticks(range(len(tokens)), _seen(tokens), rotation=90)
         ax.set_yticks(count_ticks(len(share), 8))
         ax.set_title(title, fontsize=7)
 
@@ -219,7 +219,7 @@ def population(values: Values) -> Grid:
     noised = intervals(values["population"]["noised"])
     certain = heads_where(carriers(noised))
     panels: list[Panel] = [
-        partial(_map, noised.value, "A) patched from the source", "share", certain, None),
+        partial(_map, noised.value, "A) patched from the source", "share of the effect", certain, None),
         partial(_ranked, values),
     ]
     return Grid(panels, height=1.75, columns=1)
@@ -236,7 +236,7 @@ def _ranked(values: Values, ax: Axes) -> None:
         shares /= population["corrupted"][0] - population["intact"][0]
         points_of(ax, shares.tolist(), 0.25, GREY, upright=True, label="untrained twin", hollow=False)
     name_columns(ax, list(map(head_name, ranked)))
-    ax.set(ylabel="share", title="B) strongest heads, other half")
+    ax.set(ylabel="share of the effect", title="B) strongest heads, on the other half of the pairs")
     ax.margins(y=0.1)
 
 
@@ -249,11 +249,11 @@ def _circuit(found: Values, ax: Axes) -> None:
     """Bands are intervals, for all sizes together of the strongest heads; of random sets there is a dot for each."""
     whole, sizes = found["whole"][0], [*found["faithfulness"]]
     _curve(ax, np.transpose([*found["faithfulness"].values()]), BLUE, "o", "strongest alone")
-    _curve(ax, np.transpose([*found["without"].values()]) / whole, RED, "s", "all but these")
-    random = [(sizes.index(size), one / whole) for size, some in found["random"].items() for one in some]
-    ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random, same layers")
+    _curve(ax, np.transpose([*found["without"].values()]) / whole, RED, "s", "all but the strongest")
+    random = [(sizes.index(size) + 0.1, one / whole) for size, some in found["random"].items() for one in some]
+    ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random alone, same layers")
     ax.set_xticks(range(len(sizes)), sizes)
-    ax.set(xlabel="heads in the set", ylabel=f"faithfulness (1: {whole:.2f} logits)")
+    ax.set(xlabel="number of strongest or random heads", ylabel="share of the logit difference")
 
 
 def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str) -> None:

@@ -361,18 +361,19 @@ STREAMS = "{model}, one pair of prompts; at one token of one layer from the sour
 PAIRS = "{model}, {corruption}, {pairs} pairs"
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
 PATHS = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
-CIRCUIT = "{model}, {pairs} fresh pairs; all other heads ablated"
-OUTPUTS = "; outputs on the source in layer {layer}, each token in its own colours"
-MINUS = '; first minus second "{names[0]}" of the source'
+CIRCUIT = "{model}, {pairs} fresh pairs; 1: the whole model; heads that are not kept are ablated; bands: 95 %"
+OUTPUTS = "; above: outputs on the source in layer {layer}, each token from dark (low) to bright (high)"
+FALLS = "; logit difference: {names[0]} - {names[1]}; red: falls if "
+MINUS = '; first minus second "{names[0]}" of the source, red: above 0'
 FIGURE = Figure(
     "ioi_patching",
     Settings,
     {
         "p1": _one_pair(predictions_say, pictures.predictions),
-        "p2": _one_pair(permutation_says, pictures.permutation, "; one head of the base shuffled"),
+        "p2": _one_pair(permutation_says, pictures.permutation, FALLS + "shuffled"),
         "p3": _one_pair(activations_say, pictures.activations, OUTPUTS),
         "p4": _one_pair(differences_say, pictures.differences, MINUS),
-        "p5": _one_pair(patching_says, pictures.patching),
+        "p5": _one_pair(patching_says, pictures.patching, FALLS + "patched"),
         "streams": Part(numbers.streams, "streams", streams_say, _about(STREAMS, "streams"), pictures.streams),
         "population": Part(
             numbers.population, "population", population_says, _about(PAIRS, "population"), pictures.population,

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.patheffects import withStroke
 
 from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
@@ -34,9 +33,9 @@ NAMED = 3  # heads of a role that are named with their effects
 SHOWN = 5  # heads of a role that are lines of the table
 LETTERS = (7.5, 5.5)  # points: the width and height that two letters need
 BAR = (0.07, 0.16)  # shares of a tile: the room around its bar, and the bar's height
-RINGS = {  # around the best heads of a kind: the score that chose them, marker, colour, size
-    INDUCTION: ("prefix matching", "o", ROLES["induction"].colour, 4.5),
-    FUNCTION_VECTOR: ("AIE", "s", ROLES["function vector"].colour, 7.5),
+RINGS = {  # around the best heads of a kind: its name, marker, colour, size
+    INDUCTION: ("induction", "o", ROLES["induction"].colour, 4),
+    FUNCTION_VECTOR: ("FV", "s", ROLES["function vector"].colour, 7),
 }
 FEW = 16  # queries: that so few show no difference is not said
 ROW, HEIGHTS = 0.26, (1.2, 3.4)  # inches: the height of a head, where there are few; the least and largest of all heads
@@ -261,43 +260,43 @@ def vectors_about(values: Values) -> str:
     entries = values["function vectors"]
     corruption = entries["corruption"].replace("_", " ")
     heads = f"{len(entries['sets'][FUNCTION_VECTOR])} heads of either kind"
-    return (
-        f"{title(values)}, {heads}; AIE on {entries['prompts']} prompts of each task (corruption: {corruption}); B: "
-        "without these heads"
-    )
+    return f"{title(values)}, {heads}; AIE on {entries['prompts']} prompts of each task (corruption: {corruption})"
 
 
 def vectors(values: Values) -> Grid:
-    """A: prefix matching against AIE. B: what is answered right, by what is ablated."""
+    """A: prefix matching against AIE. B, C: what is answered right, by what is ablated."""
     found = values["function vectors"]
     shown: list[Panel] = [partial(_scatter, values=values)]
-    for measure, rows in found["accuracy"].items():
+    for measure, accuracy in found["accuracy"].items():
         chance = None if measure == PAIRS else found["classification"]["chance"]
-        undone = ", NOT DONE" * (chance is not None and rows[WHOLE][1] <= chance)
-        heading = f"{'B) ' * (len(shown) == 1)}{measure}\n{found['asked'][measure]}{undone}"
-        look: dict[str, Any] = {"label": "share right", "chance": chance, "colours": {WHOLE: BLUE}}
+        undone = ", not above chance" * (chance is not None and accuracy[WHOLE][1] <= chance)
+        heading = f"{'ABC'[len(shown)]}) {measure}\n{found['asked'][measure]}{undone}"
+        rows = {"none" if name == WHOLE else name: share for name, share in accuracy.items()}
+        look: dict[str, Any] = {"label": "share of right answers", "chance": chance, "colours": {"none": BLUE}}
         shown.append(partial(row_panel, rows=rows, heading=heading, **look))
-    rows_high = 0.7 + SHARE_ROW * len(row_names(rows))
-    heights = [2.3, *[rows_high] * (len(shown) - 1)]
-    return Grid(shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE])
+    heights = [2.3, *[0.7 + SHARE_ROW * len(row_names(rows))] * (len(shown) - 1)]
+    return Grid(
+        shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE],
+        finish=lambda _, axes: axes[1].set_ylabel("ablated heads"),
+    )  # fmt: skip
 
 
 def _scatter(ax: Axes, values: Values) -> None:
     """All heads by both scores; the best of either kind are marked, those by AIE with intervals and names."""
     entries = values["function vectors"]
     matching, effect = np.array(entries["prefix matching"]), np.array(entries["AIE"]["mean"], dtype=float)
-    ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4)
-    halo = [withStroke(linewidth=2.2, foreground="white")]
+    ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4, label="each head")
     for kind, (label, marker, colour, size) in RINGS.items():
         places = tuple(np.array(entries["sets"][kind]).T)
-        look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9, "path_effects": halo}
-        ax.plot(matching[places], effect[places], marker, label=f"best by {label}", **look)
+        look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9}
+        ax.plot(matching[places], effect[places], marker, label=f"best {label} heads", **look)
     best = list(map(tuple, entries["sets"][FUNCTION_VECTOR]))
     spread = [Interval(*triple) for triple in triples(entries["AIE"], best, "mean")]
     points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)
     name_beside(ax, {head_name(head): (float(matching[head]), float(effect[head])) for head in best[:3]})
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
-    ax.set(xlim=(-0.06, 1.06), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")
+    ax.set(xlim=(-0.06, 1.06), xlabel="induction score (prefix matching)", ylabel="FV score (AIE)")
+    ax.set_title("A) two scores of each head")
 
 
 FIGURE = Figure(
