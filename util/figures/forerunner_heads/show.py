@@ -300,7 +300,7 @@ def induction_say(values: Values) -> Iterator[str]:
     best, uniform = shares["best head"], values["induction"]["levels"]["uniform"]
     beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
     where = f"{beyond} of {layers}" if beyond else f"none of {layers}"
-    yield f"In {where} layers the best heads significantly prefer the query's label"
+    yield f"In {where} layers best heads significantly prefer the query's label"
     similar = max(shares["similarity of states"]["mean"])
     yield f"By the similarity of states it would have {similar:.2f} at most, by equal shares {uniform:.2f}."
 
