@@ -75,12 +75,13 @@ def test_a_request_is_plain_json(request_, tmp_path):
     [
         ({"weights": "w", "dtype": "float32", "revision": None}, True, ""),
         ({"weights": "others"}, False, "has weights 'w' and not 'others': it is measured again"),
-        ({"versions": {"torch": "2"}}, True, "was measured with versions {'torch': '1'}"),
+        ({"versions": {"torch": "2"}}, True, "has records that were measured with versions {'torch': '1'}"),
     ],
 )
 def test_what_differs_is_said_and_measured_again(expected, hit, message, tmp_path, capsys):
     write(RECORD, tmp_path)
     assert (read(REQUEST, tmp_path, expected) is not None) == hit and message in capsys.readouterr().err
+    assert read(REQUEST, tmp_path, expected) is None or not capsys.readouterr().err, "packages are named once"
     assert read(REQUEST | {"n": 4}, tmp_path, {}) is None
 
 

@@ -242,10 +242,10 @@ def legend_below(figure: Figure, handles: Sequence[Any]) -> int:
 def broken(text: str, size: float, width: float) -> str:
     """A text broken into lines that are at most `width` points wide in a font of `size` points.
 
-    It is broken at spaces, but for those of an interval: [0.90, 0.96] stays on one line.
+    It is broken at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
     """
     lines = [""]
-    for word in re.split(r"\s+(?![^[]*\])", text.strip()):
+    for word in re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip()):
         longer = f"{lines[-1]} {word}".lstrip()
         if lines[-1] and ON_PIXELS * text_width(longer, size) > width:
             lines.append(word)

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -134,7 +134,7 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
         if None not in (value, record.provenance.get(name)) and value != record.provenance[name]
     }
     if packages := differ.pop("versions", None):
-        _tell(f"{file.name} was measured with {packages}")
+        _tell_once(f"{file.parent} has records that were measured with {packages}")
     if differ:
         _tell(f"{file.name} has {'; '.join(differ.values())}: it is measured again")
         return None
@@ -143,6 +143,9 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+_tell_once = cache(_tell)
 
 
 @contextmanager
