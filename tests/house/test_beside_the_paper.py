@@ -18,9 +18,9 @@ def test_what_induction_heads_are_worth_in_plain_text():
         gain, change = -text["score"]["whole model"][0], {row: triple[0] for row, triple in text["change"].items()}
         return change.pop("without induction heads") / gain, max(change.values()) / gain
 
-    (gemma, few), (smollm2, nearly), (embedded, more) = map(shares, (*MODELS[::-1], "embedded"))
+    (gemma, few), (smollm2, half), (embedded, more) = map(shares, (*MODELS[::-1], "embedded"))
     assert gemma > 0.9 and few < 0.1, "the whole gain, and hardly any"
-    assert 0.15 < smollm2 < 0.25 and smollm2 / 2 < nearly < smollm2, "a fifth, others nearly as much"
+    assert 0.15 < smollm2 < 0.25 and smollm2 / 2 < half < 0.75 * smollm2, "a fifth, others up to two thirds of it"
     assert embedded < more
 
 

@@ -64,7 +64,7 @@ class Part:
         if not self.needed:
             return "no number of queries would do"
         if self.available and self.needed > FAR * self.available:
-            return f"far more queries would do than the {self.available:,} that there are"
+            return f"it would take far more than the {self.available:,} queries that there are"
         return f"{self.needed:,} queries would do" + (f"; there are {self.available:,}" if self.available else "")
 
 

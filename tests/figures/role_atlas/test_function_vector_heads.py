@@ -123,13 +123,13 @@ def test_costs_are_those_of_the_arrays():
 
 
 def test_what_is_said_of_both_kinds_follows_from_the_numbers():
-    finding, best, *contrasts = show.vectors_say({"function vectors": found()})
-    assert finding == "2 of 4 best induction heads are among 4 best FV heads (1.0 by chance)"
+    *contrasts, both, best = show.vectors_say({"function vectors": found()})
+    assert both == "2 of 4 best induction heads are among 4 best FV heads (1.0 by chance)."
     assert best.startswith("The largest average indirect effect (AIE) is that of L1H0: 0.3")
     assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): without FV heads that are no ")
     assert "induction heads 0.30 [" in contrasts[0]
-    finding, _, no_room, *_ = show.vectors_say({"function vectors": found(room=0.04)})
-    assert finding == "" and no_room.startswith("Intact demonstrations hardly raise the answer")
+    untitled, no_room, *_ = show.vectors_say({"function vectors": found(room=0.04)})
+    assert untitled == "" and no_room.startswith("Intact demonstrations hardly raise the answer")
     assert no_room not in contrasts
 
 

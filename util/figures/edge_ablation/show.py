@@ -137,7 +137,7 @@ def circuit_say(values: Values) -> Iterator[str]:
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
         yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(without)}."
         if not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
-            yield f"No pair among these contextualises: for `{task}` no example needs to read another one."
+            yield f"No pair among these contextualises: nine tenths of `{task}` need no read between examples."
         if by_draw := values.get("claims", {}).get("kept by draw"):
             always = listed([f"`{edge}`" for edge in kept if all(edge in pairs for pairs in by_draw)])
             yield (

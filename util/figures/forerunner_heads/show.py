@@ -47,6 +47,7 @@ MARKS = {
     PREVIOUS_TOKEN: (ROLES["previous-token"].colour, "s"),
     NEITHER: (GREY, "o"),
 }
+SPAN = 0.5  # nats on either side that a scale has, so that small changes look small
 FLOOR = 1e-4  # attention that is smaller is drawn as this much
 CONTRASTS = (BLUE, ORANGE, GREEN)
 SCORES = {"which label": RED, "label mass": BLUE}
@@ -327,9 +328,10 @@ def _cuts(ax: Axes, score: str, part: str, effects: Values) -> None:
     panels.name_rows(ax, [f"${name}$" for name in names])
     low, high = (float(end) for end in part.strip("()").split(", "))
     ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
-    ends = np.array([change for changes in cut.values() for change in changes.values()])
-    room = 0.25 * np.ptp(ends)  # for the values
-    ax.set(xlabel="change, nats", ylabel=score, xlim=(min(0, ends.min()) - room, max(0, ends.max()) + room))
+    ends = [change for changes in cut.values() for change in changes.values()]
+    low, high = min(-SPAN, np.min(ends)), max(SPAN, np.max(ends))
+    room = 0.25 * (high - low)  # for the values
+    ax.set(xlabel="change, nats", ylabel=score, xlim=(low - room, high + room))
     ax.locator_params(axis="x", nbins=2)
 
 
@@ -393,7 +395,7 @@ def grid_panels(values: Values) -> Grid:
 
 def _by_set(ax: Axes, found: Values) -> None:
     panels.intervals(ax, [*found.values()], colour=BLUE, hollow=False)
-    panels.name_rows(ax, [name.replace("_", " ") for name in found], zero=False)
+    panels.name_rows(ax, [name.replace("_", " ") for name in found])
     ax.set_xlabel("heads above the threshold on a prompt")
 
 

@@ -225,18 +225,12 @@ def _tile(
 
 
 def vectors_say(values: Values) -> Iterator[str]:
-    """How many heads are of both kinds; the best FV head; and of each measure, which kind it rests on more."""
+    """Which kind each measure rests on more; how many heads are of both kinds; and the best FV head."""
     entries = values["function vectors"]
     n, room, mean = len(entries["sets"][FUNCTION_VECTOR]), entries["room"] >= ROOM, np.array(entries["AIE"]["mean"])
-    both = f"{len(entries['both'])} of {n} best induction heads are among {n} best FV heads"
-    yield f"{both} ({n**2 / mean.size:.1f} by chance)" if room else ""
-    (best,) = top(mean, 1)
-    value, low, high = interval_at(entries["AIE"], *best, value="mean")
-    largest = f"{value:.3f} ({low:.3f} to {high:.3f})"
-    yield f"The largest average indirect effect (AIE) is that of {head_name(best)}: {largest}."
     if not room:
+        yield ""
         yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
-    yield from (f"Left out, {why}." for why in entries["left out"])
     chance = {entries["classification"]["task"]: entries["classification"]["chance"]}
     for kind, difference in entries["contrast"].items():
         count = entries["asked"][kind]
@@ -254,6 +248,13 @@ def vectors_say(values: Values) -> Iterator[str]:
         elif (queries := int(count.split()[0])) > FEW:
             seen = f"{POWERED} from {detectable(Interval(*difference), queries):.2f} on"
             yield f"{name}: no difference between heads of just one kind was detected ({count}; {seen})."
+    both = f"{len(entries['both'])} of {n} best induction heads are among {n} best FV heads"
+    yield f"{both} ({n**2 / mean.size:.1f} by chance)." if room else ""
+    (best,) = top(mean, 1)
+    value, low, high = interval_at(entries["AIE"], *best, value="mean")
+    largest = f"{value:.3f} ({low:.3f} to {high:.3f})"
+    yield f"The largest average indirect effect (AIE) is that of {head_name(best)}: {largest}."
+    yield from (f"Left out, {why}." for why in entries["left out"])
 
 
 def vectors_about(values: Values) -> str:
@@ -264,13 +265,14 @@ def vectors_about(values: Values) -> str:
 
 
 def vectors(values: Values) -> Grid:
-    """A: prefix matching against AIE. B, C: what is answered right, by what is ablated."""
+    """A: prefix matching against AIE. B, C: what is answered right, by what is ablated, where that is above chance."""
     found = values["function vectors"]
     shown: list[Panel] = [partial(_scatter, values=values)]
     for measure, accuracy in found["accuracy"].items():
         chance = None if measure == PAIRS else found["classification"]["chance"]
-        undone = ", not above chance" * (chance is not None and accuracy[WHOLE][1] <= chance)
-        heading = f"{'ABC'[len(shown)]}) {measure}\n{found['asked'][measure]}{undone}"
+        if chance is not None and accuracy[WHOLE][1] <= chance:
+            continue
+        heading = f"{'ABC'[len(shown)]}) {measure}\n{found['asked'][measure]}"
         rows = {"none" if name == WHOLE else name: share for name, share in accuracy.items()}
         look: dict[str, Any] = {"label": "share of right answers", "chance": chance, "colours": {"none": BLUE}}
         shown.append(partial(row_panel, rows=rows, heading=heading, **look))

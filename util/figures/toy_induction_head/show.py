@@ -196,12 +196,14 @@ def in_context_says(values: Values) -> Iterator[str]:
     if not number:
         yield f"The in-context-learning score {whole}; no head is an induction head"
         return
+    if text["early"] >= text["uniform"]:
+        yield f"At token {early} the model is no better than equal odds, so that its score means little"
     lost, change = text["lost"][WITHOUT], text["change"][WITHOUT]
     others = {
         name: [text[name][row][0] for row in text[name] if row not in (WHOLE, WITHOUT)] for name in text["beyond"]
     }
     of = f"{number} induction head{'s' * (number > 1)}"
-    controls = f", {max(others['change']):.2f} without others" if others else ""
+    controls = f", ≤ {max(others['change']):.2f} without others" if others else ""
     if change[1] > 0:
         yield f"Gain from context: {change[0]:.2f} nats less without induction heads{controls}"
     elif change[2] < 0 < lost[1]:
@@ -212,8 +214,6 @@ def in_context_says(values: Values) -> Iterator[str]:
         f"The in-context-learning score {whole}. Without {of} it changes by {written(change)}, the loss at token "
         f"{late} alone by {written(lost)}."
     )
-    if text["early"] >= text["uniform"]:
-        yield f"At token {early} the model is no better than equal odds, so that its score means little."
     if others:
         score, loss = (listed([f"{value:+.2f}" for value in some]) for some in others.values())
         yield f"Without as many other heads of the same layers the score changes by {score}, the loss by {loss}."
