@@ -84,7 +84,7 @@ def headline(part: Part, values: Values) -> str:
     clauses = re.split(r"(?=[,:] )", re.split(r"; |\. ", shorter)[0])
     while len(clauses) > 1 and words("".join(clauses)) > WORDS:
         clauses.pop()
-    return "".join(clauses)
+    return "".join(clauses).rstrip(".")
 
 
 def beside(part: Part, values: Values, *, pictured: bool) -> tuple[list[str], pd.DataFrame | None]:
