@@ -140,7 +140,7 @@ RUNS = [
             "reference": "staicc", "text_tasks": ["sst2"], "quantized": True,
         },
         ["of 12 heads ha", "Of a model with planted induction heads just these are found: True"],
-        {"scores", "pattern", "ablation"},  # no task is done for shots
+        {"scores", "pattern"},  # no task is done
     ),
     (
         "03_ioi_patching", {"kind": "opt", "num_hidden_layers": 5},

@@ -271,7 +271,7 @@ def edges(values: Values) -> Grid | None:
     curves = values["component graph"].get("curves")
     if not curves:
         return None
-    rankings = ("CPR", "A) by signed scores"), ("CMD", "B) by absolute scores")
+    rankings = ("CMD", "A) by absolute scores"), ("CPR", "B) by signed scores")
     return Grid([partial(_curves, curves, *ranking) for ranking in rankings], least=2.4, height=2.2)
 
 
@@ -282,4 +282,4 @@ def _curves(curves: Mapping[str, Any], measure: str, title: str, ax: Axes) -> No
         colour, marker = CURVES.get(name, (GREY, "."))
         _curve(ax, [kept[end] for end in ("value", "low", "high")], colour, marker, name if known else "random")
     ax.set_xticks(range(len(SHARES)), [f"{100 * share:g}" for share in SHARES])
-    ax.set(xlabel="edges kept, nominally, %", ylabel="faithfulness", title=title)
+    ax.set(xlabel="edges kept, %", ylabel="share of the effect kept", title=title)
