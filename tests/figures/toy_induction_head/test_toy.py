@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from tests.tiny_models import tiny_model
 from util import paths
-from util.figures.toy_induction_head import numbers, show
+from util.figures.toy_induction_head import measure, numbers, show
 from util.figures.toy_induction_head.numbers import formed_at
 from util.prompts.sequences import excerpts
 from util.stats.intervals import Interval
@@ -164,6 +165,21 @@ def test_the_score_in_context_is_late_loss_minus_early_loss():
     alone = {"heads": [], "losses": {numbers.WHOLE: made_losses()["losses"][numbers.WHOLE]}}
     [sentence] = show.FIGURE.parts["in_context"].says(numbers.in_context(made_losses() | alone, None))
     assert sentence.endswith("no head is an induction head")
+
+
+def test_heads_of_different_widths_are_ablated_too(tmp_path, monkeypatch):
+    """Those of Gemma 4's global layers are wider, so that no array has the means of all heads."""
+    config = {
+        "per_layer_config": {"01": {"head_dim": 32}, "03": {"head_dim": 32}},
+        "vocab_size": 5120,
+        "vocab_size_per_layer_input": 5120,
+    }
+    model = Model.given(tiny_model("gemma4_text", **config), Model("embedded").pair[1], "given:tiny Gemma 4")
+    monkeypatch.setattr(measure, "INDUCTION_HEAD", 0.0)  # all heads are ablated
+    found = Study("toy_induction_head", model, folder=tmp_path, excerpts=2, untrained_control=False).arrays(
+        "in_context"
+    )
+    assert np.isfinite(found["losses"][numbers.WITHOUT]).all() and len({layer for layer, _ in found["heads"]}) > 1
 
 
 def _replaced(_, args, place, by):

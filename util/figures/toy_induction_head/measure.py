@@ -7,17 +7,21 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from util.engine.batches import TOKEN_BUDGET, Row
+from util.engine.handshake import prepare
+from util.engine.instruments import PatchHeads
 from util.engine.label_scores import text_losses
-from util.engine.means import mean_outputs
+from util.engine.means import position_means
 from util.engine.replay import BaseRuns
 from util.figures.planted_controls import planted_control
-from util.figures.task_study import mean_patches
+from util.figures.task_study import SKIPPED_POSITIONS
 from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
 from util.models import planted
 from util.prompts.sequences import excerpts
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads
+from util.roles.head_scores import heads_by_layer
 from util.roles.sequences_study import patterns, scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
 from util.study.study import Study
@@ -73,14 +77,26 @@ def text(study: Study) -> dict[str, Any]:
         return excerpts(tokenizer, min(LONGEST, context), study.settings.excerpts).tolist()
 
     def losses(ablated: list[Head]) -> dict[str, Any]:
-        patches = mean_patches(study.pair[0], ablated, means()) if ablated else []
+        by_layer = heads_by_layer(prepare(study.pair[0]), ablated)
+        patches = [
+            PatchHeads(layer, some, torch.from_numpy(means()[str(layer)][some])) for layer, some in by_layer.items()
+        ]
         by_token = text_losses(study.pair[0], texts(), lambda batch: patches, TOKEN_BUDGET, runs(), by_token=True)
         return {"losses": by_token, "vocabulary": study.pair[0].config.get_text_config().vocab_size}
 
     @cache
-    def means() -> np.ndarray:
-        rows = [Row(tuple(text)) for text in texts()]
-        return recorded(lambda: mean_outputs(study.pair[0], rows, token_budget=TOKEN_BUDGET), part="means")["mean"]
+    def means() -> dict[str, Any]:  # by layer [H, dv], as heads may be wider in some
+        layers = [*heads_by_layer(prepare(study.pair[0]), [head for some in sets.values() for head in some])]
+
+        def compute() -> dict[str, Any]:
+            rows = [Row(tuple(text)) for text in texts()]
+            by_position = position_means(study.pair[0], rows, layers, TOKEN_BUDGET)
+            return {
+                str(layer): mean[SKIPPED_POSITIONS:].mean(axis=0, dtype=np.float64).astype(mean.dtype)
+                for layer, mean in by_position.items()
+            }
+
+        return recorded(compute, part="means", layers=layers)
 
     @cache
     def runs() -> BaseRuns:
