@@ -176,9 +176,8 @@ def test_heads_of_different_widths_are_ablated_too(tmp_path, monkeypatch):
     }
     model = Model.given(tiny_model("gemma4_text", **config), Model("embedded").pair[1], "given:tiny Gemma 4")
     monkeypatch.setattr(measure, "INDUCTION_HEAD", 0.0)  # all heads are ablated
-    found = Study("toy_induction_head", model, folder=tmp_path, excerpts=2, untrained_control=False).arrays(
-        "in_context"
-    )
+    study = Study("toy_induction_head", model, folder=tmp_path, excerpts=2, untrained_control=False)
+    found = study.arrays("in_context")
     assert np.isfinite(found["losses"][numbers.WITHOUT]).all() and len({layer for layer, _ in found["heads"]}) > 1
 
 

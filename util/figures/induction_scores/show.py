@@ -276,10 +276,11 @@ def pattern(values: Values) -> Grid:
 
 def ablation(values: Values) -> Grid | None:
     """The primary task, if it is done, under every edit, and what the paper reports in the same place."""
+    if not (values["tasks_done"] or values["request"]["all_tasks"]):
+        return None
     task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
     reported, rows = published(task, k, ablated), values["accuracy"][task]
     legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
-    tasks = values["tasks_done"] or values["request"]["all_tasks"]
     options: dict[str, Any] = {
         "colours": COLOURS,
         "heading": task,
@@ -287,8 +288,7 @@ def ablation(values: Values) -> Grid | None:
         "chance": values["primary"].get("chance") or 1 / len(text_tasks.label_space(task)),  # older values have none
         "reported": reported,
     }
-    panel = partial(row_panel, rows=rows, **options)
-    return Grid([panel], height=0.6 + ROW * len(row_names(rows)), legend=legend) if tasks else None
+    return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
 
 
 def shots(values: Values) -> Grid | None:

@@ -152,8 +152,8 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     tokens = 1 + losses[WHOLE].shape[1]
     late = min(LATE, tokens - AROUND)
     early, end = (slice(at - AROUND - 2, at + AROUND - 1) for at in (EARLY, late))  # losses begin with token 2
-    scores = {row: loss[:, end].mean(axis=1) - loss[:, early].mean(axis=1) for row, loss in losses.items()}
     late_loss = {row: loss[:, end].mean(axis=1) for row, loss in losses.items()}
+    scores = {row: late_loss[row] - loss[:, early].mean(axis=1) for row, loss in losses.items()}
     others = [row for row in losses if row not in (WHOLE, WITHOUT)]
     beyond = {
         name: mean_interval(rows[WITHOUT] - np.mean([rows[row] for row in others], axis=0))
