@@ -15,8 +15,9 @@ from PIL import Image
 
 from util import paths
 from util.figures.beside import beside
-from util.show.part import ANY, STORED, Conclusions, Values, checks, figure_of, sentences, stored, title
+from util.show.part import STORED, Values, figure_of, findings, stored, title
 from util.show.part import beside as part_beside
+from util.study.study import listing, published
 
 NOTE = """
 
@@ -45,15 +46,12 @@ def page(notebook: Path, model: str) -> nbformat.NotebookNode | None:
 def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat.NotebookNode]:
     """What a cell shows, from values."""
     figure, found = figure_of(stem), list[nbformat.NotebookNode]()
-    if source == "study.save()":
-        told = {name: sentences(figure, values, measured=of) for name, of in ((ANY, False), (title(values), True))}
-        found.append(
-            result({"text/markdown": str(Conclusions({name: lines for name, lines in told.items() if lines}))})
-        )
+    if "published(" in source:
+        found.append(result({"text/markdown": published(stem).data}))
+    if "study.save()" in source:
+        found.append(result({"text/markdown": listing({title(values): findings(figure, values, figure.parts)}).data}))
     if source.startswith("Markdown(beside("):
         found.append(result({"text/markdown": beside(*STORED[1:])}))
-    if "study.check()" in source:
-        found.append(printed(checks(figure, values)))
     for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
         part = figure.parts[name]
         folder = paths.root() / "figures" / paths.model_folder(model if part.measure else "embedded")

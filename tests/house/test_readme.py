@@ -8,7 +8,7 @@ import pytest
 from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.ioi_patching.show import conclude, few_edges, kept_alone, telling_sizes
+from util.figures.ioi_patching.show import few_edges, kept_alone, population_says, telling_sizes
 from util.show.claims import judged, made_of
 from util.show.part import written
 
@@ -109,11 +109,11 @@ def test_what_the_findings_say_of_smollm2_is_stored():
 
 
 @pytest.mark.parametrize("model", ["smollm2", "embedded"])
-def test_the_row_of_indirect_objects_says_what_the_conclusions_say(model):
+def test_the_row_of_indirect_objects_says_what_the_notebook_says(model):
     """The head that carries most, why it has no role, and the curve of heads."""
     row, stored, atlas = ROWS[3][COLUMNS[model]], values("ioi_patching", model), values("role_atlas", model)["roles"]
     head = row.split()[0]
-    assert f"The strongest, on the other half of the pairs: {head} " in " ".join(conclude(stored))
+    assert f"The strongest, on the other half of the pairs: {head} " in " ".join(population_says(stored))
     assert len(atlas) == 9 and not any(head in role["heads"] for role in atlas.values())
     layer, number = map(int, head[1:].split("H"))
     direct, whole = stored["population"]["direct"], stored["population"]["noised"]["value"]

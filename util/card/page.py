@@ -43,7 +43,7 @@ def induction_says(values: Values) -> Iterator[str]:
 
 # Of each topic: its figure, the parts that are measured and drawn, and what their values say.
 TOPICS: Mapping[str, tuple[Figure, Sequence[str], Says]] = {
-    "Roles of heads": (roles.FIGURE, ("atlas", "untrained"), roles.concludes),
+    "Roles of heads": (roles.FIGURE, ("atlas", "untrained"), roles.atlas_say),
     "Indirect objects (IOI)": (ioi.FIGURE, ("population", "circuit", "paths"), ioi_says),
     "Word pairs": (edges.FIGURE, ("circuits", "map"), word_pairs_say),
     "Induction heads removed": (induction.FIGURE, ("scores", "ablation"), induction_says),

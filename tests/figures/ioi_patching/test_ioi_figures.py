@@ -53,7 +53,7 @@ def test_streams_are_shares_from_the_first_token_that_differs():
         'More than half of it stands at " $a" up to layer 1, at " to" from layer 2 on.',
     ]
     refused = numbers.streams({"refused": "Toy: no layers"}, None)
-    assert [*FIGURE.parts["streams"].says(refused)] == ["streams: not measured, Toy: no layers"]
+    assert [*FIGURE.parts["streams"].says(refused)] == ["Streams: not measured, Toy: no layers"]
     assert drawn(FIGURE.parts["streams"], refused) is None
 
 

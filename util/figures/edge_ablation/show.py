@@ -379,4 +379,5 @@ FIGURE = Figure(
         "probes": Part(numbers.probes, "probed", probes_say, probes_about, probes_panels),
         "claims": CLAIMS,
     },
+    ("circuits", "map", "circuit", "windows", "pruning", "probes", "claims"),
 )  # fmt: skip

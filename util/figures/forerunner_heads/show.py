@@ -435,4 +435,5 @@ FIGURE = Figure(
         ),
         "grid": Part(numbers.grid, "grid", grid_say, grid_about, grid_panels),
     },
+    ("counts", "specificity", "task", "ablation", "induction"),
 )  # fmt: skip

@@ -336,4 +336,5 @@ FIGURE = Figure(
         "planted": Part(numbers.planted, "planted", planted_say),
         "claims": CLAIMS,
     },
+    ("scores", "ablation", "plain_text", "shots", "claims"),
 )  # fmt: skip

@@ -113,7 +113,7 @@ def streams_say(values: Values) -> Iterator[str]:
     """Where the stream carries the effect, early and late, and which outputs move it there."""
     streams = values["streams"]
     if "refused" in streams:
-        yield f"streams: not measured, {streams['refused']}"
+        yield f"Streams: not measured, {streams['refused']}"
         return
     tokens, (stream, attention, _) = streams["tokens"], np.array(streams["shares"], dtype=float)
     layer, place = np.unravel_index(np.abs(attention).argmax(), attention.shape)
@@ -168,6 +168,7 @@ def population_says(values: Values) -> Iterator[str]:
             n=chance,
             number=len(heads),
         )
+    yield from roles_say(values)
 
 
 def roles_say(values: Values) -> Iterator[str]:
@@ -256,7 +257,7 @@ def paths_say(values: Values) -> Iterator[str]:
     """Which paths between heads carry the effect, and which heads write to the output."""
     paths = values["paths"]
     if "refused" in paths:
-        yield f"paths: not measured, {paths['refused']}"
+        yield f"Paths: not measured, {paths['refused']}"
         return
     edges, count = certain_paths(paths), int(np.isfinite(intervals(paths["edges"]).value).sum())
     between = [f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}" for edge in edges if edge.channel]
@@ -308,7 +309,7 @@ def edges_say(values: Values) -> Iterator[str]:
     """How many edges are enough, how many carry the effect, which is the largest, and how faithful circuits are."""
     graph = values["component graph"]
     if "refused" in graph:
-        yield f"edges: {graph['refused']}"
+        yield f"Edges: not measured, {graph['refused']}"
         return
     yield few_edges(graph)
     many = "{n:none} of {drawn} edges measured {n:carries|carry} significantly more than a hundredth of the effect."
@@ -332,13 +333,6 @@ def edges_table(values: Values) -> pd.DataFrame:
 
 
 # ------------------------------------------------------------------------------------------------ the figure
-
-
-def conclude(values: Values) -> Iterator[str]:
-    """The primary endpoint, which heads carry the effect, which paths, how many are enough, which edges scores see."""
-    says = [population_says, roles_say, *[paths_say] * ("refused" not in values["paths"]), circuit_says]
-    says += [edges_say] * ("refused" not in values["component graph"])
-    yield from (f"{sentence.rstrip('.')}." for part in says for sentence in part(values) if sentence)
 
 
 def _about(text: str, part: str = "example") -> Callable[[Values], str]:
@@ -387,5 +381,5 @@ FIGURE = Figure(
             numbers.edges, "edges", edges_say, _about(FRESH, "component graph"), pictures.edges, edges_table
         ),
     },
-    conclude,
+    ("population", "circuit", "paths", "edges"),
 )  # fmt: skip

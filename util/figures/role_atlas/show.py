@@ -79,12 +79,6 @@ def place_of(name: str) -> Head:
 # ------------------------------------------------------------------------------------------------ sentences
 
 
-def atlas_say(values: Values) -> Iterator[str]:
-    yield values["finding"]
-    yield from values["left out"]
-    yield from (f"{name}: {', '.join(roles)}" for name, roles in by_head(values).items())
-
-
 def atlas_about(values: Values) -> str:
     asked, task = values["request"], values["label task"]
     of_labels = f"{asked['prompts']} of {task['dataset']} (k={task['k']}), " if task else ""
@@ -100,7 +94,7 @@ def beside(role: str, role_values: Values) -> str:
     return f"{role_values['tested']} tested, {units_of(role, role_values['n'])}{last}"
 
 
-def concludes(values: Values) -> Iterator[str]:
+def atlas_say(values: Values) -> Iterator[str]:
     """How many heads have a role, which have each, which have several, and what the untrained twin has."""
     yield f"{values['finding']}."
     roles, twin = values["roles"], values["untrained"]
@@ -121,11 +115,6 @@ def concludes(values: Values) -> Iterator[str]:
     elif twin:
         text = "of {n:words} {n:head|heads} of the untrained twin whose score passes {having} {verb} a role."
         yield say(text, n=n, having=none_or(twin["heads"]), verb="have" if twin["heads"] > 1 else "has")
-
-
-def all_conclude(values: Values) -> Iterator[str]:
-    yield from concludes(values)
-    yield from vectors_say(values)
 
 
 def planted_say(values: Values) -> Iterator[str]:
@@ -305,10 +294,10 @@ FIGURE = Figure(
     "role_atlas",
     Settings,
     {
-        "atlas": Part(numbers.atlas, "atlas", atlas_say, atlas_about, atlas, atlas_table),
+        "atlas": Part(numbers.atlas, "atlas", atlas_say, atlas_about, atlas, atlas_table, ("untrained",)),
         "function_vectors": Part(numbers.function_vectors, "function_vectors", vectors_say, vectors_about, vectors),
         "untrained": Part(numbers.untrained, "untrained", untrained_say),
         "planted": Part(numbers.planted, "planted", planted_say),
     },
-    all_conclude,
+    ("atlas", "function_vectors"),
 )

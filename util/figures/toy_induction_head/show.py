@@ -339,4 +339,5 @@ FIGURE = Figure(
             ),
         ),
     },
+    ("patterns", "in_context"),
 )  # fmt: skip
