@@ -168,11 +168,11 @@ def population_says(values: Values) -> Iterator[str]:
             n=chance,
             number=len(heads),
         )
-    yield from roles_say(values)
 
 
-def roles_say(values: Values) -> Iterator[str]:
-    """Why the strongest heads have no role, by the values of the role atlas that are stored."""
+def heads_say(values: Values) -> Iterator[str]:
+    """The same, and why the strongest heads have no role, by the values of the role atlas that are stored."""
+    yield from population_says(values)
     population = values["population"]
     whole, direct = population["noised"]["value"], population["direct"]
     parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in _certain(population)[:SPOKEN]}
@@ -370,7 +370,7 @@ FIGURE = Figure(
         "p5": _one_pair(patching_says, pictures.patching, FALLS + "patched"),
         "streams": Part(numbers.streams, "streams", streams_say, _about(STREAMS, "streams"), pictures.streams),
         "population": Part(
-            numbers.population, "population", population_says, _about(PAIRS, "population"), pictures.population,
+            numbers.population, "population", heads_say, _about(PAIRS, "population"), pictures.population,
             heads_table,
         ),
         "circuit": Part(
