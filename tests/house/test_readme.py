@@ -41,28 +41,24 @@ def test_a_finding_of_readme_has_one_interval_which_is_stored(row, stem):
 
 def test_the_counts_of_readme_are_stored():
     """Each number of a finding without an interval, and every one beside other tools."""
-    _, forerunner, induction, ioi, edges, atlas = (row[1] for row in rows(README, r"<img"))
-    frequent = values("forerunner_heads", "smollm2")
-    assert f"{frequent['frequent_heads']['correct'][0]} of 270 heads read" in forerunner
-    assert f"{frequent['specificity']['judged']['confirmed']} of them more than other previous" in forerunner
+    *_, induction, ioi, edges, atlas = (row[1] for row in rows(README, r"<img"))
     accuracy = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
     assert f"from {accuracy['whole model'][0]:.2f} to {written(accuracy['top 3 ablated'])}" in induction
-    assert "One of 20 sets of other heads" in induction and "one of 20 control sets" in ROWS[2][2]
+    assert "one of 20 sets of other heads" in induction and "one of 20 control sets" in ROWS[2][2]
     edges_of_ioi = [few_edges(values("ioi_patching", model)["component graph"]) for model in ("smollm2", "gemma3")]
     counts = [said.partition(" edges")[0].rpartition(" of ")[0].rpartition(" ")[2] for said in edges_of_ioi]
     assert all(count in row for count, row in zip(counts, rows(README, r"<img")[3][1:], strict=True))
-    assert "L23H3, " in ioi and ROWS[3][2].startswith("L23H3 ")
+    assert "L23H3 " in ioi and ROWS[3][2].startswith("L23H3 ")
     search = values("edge_ablation", "smollm2")["search"]
-    assert f"{len(search['kept'])} of 31 " in edges and f"keeps {max(search['random']):.2f}" in edges
+    assert f"{len(search['kept'])} of 31 " in edges and f"random ones {max(search['random']):.2f} at most" in edges
     assert f"{values('role_atlas', 'smollm2')['heads']} of 270 heads" in atlas
 
 
 def test_the_counts_of_gemma_in_readme_are_stored():
-    toy, forerunner, _, ioi, _, atlas = (row[2] for row in rows(README, r"<img"))
+    toy, _, _, ioi, _, atlas = (row[2] for row in rows(README, r"<img"))
     change = values("toy_induction_head", "gemma3")["in context"]["change"]
     others = max(change[0] for name, change in change.items() if "other" in name)
     assert f"shrinks by {change['without induction heads'][0]:.2f}, without others by up to {others:.2f}" in toy
-    assert f"{values('forerunner_heads', 'gemma3')['specificity']['judged']['confirmed']} of 72 heads are" in forerunner
     assert "L11H3 " in ioi and "; L15H1 works against the answer" in ioi
     assert atlas.startswith(f"{values('role_atlas', 'gemma3')['heads']} of 72 heads")
 
