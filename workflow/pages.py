@@ -46,7 +46,7 @@ def page(notebook: Path, model: str) -> nbformat.NotebookNode | None:
 def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat.NotebookNode]:
     """What a cell shows, from values."""
     figure, found = figure_of(stem), list[nbformat.NotebookNode]()
-    if "published(" in source:
+    if f'published("{stem}")' in source:
         found.append(result({"text/markdown": published(stem).data}))
     if "study.save()" in source:
         found.append(result({"text/markdown": listing({title(values): findings(figure, values, figure.parts)}).data}))
