@@ -38,11 +38,10 @@ from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, internlm2, packaged
 from util.paths import sha256
-from util.prompts import authors_rows, row_files, text_tasks
+from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt, written
-from util.prompts.staicc import DATASETS, dataset_index
-from util.prompts.text_tasks import Hub, TextTask
+from util.prompts.text_tasks import DATASETS, Hub, TextTask, dataset_index
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 LAYERS = 10_000  # more than any model has; a config that asks for more is damaged, and takes forever to look at
@@ -704,14 +703,14 @@ def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, s
 
     source: None for StaICC's texts (sst2, subj: no network), else the hub; "hub" for the hub; or a folder with a file
     for each split, or as written by the `save_to_disk` of `datasets`. The hub needs the package `datasets`, and the
-    network or an earlier download. A folder is read again when its content has changed. For a task of `authors_rows`
-    it is a clone of its authors' repository.
+    network or an earlier download. A folder is read again when its content has changed. For a task of
+    `text_tasks.THEIRS` it is a clone of its authors' repository.
 
     Raises ValueError for an unknown name, for a missing folder or file, for rows that lack something (it says what a
     folder must hold), where the hub cannot be read, and where `datasets` is needed and missing.
     """
-    if name in authors_rows.THEIRS:
-        return authors_rows.load(name, _path(source or ""))
+    if name in text_tasks.THEIRS:
+        return text_tasks.authors_task(name, _path(source or ""))
     definition = text_tasks.find(name)
     return _text_task(name, *_place_of_texts(source, STAICC if definition.staicc else HUB, definition.needs))
 

@@ -15,7 +15,7 @@ from util.edges import names
 from util.figures.edge_ablation import numbers as edges
 from util.figures.edits import WHOLE
 from util.figures.induction_scores import numbers as induction
-from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED
+from util.figures.induction_scores.numbers import KNOCKED_OUT, LAYER_MATCHED
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 

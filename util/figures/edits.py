@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator
 
 from util.prompts import classification, induction_pattern, own_tasks
-from util.prompts.staicc import DATASETS
-from util.prompts.text_tasks import TEXT_TASKS
+from util.prompts.text_tasks import DATASETS, TEXT_TASKS
 from util.roles import heads as head_arguments
 from util.roles.heads import Heads
 from util.study.checked import Natural, checked

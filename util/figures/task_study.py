@@ -31,10 +31,9 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.engine.replay import BaseRuns
 from util.figures.edits import Edit, TaskName
 from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts, staicc_task, staicc_version
-from util.prompts import authors_rows, classification, induction_pattern
+from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
-from util.prompts.staicc import DATASETS
-from util.prompts.text_tasks import TEXT_TASKS
+from util.prompts.text_tasks import DATASETS, TEXT_TASKS, THEIRS
 from util.roles import heads as head_arguments
 from util.roles.head_scores import heads_by_layer
 from util.stats import answers
@@ -94,7 +93,7 @@ class TaskStudy(Measurement):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
-        read = self.task in (*TEXT_TASKS, *authors_rows.THEIRS)
+        read = self.task in (*TEXT_TASKS, *THEIRS)
         for name, wanted in (("data", read), ("reference_data", self.reference == "mnli")):
             if (value := getattr(self, name)) is not None and not wanted:
                 unused = f"leave it out with reference {self.reference!r} of {self.task}"

@@ -29,8 +29,8 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.engine.replay import BaseRuns
 from util.figures.edits import INTACT, MODES, Edit
 from util.figures.induction_scores import measure
-from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.measure import answered_right, check_task
+from util.figures.induction_scores.numbers import TASKS, planned
 from util.figures.planted_controls import planted_control
 from util.figures.task_study import Answers, TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
@@ -674,7 +674,7 @@ def setup_for(heads, **settings):
 def test_what_is_not_given_follows_from_the_model():
     names = ("prompts", "primary", "control_sets", "other_sets", "mode")
     sizes = [tuple(setup_for(heads)[name] for name in names) for heads in (32, 270)]
-    assert sizes == [(60, 4, 20, 20, "mean"), (40, 3, 10, 5, "mean")] and figure().settings.tasks == planning.TASKS
+    assert sizes == [(60, 4, 20, 20, "mean"), (40, 3, 10, 5, "mean")] and figure().settings.tasks == TASKS
     study = figure(settings="paper", demonstration_seeds=[1], text_tasks=[], reference="staicc")
     paper = measure.setup_for(study, 1024)
     assert paper == {"prompts": 500, "mode": "input_mean", "primary": 11, "control_sets": 3, "other_sets": 3}
@@ -689,7 +689,7 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     rng = np.random.default_rng(0)
     score, best = rng.random((12, 12)) * 0.2, [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
-    plan = planning.plan(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
+    plan = planned(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
     assert plan.chosen == best[:2] and plan.setup["primary"] == 2
     for heads in plan.controls["layer-matched"]:
         assert sorted(layer for layer, _ in heads) == [5, 7] and not {*heads} & {*best}
@@ -697,7 +697,7 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     assert plan.edits["pattern knocked out"] == Edit.knock_out(best[:2])
     assert [*plan.by_shots(0)] == [name for name in plan.by_shots(5) if name != "pattern knocked out"]
     few = np.array([[0.5] * 3, [0.1] * 3])
-    by_norm = planning.plan(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
+    by_norm = planned(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
     assert by_norm.controls["layer-matched"] == [] and "pattern in others 2" in by_norm.edits
 
 

@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
 from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, how_many
-from util.figures.induction_scores.plan import NORM_MATCHED, Plan, TaskShots, is_control_set, plan
+from util.figures.induction_scores.numbers import NORM_MATCHED, Plan, TaskShots, is_control_set, planned
 from util.figures.planted_controls import planted_control
-from util.figures.task_study import (
-    TaskStudy,
-    task_studies,
-)
+from util.figures.task_study import TaskStudy, task_studies
 from util.models import planted as circuits
 from util.prompts.classification import LABELS
-from util.prompts.staicc import DATASETS
-from util.prompts.text_tasks import TEXT_TASKS
+from util.prompts.text_tasks import DATASETS, TEXT_TASKS
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
 from util.stats.answers import TaskCheck, task_check, which_label
@@ -113,10 +109,10 @@ def pattern(study: Study) -> dict[str, Any]:
 
 
 def plan_of(study: Study) -> Plan:
-    """The sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
+    """The sets of heads, and what is done to the model. Raises what `numbers.planned` raises."""
     scored, s = study.arrays("scores"), study.settings
     norms = task_studies(study, s.primary_task, prompts=scored["setup"]["prompts"])[0].means()["norms"]
-    return plan(scored["heads"].mean(), norms, scored["setup"], s.seed)
+    return planned(scored["heads"].mean(), norms, scored["setup"], s.seed)
 
 
 def answered_right(studies: Sequence[TaskStudy], edits: Mapping[str, Edit]) -> dict[str, NDArray[np.bool_]]:

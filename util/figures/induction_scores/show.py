@@ -17,14 +17,14 @@ from pydantic import AfterValidator, Field
 
 from util.figures.edits import WHOLE, Mode, TaskName
 from util.figures.induction_scores import numbers
-from util.figures.induction_scores.numbers import published
-from util.figures.induction_scores.plan import (
+from util.figures.induction_scores.numbers import (
     KNOCKED_OUT,
     LAYER_MATCHED,
     OTHER_PATTERNS,
     PRESETS,
     ablated_row,
     is_control_set,
+    published,
 )
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
@@ -70,7 +70,7 @@ class Settings:
 
     tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; prompts: as many
     queries of each task; seed: of control sets, random keys and sequences. settings: "default" or "paper", see
-    `plan.PRESETS`. demonstration_seeds: a run for each, by default those of the settings plus `seed`; reference: see
+    `numbers.PRESETS`. demonstration_seeds: a run for each, by default those of the settings plus `seed`; reference: see
     `TaskStudy`. primary, mode, control_sets, other_sets: see `measure.setup_for`. all_tasks:
     whether ablations are measured on tasks, too, that the whole model does not do. text_tasks: tasks with texts that
     people wrote; text_data: where they are, None (those of StaICC, then the hub), "hub", or a folder with a folder for
@@ -285,7 +285,7 @@ def ablation(values: Values) -> Grid | None:
         "colours": COLOURS,
         "heading": task,
         "label": "accuracy",
-        "chance": values["primary"].get("chance") or 1 / len(text_tasks.label_space(task)),  # older values have none
+        "chance": values["primary"]["chance"],
         "reported": reported,
     }
     return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
