@@ -22,18 +22,16 @@ from util.stats.intervals import (
 
 
 @pytest.mark.parametrize(
-    "value, controls, low, high",
+    "controls, p",
     [
-        (0.5, [0.9] * 19, 1 / 20, 1),  # no control is as low, all are as high
-        (0.5, [0.1] * 19, 1, 1 / 20),
-        (0.5, [0.5, 0.4, 0.6, 0.9], 3 / 5, 4 / 5),  # a control that is equal counts in both tails
-        (0.5, [], 1, 1),
+        ([0.9] * 19, 1 / 20),  # no control is as low
+        ([0.1] * 19, 1),
+        ([0.5, 0.4, 0.6, 0.9], 3 / 5),  # a control that is equal counts
+        ([], 1),
     ],
 )
-def test_rank_counts_controls_as_extreme_in_its_tail(value, controls, low, high):
-    least = 1 / (1 + len(controls))
-    assert rank_p(value, controls, tail="low") == (low, least)
-    assert rank_p(value, controls, tail="high") == (high, least)
+def test_rank_counts_controls_that_are_as_low(controls, p):
+    assert rank_p(0.5, controls) == (p, 1 / (1 + len(controls)))
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ def _results(rows: pd.DataFrame, edits: Iterable[str], seeds: int) -> dict[str, 
         change = paired_interval(right[name].mean(0) - right[whole].mean(0))
         results[name] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[name])}
     if others:
-        rank = rank_p(right[first].mean(), [right[name].mean() for name in others], tail="low")
-        results[first] |= {"rank_p": rank.p, "least_rank_p": rank.least}
+        p, least = rank_p(right[first].mean(), [right[name].mean() for name in others])
+        results[first] |= {"rank_p": p, "least_rank_p": least}
     return results
 
 

@@ -214,7 +214,7 @@ def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """Accuracies on the primary task with demonstrations by row, and the primary endpoint."""
     plan, rows, task, check = (arrays[name] for name in ("plan", "right", "task", "check"))
     others = [drawn.mean() for row, drawn in rows.items() if is_control_set(row)]
-    p, least = rank_p(rows[plan.ablated].mean(), others, tail="low")
+    p, least = rank_p(rows[plan.ablated].mean(), others)
     lost = paired_interval(rows[WHOLE].mean(axis=0) - rows[plan.ablated].mean(axis=0))
     return {
         "controls": plan.controls,
