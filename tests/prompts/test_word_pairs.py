@@ -410,13 +410,6 @@ def test_pairs_of_a_file(tmp_path, name):
         assert name in str(caught.value)
 
 
-def test_the_columns_of_a_file():
-    listed = paths.root() / "data" / "word_lists" / "country_capital.csv"
-    assert dict(pair[:2] for pair in pairs_from_file(listed, ("country", "currency"))) == facts("country_capital")[1]
-    with pytest.raises(ValueError, match=r"no columns \('country', 'king'\) in its first line \['country'"):
-        pairs_from_file(listed, ("country", "king"))
-
-
 def test_no_donor_output_is_the_query():
     words = [word for (word,) in rows("words")][:40]
     chain = WordPairTask("chain", tuple(zip(words, [*words[1:], words[0]], strict=True)))

@@ -81,7 +81,7 @@ def test_with_nothing_to_lose_nothing_is_told():
     for top in (np.ones(100), -np.ones(100)):
         part = verdicts.judged("", Effect.of((top, noise)), MARGIN, above=True)
         assert part.verdict == CANNOT_BE_TOLD and part.needed is None and np.isnan(part.low)
-        assert part.extent == "100 queries; no number of queries would do"
+        assert part.queries == 100 and part.enough == "no number of queries would do"
         assert part.number.endswith(", no interval")
 
 

@@ -58,7 +58,7 @@ def check_finite(
 
 
 def check_record(data: Mapping[str, Any], model: PreTrainedModel | None) -> dict[str, Any]:
-    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in no array of `NAN_IN_RECORDS`.
+    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN that has no reason.
 
     model: that computed them, for the message; None where it is not loaded.
     """

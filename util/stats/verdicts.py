@@ -54,11 +54,6 @@ class Part:
         return str(written) if np.isfinite(self.low) else f"{self.value:.2f}, no interval"
 
     @property
-    def extent(self) -> str:
-        """The queries that were asked, and where they do not decide, how many would."""
-        return f"{self.queries} queries" + (f"; {self.enough}" if self.verdict == CANNOT_BE_TOLD else "")
-
-    @property
     def enough(self) -> str:
         """How many queries would decide, and how many there are."""
         if not self.needed:
@@ -83,11 +78,6 @@ class Claim:
     note: str = ""
     beside: tuple[Part, ...] = ()
 
-    @property
-    def rows(self) -> tuple[Part, ...]:
-        """All comparisons, those that are not judged last."""
-        return *self.parts, *self.beside
-
 
 @dataclass(frozen=True)
 class Verdicts:
@@ -105,9 +95,10 @@ class Verdicts:
         rows = []
         for claim in self.claims:
             title = f"{claim.number}. {claim.text}"
-            for part in claim.rows:
+            for part in (*claim.parts, *claim.beside):
                 bound = f"{'>' if part.above else '<'} {part.bound:g}" if part.verdict else ""
-                rows.append((title, claim.verdict, part.name, part.verdict, part.number, bound, part.extent))
+                queries = f"{part.queries} queries" + (f"; {part.enough}" if part.verdict == CANNOT_BE_TOLD else "")
+                rows.append((title, claim.verdict, part.name, part.verdict, part.number, bound, queries))
             if not claim.parts:
                 rows.append((title, claim.verdict, claim.note, "", "", "", ""))
         columns = ["claim", "verdict", "comparison", "alone", "value", "bound", "queries"]
