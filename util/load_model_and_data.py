@@ -134,9 +134,6 @@ def load_ICL_model(
                 needed = partial(memory.estimate, config, device_map=places)
                 own: dict[str, Any] = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
                 memory.check(needed(**own), lambda: _smaller(needed, **own))
-            loading_map = device_map
-            if device_map is None and quantized:
-                loading_map = {"": device}
             if intern:
                 weights = internlm2.weights(_files(source, *internlm2.WEIGHTS), intern)
                 source = {"pretrained_model_name_or_path": None, "state_dict": weights}
@@ -145,7 +142,7 @@ def load_ICL_model(
                 config=config,
                 dtype=resolved,
                 quantization_config=_nf4() if quantized else None,
-                device_map=loading_map,
+                device_map={"": device} if device_map is None and quantized else device_map,
                 max_memory=max_memory,
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
@@ -323,7 +320,7 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
     """
     if str(name) in packaged.PACKAGED:
         return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
-    folder = Path(_folder(name))
+    folder = Path(origin(name))
     if folder.is_file():
         return f"file:{sha256(folder)[:16]}"
     if not folder.is_dir():
@@ -385,21 +382,21 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
 
 
 def origin(name: str | Path, untrained_seed: int | None = None) -> str:
-    """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed)."""
-    return _folder(name) + ("" if untrained_seed is None else f" untrained {untrained_seed}")
+    """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed).
 
-
-def _folder(name: str | Path) -> str:
-    """Where a model is: the path of a folder or file, or the hub id itself (GGUF file included)."""
-    text = str(name)
+    It says where the model is: the path of a folder or file, or the hub id itself (GGUF file included).
+    """
+    place = text = str(name)
     first, _, rest = text.partition("/")
     if first == "embedded":
-        return str(embedded.path(rest or "generalist"))
-    if text in packaged.PACKAGED:
-        return str(packaged.place(text))
-    if text.startswith(LOCAL):
-        return _LOCAL_PLACES.get(text, text)
-    return str(_path(name).resolve()) if _is_local(name) else text
+        place = str(embedded.path(rest or "generalist"))
+    elif text in packaged.PACKAGED:
+        place = str(packaged.place(text))
+    elif text.startswith(LOCAL):
+        place = _LOCAL_PLACES.get(text, text)
+    elif _is_local(name):
+        place = str(_path(name).resolve())
+    return place if untrained_seed is None else f"{place} untrained {untrained_seed}"
 
 
 def _place(name: str | Path, hub: dict[str, Any]) -> str:

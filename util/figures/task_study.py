@@ -123,7 +123,7 @@ class TaskStudy(Measurement):
             task, version = staicc_task(self.task), f"StaICC {staicc_version()}"
         else:
             task = classification.task(self.task)
-            version = digest([repr((task.rows, task.pool, task.labels, task.layout))])
+            version = digest([repr((task.rows, task.pool or None, task.labels, task.layout))])
         return task, {"data_version": version}
 
     @property
@@ -290,7 +290,7 @@ class TaskStudy(Measurement):
             scores = label_log_probs(self.pair[0], self.scoring, attach, TOKEN_BUDGET, runs=runs)
             return {**scores, "gold": self.scoring.gold}
 
-        measured = under_edits(self, self.measured, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
+        measured = under_edits(self, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
         return {name: Answers(data["log_prob"], data["gold"]) for name, data in measured.items()}
 
     def losses(self, edits: Mapping[str, Edit]) -> dict[str, dict[str, Any]]:
@@ -309,7 +309,7 @@ class TaskStudy(Measurement):
             losses = text_losses(model, texts(), attach, TOKEN_BUDGET, runs)
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
-        return under_edits(self, self.measured, "text", "plain text", edits, compute)
+        return under_edits(self, "text", "plain text", edits, compute)
 
     # -------------------------------------------------------------------------------------------- attention
 
@@ -402,8 +402,7 @@ def mean_patches(model: PreTrainedModel, heads: Sequence[Head], mean: NDArray[np
 
 
 def under_edits(
-    study: Records,
-    measured: Callable[..., Record],
+    study: Measurement,
     part: str,
     title: str,
     edits: Mapping[str, Edit],
@@ -425,6 +424,6 @@ def under_edits(
         return compute(edit, runs())
 
     return {
-        name: measured(partial(run, edit), part=part, edit=edit.plain()).data
+        name: study.measured(partial(run, edit), part=part, edit=edit.plain()).data
         for name, edit in study.progress(edits.items(), title)
     }

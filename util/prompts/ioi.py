@@ -45,14 +45,13 @@ class IOIPair:
 
     Both prompts have the labels (IO, S) of the base, with gold 0, and the spans IO, S1, S2, END (the last word), and
     place and object if the frame has them. A role of the source marks the place that has this role in the base,
-    whatever name stands there. order: that of the base. corruption: one of CORRUPTIONS. index: the number that seeds
+    whatever name stands there. order: that of the base. index: the number that seeds
     the drawing of the pair.
     """
 
     base: Prompt
     source: Prompt
     order: str
-    corruption: str = ""
     frame: str = ""
     index: int = 0
 
@@ -213,11 +212,8 @@ def ioi_prompts(
     Names, places and objects are single tokens (see `usable_words`). Pair i is
     drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
     does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
-    dropped, not replaced. Raises ValueError for an unknown corruption, UnsupportedTokenizer if no pair
-    is left, and what `usable_words` raises.
+    dropped, not replaced. Raises UnsupportedTokenizer if no pair is left, and what `usable_words` raises.
     """
-    if corruption not in CORRUPTIONS:
-        raise ValueError(f"corruption = {corruption!r}; choose one of {', '.join(CORRUPTIONS)}")
     frames = _checked(frames)
     words = usable_words(tokenizer, frames, names)
     pairs = list[IOIPair]()
@@ -257,7 +253,7 @@ def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, in
         spans = {roles[field]: (span,) for field, span in fields.items()}
         return Prompt(text, spans | {"END": ((len(text) - 2, len(text)),)}, (io, s))
 
-    return IOIPair(prompt(x, y, s), prompt(*names), order, corruption, frame, index)
+    return IOIPair(prompt(x, y, s), prompt(*names), order, frame, index)
 
 
 def _filled(frame: str, words: Mapping[str, str]) -> tuple[str, dict[str, Span]]:

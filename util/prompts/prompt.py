@@ -182,15 +182,9 @@ class Layout:
         """A prompt from (input, output) demonstrations and a query.
 
         labels: the label space; by default the outputs of the demonstrations, in order of appearance, and the answer.
-        marks: none, or one per demonstration. Raises ValueError for an output or answer that is not in the labels, and
-        for another number of marks.
+        marks: none, or one per demonstration. Raises ValueError for an output or answer that is not in the labels.
         """
         labels = tuple(labels) or tuple(dict.fromkeys([*(y for _, y in demonstrations), answer]))
-        unknown = {answer, *(y for _, y in demonstrations)} - set(labels)
-        if unknown:
-            raise ValueError(f"outputs {sorted(unknown)} are not among the labels {labels}")
-        if marks and len(marks) != len(demonstrations):
-            raise ValueError(f"{len(marks)} marks for {len(demonstrations)} demonstrations")
         parts = [("header", self.header)] * bool(self.header)
         for x, y in demonstrations:
             parts += [("x", x), ("s", self.separator), ("", self.join), ("y", y), ("n", self.end)]

@@ -9,6 +9,7 @@ asks the same rows; we follow their text, which holds out a fifth.
 """
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -289,7 +290,7 @@ def authors_task(name: str, clone: Path) -> tuple[Task, str]:
         column, separator = re.fullmatch(r"\{\{(\w+)\}\}(.+)", config["doc_to_text"]).groups()  # type: ignore[union-attr]
         layout = Layout(separator, config["target_delimiter"], "\n\n", config["description"])
         labelled = {row[column]: row[config["doc_to_target"]] for row in json.loads(rows.read_text(encoding="utf-8"))}
-        forbids = shares_word if config["fewshot_config"]["sampler"] == "synthetic" else None
+        forbids = shares_word if config["fewshot_config"]["sampler"] == "synthetic" else operator.eq
         task = Task(name, tuple(labelled.items()), tuple(config["doc_to_choice"]), layout, forbids)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"data = {str(clone)!r}, {file.name}: {error!r}; {needs}") from error

@@ -115,10 +115,10 @@ def norm_matched(heads: Heads, eligible: Bools, norms: Floats, draws: int, seed:
     return _different(draw, draws)
 
 
-def layer_alike(heads: Heads, shape: tuple[int, int], draws: int, seed: int = 0) -> HeadSets:
+def layer_alike(heads: Heads, size: int, draws: int, seed: int = 0) -> HeadSets:
     """Random sets that have, in every layer, as many heads as the set has there.
 
-    shape: (L, H), the shape of the model's head maps [L, H]. Heads outside of the set are taken first; if a layer has
+    size: the number of heads of a layer. Heads outside of the set are taken first; if a layer has
     too few of them, heads of the set fill it up. So a set of any size has controls, but they share heads with it if it
     holds more than half of a layer. All control sets differ from each other and from the set. Where there are fewer
     than ENUMERATED of them, all are returned, in order; else `draws`, or fewer if no more are found.
@@ -128,12 +128,12 @@ def layer_alike(heads: Heads, shape: tuple[int, int], draws: int, seed: int = 0)
     counts = Counter(layer for layer, _ in sorted(chosen))
     pools = []
     for layer, count in counts.items():
-        others = [(layer, head) for head in range(shape[1]) if (layer, head) not in chosen]
+        others = [(layer, head) for head in range(size) if (layer, head) not in chosen]
         inside, missing = [head for head in sorted(chosen) if head[0] == layer], count - len(others)
         pools.append((others, inside, missing) if missing > 0 else ([], others, count))
 
     def draw() -> Heads:
-        orders = {layer: [(layer, head) for head in rng.permutation(shape[1]).tolist()] for layer in counts}
+        orders = {layer: [(layer, head) for head in rng.permutation(size).tolist()] for layer in counts}
         # a stable sort: heads of the set and others stay in random order
         return sorted(
             head for layer, n in counts.items() for head in sorted(orders[layer], key=chosen.__contains__)[:n]

@@ -9,6 +9,7 @@ import os
 import re
 from functools import cache
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from util.engine.instruments import CaptureRows, Knockout, ScoreRows
 from util.engine.label_scores import knockouts
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
-from util.figures.edits import INTACT, MODES, Edit
+from util.figures.edits import INTACT, Edit, Mode
 from util.figures.induction_scores import measure
 from util.figures.induction_scores.measure import answered_right, check_task
 from util.figures.induction_scores.numbers import TASKS, planned
@@ -267,7 +268,7 @@ def prompts_of(study):
 
 
 def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
-    edits = {mode: Edit.ablate([], mode) for mode in MODES} | {"knockout": Edit.knock_out([])}
+    edits = {mode: Edit.ablate([], mode) for mode in get_args(Mode)} | {"knockout": Edit.knock_out([])}
     found = study_of(pair, folder).answers(edits | {"real": Edit.ablate(HEADS, "zero"), "whole": INTACT})
     real, whole = found.pop("real"), found.pop("whole")
     assert (real.log_prob != whole.log_prob).all()
@@ -297,7 +298,7 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
     model, tokenizer = pair
     study = study_of(pair, tmp_path, prompts=2, labels=None, reference_prompts=20)
-    edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in MODES}
+    edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in get_args(Mode)}
     edits |= {"knockout": Edit.knock_out(HEADS), "whole": INTACT}
     found = {name: answers.log_prob for name, answers in study.answers(edits).items()}
     named = study.replace(labels=("Foo", "Bar"))

@@ -246,10 +246,7 @@ def planted_say(values: Values) -> Iterator[str]:
 def scores(values: Values) -> Grid:
     """A: the scores of all heads. B: the best."""
     shown = values["scores"]
-
-    def all_heads(ax: Axes) -> None:
-        heads(ax, shown["mean"], (0, 1), "A) all heads", bar="prefix-matching score")
-
+    all_heads = partial(heads, values=shown["mean"], limits=(0, 1), title="A) all heads", bar="prefix-matching score")
     return Grid([all_heads, partial(_best, entries=shown)], least=2.4, height=2.1)
 
 
@@ -281,14 +278,16 @@ def ablation(values: Values) -> Grid | None:
     task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
     reported, rows = published(task, k, ablated), values["accuracy"][task]
     legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
-    options: dict[str, Any] = {
-        "colours": COLOURS,
-        "heading": task,
-        "label": "accuracy",
-        "chance": values["primary"]["chance"],
-        "reported": reported,
-    }
-    return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
+    panel = partial(
+        row_panel,
+        rows=rows,
+        colours=COLOURS,
+        heading=task,
+        label="accuracy",
+        chance=values["primary"]["chance"],
+        reported=reported,
+    )
+    return Grid([panel], height=0.6 + ROW * len(row_names(rows)), legend=legend)
 
 
 def shots(values: Values) -> Grid | None:

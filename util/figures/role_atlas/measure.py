@@ -207,7 +207,7 @@ class WordPairs(Measurement):
             parts = np.split(right, np.cumsum(list(map(len, groups)))[:-1])
             return dict(zip(self.tasks, parts, strict=True))
 
-        return under_edits(self, self.measured, "answers", "answers", edits, compute)
+        return under_edits(self, "answers", "answers", edits, compute)
 
 
 def induction(study: Study) -> Study:
