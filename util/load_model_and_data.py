@@ -64,7 +64,6 @@ def load_ICL_model(
     *,
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
-    max_memory: dict[int | str, int | str] | None = None,
     offload_folder: str | Path | None = None,
     cache_dir: str | Path | None = None,
     verbose: bool = True,
@@ -86,7 +85,6 @@ def load_ICL_model(
       bfloat16.
     - device_map: passed to accelerate instead of `device`, for several GPUs or offload: "auto", or a mapping of modules
       to GPU numbers, "cpu" and "disk".
-    - max_memory: with device_map="auto", the most to use by device, such as {0: "20GB", "cpu": "64GB"}.
     - offload_folder: for "disk", the folder for weights that cannot be read directly from the checkpoint (safetensors
       mostly can).
     - cache_dir: the hub's cache, if not the default one.
@@ -143,7 +141,6 @@ def load_ICL_model(
                 dtype=resolved,
                 quantization_config=_nf4() if quantized else None,
                 device_map={"": device} if device_map is None and quantized else device_map,
-                max_memory=max_memory,
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # `_refuse_incomplete` names them
@@ -599,12 +596,18 @@ def staicc_task(name: str) -> Task:
     layout = Layout(before.rstrip(), before[len(before.rstrip()) :], former["label_affix"], former["instruction"])
 
     def rows(texts: Any) -> tuple[tuple[str, str], ...]:
-        words, labelled = texts.get_label_space(), dict[str, str]()
-        for (text, *_), word in (texts[number] for number in range(len(texts))):
-            labelled.setdefault(former["input_text_prefixes"][0] + text, space[words.index(word)])
+        labelled: dict[str, str] = {}
+        for text, label in _examples(texts):
+            labelled.setdefault(former["input_text_prefixes"][0] + text, space[label])
         return tuple(labelled.items())
 
     return Task(name, rows(experimentor.test_set()), space, layout, pool=rows(experimentor.demonstration_set()))
+
+
+def _examples(texts: Any) -> list[tuple[str, int]]:
+    """The text and the number of the label of each example of a StaICC set."""
+    words = texts.get_label_space()
+    return [(text, words.index(word)) for (text, *_), word in (texts[number] for number in range(len(texts)))]
 
 
 def demonstration_pool(dataset: int | str) -> int:
@@ -641,8 +644,8 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
     Raises ValueError where the rebuilt string differs from StaICC's (noisy channel, wrong labels, several inputs).
     """
     former = experimentor.prompt_former.get_config_dict()
-    demonstrations, queries = experimentor.demonstration_set(), experimentor.test_set()
-    space, words = tuple(former["label_space"]), demonstrations.get_label_space()
+    demonstrations, queries = map(_examples, (experimentor.demonstration_set(), experimentor.test_set()))
+    space = tuple(former["label_space"])
     strings = experimentor.prompt_set()
     prefix, affix = former["input_text_prefixes"][0], former["input_text_affixes"][0]
     visible = former["label_prefix"].rstrip()
@@ -652,19 +655,18 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
         return [("", prefix), ("x", text), ("", before[:-1]), ("s", before[-1:])]
 
     prompts = []
-    for number in range(len(queries)):
+    for number, (query, gold) in enumerate(queries):
         chosen = [demonstrations[j] for j in experimentor.demonstration_sampler[number]]
-        labels = [words.index(word) for _, word in chosen]
         parts = [("", former["instruction"])]
-        for ((x, *_), _), label in zip(chosen, labels, strict=True):
+        for x, label in chosen:
             parts += [*input_parts(x), ("", join), ("y", space[label]), ("", former["label_affix"])]
-        text, spans = written([*parts, ("", former["query_prefix"]), *input_parts(queries[number][0][0])], "xsy")
+        text, spans = written([*parts, ("", former["query_prefix"]), *input_parts(query)], "xsy")
         if text + join != strings[number]:
             raise ValueError(
                 "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong "
                 "labels or a template without visible label prefix), for which token roles are not defined"
             )
-        prompts.append(Prompt(text, spans, space, words.index(queries[number][1]), tuple(labels), join))
+        prompts.append(Prompt(text, spans, space, gold, tuple(label for _, label in chosen), join))
     return prompts
 
 
@@ -684,7 +686,7 @@ def load_data_from_StaICC_experimentor(
     }
     if prompt_cut not in strings:
         raise ValueError(f"unknown prompt cut {prompt_cut!r}; choose one of {', '.join(strings)}")
-    return strings[prompt_cut], [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
+    return strings[prompt_cut], [prompt.texts("x")[-1] for prompt in prompts]
 
 
 # ------------------------------------------------------------------------------------------------ texts
@@ -778,12 +780,8 @@ def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
     """StaICC's demonstrations and test queries of a text task, as rows of its columns."""
     experimentor = staicc_experimentor(str(definition.staicc), 0)
     (column,) = definition.columns
-    splits: list[Iterable[Any]] = []
-    for texts in (experimentor.demonstration_set(), experimentor.test_set()):
-        words = texts.get_label_space()  # in the order of the classes' numbers
-        examples = (texts[number] for number in range(len(texts)))
-        splits.append([{column: text, "label": words.index(word)} for (text,), word in examples])
-    return splits
+    sets = experimentor.demonstration_set(), experimentor.test_set()
+    return [[{column: text, "label": label} for text, label in _examples(texts)] for texts in sets]
 
 
 def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:

@@ -21,7 +21,7 @@ def test_rows_labels_and_instruction_are_theirs(name, clone):
     assert task.rows == tuple(rows[THEIRS[name]]) and len(task.labels) == (4 if "4way" in name else 2)
     assert version.startswith("Induction_Heads_ICL ") and str(folder) not in version
     prompt = classification.prompts(task, 5, limit=1)[0]
-    shown = [prompt.text[slice(*span)] for span in prompt.spans["x"]]
+    shown = prompt.texts("x")
     labels = [task.labels[place] for place in prompt.demonstrations]
     lines = [f"{text}:{label}\n\n" for text, label in zip(shown, labels, strict=False)]
     assert prompt.text == authors_clone.HEADER + "".join(lines) + f"{shown[-1]}:" and prompt.label_join == ""

@@ -54,7 +54,7 @@ def test_prompts_are_written_as_in_the_paper(name):
     shown, asked = labelled_rows(definition, [ROWS[name](n) | {"label": n % 2} for n in (3, 2)], "rows")
     prompt = definition.layout.prompt([shown], *asked, tuple(definition.labels.values()))
     assert prompt.with_label() == WRITTEN[name]
-    at = {role: [prompt.text[slice(*span)] for span in spans] for role, spans in prompt.spans.items()}
+    at = {role: prompt.texts(role) for role in prompt.spans}
     assert at["s"] == [f"\n\n{definition.answer}:"] * 2 and at["n"] == ["\n\n"] and at["y"] == [shown[1]]
     assert at["header"] == [f"{definition.instruction}\n\n"] and "\n" not in definition.instruction
 

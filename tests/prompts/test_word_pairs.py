@@ -416,6 +416,6 @@ def test_no_donor_output_is_the_query():
     found = word_pair_prompts.prompts(chain, tokenizer("bpe"), 60, k=5, corruptions=(1, 3))
     assert len(found.items) > 30
     for item in found.items:
-        query = item.clean.text[slice(*item.clean.spans["x"][-1])]
+        query = item.clean.texts("x")[-1]
         for donor in item.donors.values():
             assert query not in [donor.labels[i] for i in donor.demonstrations]

@@ -165,7 +165,7 @@ def _rows(study: TaskStudy, edit: str, answers: Answers) -> pd.DataFrame:
         "task": study.task,
         "edit": edit,
         "seed": study.seed,
-        "query": [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in study.drawn],
+        "query": [prompt.texts("x")[-1] for prompt in study.drawn],
         "gold": [labels[place] for place in answers.gold],
         "right": answers.right,
     }

@@ -302,7 +302,7 @@ class TaskStudy(Measurement):
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
         prompts = staicc_prompts(TEXTS, 0)[: self.reference_prompts]
-        texts = cache(lambda: [with_bos(p.text[slice(*p.spans["x"][-1])], self.pair[1]).ids for p in prompts])
+        texts = cache(lambda: [with_bos(p.texts("x")[-1], self.pair[1]).ids for p in prompts])
 
         def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
             model, attach = self.pair[0], self.instruments(edit, list(map(len, texts())))

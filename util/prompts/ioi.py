@@ -346,7 +346,7 @@ def other_answers(pair: IOIPair, names: Sequence[str], tokenizer: Any, seed: int
 
     names: those that the tokenizer keeps, see `usable_words`. Raises ValueError where fewer than two are left.
     """
-    named = {prompt.text[slice(*prompt.spans[role][0])] for prompt in (pair.base, pair.source) for role in NAMED}
+    named = {prompt.texts(role)[0] for prompt in (pair.base, pair.source) for role in NAMED}
     drawn = Random(f"ioi:{seed}:{pair.index}:other names").sample(sorted({*names} - named), 2)
     text = pair.base.text
     first, second = (_answer(with_bos(text, tokenizer), with_bos(f"{text} {name}", tokenizer), text) for name in drawn)

@@ -221,7 +221,7 @@ def pairs_from_file(path: str | Path) -> tuple[Pair, ...]:
 
     Raises ValueError, naming the file, for any other content, and pairs that no task can have.
     """
-    return _checked(_cells(own_tasks.rows_of(Path(path), own_tasks.PAIRS)), TAB, str(path))
+    return _checked(_cells(own_tasks.rows_of(Path(path))), TAB, str(path))
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:

@@ -460,7 +460,7 @@ def test_the_loss_of_plain_texts(pair, tmp_path):
     edits = {"whole": INTACT, "zero": Edit.ablate(HEADS, "zero"), "none": Edit.ablate([], "zero")}
     found = {name: data["loss"] for name, data in study.losses(edits).items()}
     assert study.losses({"whole": INTACT})["whole"]["vocabulary"] == model.config.vocab_size
-    texts = [p.text[slice(*p.spans["x"][-1])] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
+    texts = [p.texts("x")[-1] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
     for number, text in enumerate(texts):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.no_grad():
@@ -720,5 +720,5 @@ def test_a_task_is_done_by_queries_that_are_not_measured(pair, tmp_path, monkeyp
     assert [(study.start, study.k > 0, study.permuted) for study in seen[:3]] == [
         (20, True, False), (20, False, False), (20, True, True),
     ]  # fmt: skip
-    queries = [{prompt.text[slice(*prompt.spans["x"][-1])] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
+    queries = [{prompt.texts("x")[-1] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
     assert not queries[0] & queries[1] and queries[1] == queries[2] == queries[3]
