@@ -366,8 +366,7 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     Raises MemoryError where that is not free.
     """
     config = copy.deepcopy(model.config)
-    with contextlib.suppress(AttributeError):  # a twin of a 4-bit model is not 4-bit
-        del config.quantization_config
+    vars(config).pop("quantization_config", None)  # a twin of a 4-bit model is not 4-bit
     memory.check(memory.estimate(config, dtype=model.dtype, device_map=input_device(model)))
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -7,6 +7,7 @@ itself, where a verdict in either direction is wrong. A round is a sample of eve
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def of_induction(number, random, effect):
         own = {task.task: task for task in sample if not task.unrelated}
         found = induction.effect(induction.lost_more_than(own), [task for task in sample if task.unrelated])
     else:
-        found = induction.effect(number, sample)
+        found = induction.effect(partial(induction.shares, number), sample)
     above = number in induction.ABOVE
     return lambda margins: judged("", found, margins[number], above=above).verdict
 

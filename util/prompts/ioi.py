@@ -103,14 +103,15 @@ def held_out(items: Iterable[str], count: int) -> frozenset[str]:
     return frozenset(sorted(set(items), key=lambda item: sha256(item.encode()).digest())[:count])
 
 
-HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no sentence in training has two of them
-HELD_OUT_FRAMES = held_out(word_lists()["frames"], 3)
+ALL_FRAMES, ALL_NAMES = word_lists()["frames"], word_lists()["names"]
+HELD_OUT_NAMES = held_out(ALL_NAMES, 15)  # no sentence in training has two of them
+HELD_OUT_FRAMES = held_out(ALL_FRAMES, 3)
 
 
-def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Sequence[str] | None = None) -> Words:
+def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequence[str] = ALL_NAMES) -> Words:
     """The names, places and objects that are a single token wherever the frames put them.
 
-    frames, names: used instead of those of the lists. A word is kept under these conditions:
+    A word is kept under these conditions:
 
     - in every field of every frame, one token holds the word and nothing else but white space;
     - this token has the same id everywhere, and the id decodes to the word, so that different words have different ids;
@@ -121,11 +122,11 @@ def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Seq
     UnsupportedTokenizer for fewer than MINIMUM names, no place or object although frames need one, and a tokenizer
     without character offsets.
     """
-    frames = _checked(frames)
+    _check(frames)
     with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
-    kept = dict[str, tuple[str, ...]]()
+    kept, lists = dict[str, tuple[str, ...]](), {**word_lists(), "names": names}
     for kind, fields in FIELDS.items():
-        words = tuple(dict.fromkeys(names if kind == "names" and names is not None else word_lists()[kind]))
+        words = tuple(dict.fromkeys(lists[kind]))
         users = [frame for frame in frames if fields[0] in _fields(frame)]
         kept[kind] = _kept(kind, words, users, tokenizer) if users else ()
         needed = MINIMUM if kind == "names" else 1
@@ -203,18 +204,17 @@ def ioi_prompts(
     count: int,
     seed: int = 0,
     corruption: str = "s2_swap",
-    frames: Sequence[str] | None = None,
-    names: Sequence[str] | None = None,
+    frames: Sequence[str] = ALL_FRAMES,
+    names: Sequence[str] = ALL_NAMES,
 ) -> IOIPrompts:
     """`count` pairs of a base and a source prompt; the orders take turns.
 
-    corruption: one of CORRUPTIONS. frames, names: used instead of those of the lists, for example to hold some out.
+    corruption: one of CORRUPTIONS. frames, names: those to draw from, for example to hold some out.
     Names, places and objects are single tokens (see `usable_words`). Pair i is
     drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
     does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
     dropped, not replaced. Raises UnsupportedTokenizer if no pair is left, and what `usable_words` raises.
     """
-    frames = _checked(frames)
     words = usable_words(tokenizer, frames, names)
     pairs = list[IOIPair]()
     for index in range(count):
@@ -270,9 +270,8 @@ def _fields(frame: str) -> list[str]:
     return [field for _, field, _, _ in Formatter().parse(frame) if field is not None]
 
 
-def _checked(frames: Sequence[str] | None) -> tuple[str, ...]:
-    """The frames, by default those of the lists. Raises ValueError for frames that make no IOI prompt."""
-    frames = tuple(word_lists()["frames"] if frames is None else frames)
+def _check(frames: Sequence[str]) -> None:
+    """Raises ValueError for frames that make no IOI prompt."""
     known = {field for fields in FIELDS.values() for field in fields}
     for frame in frames:
         fields = _fields(frame)
@@ -282,7 +281,6 @@ def _checked(frames: Sequence[str] | None) -> tuple[str, ...]:
                 f"frame {frame!r}: write {{X}}, {{Y}} and {{S}} once each, in this order, at most one {{PLACE}} and "
                 "{OBJECT}, and ' to' at the end"
             )
-    return frames
 
 
 def pair_from_texts(base: str, source: str, io: str, s: str) -> IOIPair:

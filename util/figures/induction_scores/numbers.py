@@ -320,9 +320,8 @@ def lost_more_than(own: Mapping[str, TaskShots]) -> Shares:
     return more
 
 
-def effect(of: int | Shares, tasks: Sequence[TaskShots]) -> Effect:
+def effect(share: Shares, tasks: Sequence[TaskShots]) -> Effect:
     """The effect of a claim over some tasks. Control sets of one number are the same heads in each task."""
-    share: Shares = of if callable(of) else lambda task, control: shares(of, task, control)
     sums = [
         np.sum([[np.mean(part) for part in share(task, row)] for task in tasks], axis=0) for row in tasks[0].controls
     ]
@@ -345,15 +344,15 @@ def judge(tasks: Sequence[TaskShots]) -> Verdicts:
     return Verdicts((first, _near_chance(pattern), third, _claim(4, texts, none), _claim(5, texts, none), *last))
 
 
-def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, of: Shares | None = None) -> Claim:
+def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, share: Shares | None = None) -> Claim:
     """The verdict on a claim about the mean over tasks, with each of them beside; `none` where there are none."""
     if not tasks:
         return Claim(number, TEXTS[number], none)
     available = min(task.available for task in tasks)
     name = ", ".join(task.name for task in tasks)
-    over = effect(of or number, tasks)
-    part = judged(name, over, MARGINS[number], above=number in ABOVE, available=available)
-    single = [shown(task.name, effect(of or number, [task])) for task in tasks] if len(tasks) > 1 else []
+    share = share or partial(shares, number)
+    part = judged(name, effect(share, tasks), MARGINS[number], above=number in ABOVE, available=available)
+    single = [shown(task.name, effect(share, [task])) for task in tasks] if len(tasks) > 1 else []
     return Claim(number, TEXTS[number], part.verdict, (part,), beside=tuple(single))
 
 
