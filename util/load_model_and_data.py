@@ -510,10 +510,7 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
             ) from error
         raise
     except (OSError, SafetensorError) as error:
-        causes: list[BaseException | None] = [error]
-        while causes[-1] is not None:
-            causes.append(causes[-1].__cause__ or causes[-1].__context__)
-        if any(_denied(cause) for cause in causes):
+        if _denied(error):
             raise PermissionError(
                 f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, "
                 "then pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
@@ -540,8 +537,11 @@ def _offered() -> str:
 
 
 def _denied(error: BaseException | None) -> bool:
+    """Whether the hub gave no access, by an error or what it comes from."""
+    if error is None:
+        return False
     status = getattr(getattr(error, "response", None), "status_code", None)
-    return status in (401, 403) or "gated repo" in str(error)
+    return status in (401, 403) or "gated repo" in str(error) or _denied(error.__cause__ or error.__context__)
 
 
 # ------------------------------------------------------------------------------------------------ data

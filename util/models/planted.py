@@ -276,18 +276,13 @@ class Plan:
         if avoid is not None:
             terms.append((-2 * MARGIN / self.gap * self.read(avoid[0]), self.read(avoid[1])))
         query, key = self._positions(kernel, distance, but_bos=other or only is not None)
-        at = 0
-        for of_query, of_key in terms:
-            dims = CONTENT[at : at + of_query.shape[1]]
-            query[:, dims], key[:, dims] = of_query, of_key
-            at += of_query.shape[1]
-        value, out, at = np.zeros((self.size, WIDTH)), np.zeros((WIDTH, self.size)), 0
-        for source, target in move.items():
-            width = self.place[source].stop - self.place[source].start
-            value[:, at : at + width] = self.read(source)
-            share = scale if target == "out" else 1.0
-            out[at : at + width] = share * np.eye(self.size)[self.place[target]]
-            at += width
+        of_query, of_key = map(np.hstack, zip(*terms, strict=True))
+        dims = CONTENT[: of_query.shape[1]]
+        query[:, dims], key[:, dims] = of_query, of_key
+        reading = np.hstack([self.read(source) for source in move])
+        writing = np.hstack([self.read(target) * (scale if target == "out" else 1.0) for target in move.values()])
+        value, out, width = np.zeros((self.size, WIDTH)), np.zeros((WIDTH, self.size)), reading.shape[1]
+        value[:, :width], out[:width] = reading, writing.T
         place = (layer, int(self.free[layer].pop()))
         self.roles[role] = (*self.roles.get(role, ()), place)
         self.weights[place] = (query, key, value, out)

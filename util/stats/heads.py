@@ -58,14 +58,15 @@ def shortage(heads: Heads, eligible: Bools) -> dict[int, tuple[int, int]]:
     Raises ValueError for heads that the model does not have.
     """
     check_heads(heads, *eligible.shape)
+    pools = _pools(heads, eligible)
+    return {layer: (needed, len(pool)) for layer, (pool, needed) in pools.items() if needed > len(pool)}
+
+
+def _pools(heads: Heads, eligible: Bools) -> dict[int, tuple[Heads, int]]:
+    """By layer: the eligible heads that are not in the set, and how many the set has there."""
+    free = [head for head in heads_where(eligible) if head not in heads]
     counts = Counter(layer for layer, _ in sorted(heads))
-    available = {layer: len(_free(heads, eligible, layer)) for layer in counts}
-    return {layer: (needed, available[layer]) for layer, needed in counts.items() if needed > available[layer]}
-
-
-def _free(heads: Heads, eligible: Bools, layer: int) -> Heads:
-    """The eligible heads of a layer that are not in the set."""
-    return [head for head in heads_where(eligible) if head[0] == layer and head not in heads]
+    return {layer: ([head for head in free if head[0] == layer], count) for layer, count in counts.items()}
 
 
 def layer_matched(heads: Heads, eligible: Bools, draws: int, seed: int = 0) -> HeadSets:
@@ -81,8 +82,7 @@ def layer_matched(heads: Heads, eligible: Bools, draws: int, seed: int = 0) -> H
         raise ValueError(
             f"no layer-matched controls: {places}; take fewer heads, or a higher bound on what is no induction head"
         )
-    rng, counts = np.random.default_rng(seed), Counter(layer for layer, _ in sorted(heads))
-    pools = [(_free(heads, eligible, layer), count) for layer, count in counts.items()]
+    rng, pools = np.random.default_rng(seed), _pools(heads, eligible).values()
 
     def draw() -> Heads:
         return [pool[place] for pool, n in pools for place in sorted(rng.choice(len(pool), n, replace=False))]
