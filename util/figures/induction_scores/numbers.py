@@ -31,7 +31,6 @@ from util.stats.verdicts import (
     NOT_DONE,
     Claim,
     Effect,
-    Verdicts,
     judged,
     shown,
 )
@@ -328,8 +327,8 @@ def effect(share: Shares, tasks: Sequence[TaskShots]) -> Effect:
     return Effect.of(*(share(task, None) for task in tasks), sets=sums)
 
 
-def judge(tasks: Sequence[TaskShots]) -> Verdicts:
-    """The verdicts on the seven claims."""
+def judge(tasks: Sequence[TaskShots]) -> tuple[Claim, ...]:
+    """The seven claims with their verdicts."""
     own, unrelated = ([task for task in tasks if task.unrelated == to] for to in (False, True))
     done = [task for task in own if task.check.done]
     pattern = [task for task in done if task.task not in TEXT_TASKS]
@@ -341,7 +340,7 @@ def judge(tasks: Sequence[TaskShots]) -> Verdicts:
         third = Claim(3, TEXTS[3], NO_PREMISE, note=f"claim 1 {first.verdict}")
     more = lost_more_than({task.task: of_own[task.task] for task in both})
     last = _claim(6, both, none, more), _claim(7, [task for task in own if task.does_bare])
-    return Verdicts((first, _near_chance(pattern), third, _claim(4, texts, none), _claim(5, texts, none), *last))
+    return first, _near_chance(pattern), third, _claim(4, texts, none), _claim(5, texts, none), *last
 
 
 def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, share: Shares | None = None) -> Claim:
@@ -420,7 +419,7 @@ def verdicts_on_paper() -> dict[str, dict[str, Any]]:
     """The effects of the paper's own numbers, and on which side of the margin they lie, by the number of a claim."""
     return {
         str(claim.number): {"value": part.value, "verdict": claim.verdict}
-        for claim in judge(of_paper()).claims
+        for claim in judge(of_paper())
         for part in claim.parts
     }
 
@@ -438,5 +437,5 @@ def stored(title: str, arrays: Mapping[str, Any], settings: Any) -> dict[str, An
         "margins": {str(number): margin for number, margin in MARGINS.items()},
         "published": verdicts_on_paper(),
         **benefits(arrays["tasks"]),
-        "claims": judge(arrays["tasks"]).claims,
+        "claims": judge(arrays["tasks"]),
     }
