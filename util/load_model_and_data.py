@@ -118,8 +118,11 @@ def load_ICL_model(
                 "cache_dir": cache_dir,
                 "force_download": forcedownload,
             }
-            place = _place(name, hub)
-            source: dict[str, Any] = {"pretrained_model_name_or_path": place, "trust_remote_code": False, **hub}
+            source: dict[str, Any] = {
+                "pretrained_model_name_or_path": _place(name, hub),
+                "trust_remote_code": False,
+                **hub,
+            }
             intern = _internlm2(source)
             config = internlm2.to_llama({}, intern)[1] if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
@@ -128,8 +131,7 @@ def load_ICL_model(
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
             if device_map not in memory.AUTO:  # automatic maps use only what is free
-                places = device if device_map is None else device_map
-                needed = partial(memory.estimate, config, device_map=places)
+                needed = partial(memory.estimate, config, device_map=device if device_map is None else device_map)
                 own: dict[str, Any] = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
                 memory.check(needed(**own), lambda: _smaller(needed, **own))
             if intern:
@@ -579,8 +581,14 @@ def staicc_version() -> str:
 
 def staicc_request(dataset: str, k: int, prompts: int, seed: int) -> dict[str, Any]:
     """What of a request the prompts of a data set decide. The batches decide the last bits of numbers."""
-    data = {"dataset": dataset, "data_version": f"StaICC {staicc_version()}", "k": k}
-    return {**data, "prompts": prompts, "seed": seed, "token_budget": batches.TOKEN_BUDGET}
+    return {
+        "dataset": dataset,
+        "data_version": f"StaICC {staicc_version()}",
+        "k": k,
+        "prompts": prompts,
+        "seed": seed,
+        "token_budget": batches.TOKEN_BUDGET,
+    }
 
 
 @cache

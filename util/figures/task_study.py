@@ -96,8 +96,7 @@ class TaskStudy(Measurement):
         read = self.task in (*TEXT_TASKS, *THEIRS)
         for name, wanted in (("data", read), ("reference_data", self.reference == "mnli")):
             if (value := getattr(self, name)) is not None and not wanted:
-                unused = f"leave it out with reference {self.reference!r} of {self.task}"
-                raise ValueError(f"{name} = {value!r}: {unused}")
+                raise ValueError(f"{name} = {value!r}: leave it out with reference {self.reference!r} of {self.task}")
         self.premises, self.classes  # noqa: B018  # raise ValueError where they cannot be read, or be called so
         rows = len(self.classes.rows)
         if not self.start:
@@ -261,8 +260,7 @@ class TaskStudy(Measurement):
         if not edit.heads:
             return nothing
         if edit.pattern is not None:
-            pattern, seed = edit.pattern, edit.seed
-            cells = [induction_pattern.cells(prompt, tokenizer, pattern, seed) for prompt in self.drawn]
+            cells = [induction_pattern.cells(prompt, tokenizer, edit.pattern, edit.seed) for prompt in self.drawn]
             return knockouts(cells, by_layer)
         if edit.mode == "zero":
             return replacements(by_layer, dict.fromkeys(by_layer, 0.0))

@@ -104,10 +104,13 @@ def first_tokens(task: WordPairTask, tokenizer: Any) -> dict[str, int]:
     return {output: found[1] for output, found in counted if not isinstance(found, str)}
 
 
+_Listed = tuple[str, frozenset[str], frozenset[int]]  # how a word is written, the lists and the rows that have it
+
+
 @cache
-def _listed(lists: tuple[str, ...]) -> dict[str, tuple[str, frozenset[str], frozenset[int]]]:
-    """The words of lists, case-folded: how each is written, the lists that have it, the rows that have it."""
-    found: dict[str, tuple[str, frozenset[str], frozenset[int]]] = {}
+def _listed(lists: tuple[str, ...]) -> dict[str, _Listed]:
+    """The words of lists, case-folded."""
+    found: dict[str, _Listed] = {}
     entries = [(name, row) for name in lists for row in table(name)]
     for number, (name, row) in enumerate(entries):
         for word in row.values():

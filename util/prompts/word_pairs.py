@@ -32,6 +32,9 @@ PARTS = ("input", "output")  # of a pair, in names of columns
 SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, cyclically
 
 
+Rule = Mapping[str, str] | Callable[[str], str]  # a map of inputs
+
+
 class Pair(NamedTuple):
     """An input and its output. kind: "*" for pairs that fit the other rule too; it becomes the mark in Prompt.marks."""
 
@@ -57,7 +60,7 @@ class WordPairTask:
 
     name: str
     pairs: tuple[Pair, ...]
-    other_rule: Mapping[str, str] | Callable[[str], str] | None = None
+    other_rule: Rule | None = None
     layout: Layout = TAB
     balanced: bool = False
     list_name: str = ""
@@ -162,7 +165,7 @@ def copied(word: str) -> str:
 def _built_in(name: str, trained: bool) -> WordPairTask:
     """One of NAMES; it is made on demand, so that the module can be imported where there are no lists."""
     lists = TRAINED if trained else LISTS
-    other: Mapping[str, str] | Callable[[str], str]
+    other: Rule
     if name in ("copying", "capitalization"):
         list_name = lists[0]
         rule, other = (copied, capitalised) if name == "copying" else (capitalised, copied)

@@ -155,9 +155,14 @@ def _moments(values: ArrayLike, clusters: ArrayLike | None) -> tuple[Floats, Flo
         raise ValueError(f"an interval needs at least two sampled units, got {len(units)}")
     deviation = units - units.mean(axis=0)
     variance = np.square(deviation).mean(axis=0)
-    equal = variance <= (8 * np.finfo(np.float64).eps * np.abs(units).max(axis=0)) ** 2
+    equal = variance <= _rounding(units) ** 2
     skewness = np.where(equal, 0.0, (deviation**3).mean(axis=0) / np.where(equal, 1.0, variance) ** 1.5)
     return array.mean(axis=0), units.std(axis=0, ddof=1) / root, skewness / root, units
+
+
+def _rounding(values: Floats) -> Floats:
+    """How much values [N, ...] that are equal may differ by rounding, [...]."""
+    return 8 * np.finfo(np.float64).eps * np.abs(values).max(axis=0)
 
 
 def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[Floats, Floats]:
@@ -276,7 +281,7 @@ def mean_p(values: ArrayLike, clusters: ArrayLike | None = None) -> Floats:
     units.
     """
     mean, error, k, units = _moments(values, clusters)
-    flat = error <= 8 * np.finfo(np.float64).eps * np.abs(units).max(axis=0)
+    flat = error <= _rounding(units)
     t = mean / np.where(flat, 1.0, error)
     hall = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6
     p = stats.t.sf(np.minimum(t, hall), len(units) - 1)
