@@ -246,7 +246,7 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     where = ", ".join(sorted(places)) if len(places) > 1 else str(input_device(model))
     title = type(model).__name__ if name is None else shown_name(name)
     if str(name) in packaged.PACKAGED:
-        title = packaged.PACKAGED[str(name)].full_title
+        title = f"{title}, {packaged.PACKAGED[str(name)].form}"
     return (
         f"{title}: {type(model).__name__}, {config.num_hidden_layers} layers x {config.num_attention_heads} heads, "
         f"{amount} parameters, {str(model.dtype).removeprefix('torch.')}{bits} on {where}"

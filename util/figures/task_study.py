@@ -340,13 +340,13 @@ class TaskStudy(Measurement):
 def task_studies(study: Study, task: str, **changes: Any) -> list[TaskStudy]:
     """The studies of the same model on a task, one for each seed of demonstrations. changes: of their arguments."""
     s = study.settings
-    data = s.text_data if s.text_data in (None, "hub") else str(Path(s.text_data) / task)
-    premises = s.text_data not in (None, "hub") and s.reference == "mnli"
+    folder = None if s.text_data in (None, "hub") else Path(s.text_data)
+    data = str(folder / task) if folder else s.text_data
     of: dict[str, Any] = {
         "k": s.k,
         "data": data if task in TEXT_TASKS else None,
         "reference": s.reference,
-        "reference_data": str(Path(s.text_data) / "mnli") if premises else None,
+        "reference_data": str(folder / "mnli") if folder and s.reference == "mnli" else None,
         "reference_prompts": REFERENCE_PROMPTS[s.settings],
         "folder": study.folder,
         "redo": study.redo,

@@ -28,8 +28,13 @@ LAYOUTS = {"tab": TAB, "arrow": ARROW, "colon": COLON}
 LISTS = ("words", "country_capital", "present_past", "person_sport")
 TRAINED = ("embedded_words", "country_capital", "embedded_verbs", "person_sport")  # with the embedded model's own words
 NAMES = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
-PARTS = ("input", "output")  # of a pair, in names of columns
-SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, cyclically
+WRONG_SPORT = {
+    "soccer": "football",
+    "football": "baseball",
+    "baseball": "basketball",
+    "basketball": "hockey",
+    "hockey": "soccer",
+}
 
 
 Rule = Mapping[str, str] | Callable[[str], str]  # a map of inputs
@@ -94,16 +99,14 @@ class WordPairTask:
         other = {x: row["other_rule"] for x, _, row in named if row.get("other_rule")}
         for number, row in enumerate(rows, 1):
             _refuse(filter(None, [row.get("other_rule")]), TAB, f"{source}, row {number}")
-        columns = {(c, part): f"{corruption}_{part}" for c, corruption in CORRUPTIONS.items() for part in PARTS}
-        given = [str(column) for column in rows[0] if str(column).endswith(tuple(f"_{part}" for part in PARTS))]
-        if unknown := {*given} - {*columns.values()}:
-            raise ValueError(
-                f"{source}: unknown column {min(unknown)!r}; corruptions have {', '.join(columns.values())}"
-            )
+        known = [f"{corruption}_{part}" for corruption in CORRUPTIONS.values() for part in ("input", "output")]
+        given = {str(column) for column in rows[0] if str(column).endswith(("_input", "_output"))}
+        if unknown := given - {*known}:
+            raise ValueError(f"{source}: unknown column {min(unknown)!r}; corruptions have {', '.join(known)}")
         donors = {
-            c: {x: (row.get(columns[c, "input"]) or x, row.get(columns[c, "output"]) or y) for x, y, row in named}
-            for c in CORRUPTIONS
-            if {columns[c, part] for part in PARTS} & {*given}
+            c: {x: (row.get(f"{corruption}_input") or x, row.get(f"{corruption}_output") or y) for x, y, row in named}
+            for c, corruption in CORRUPTIONS.items()
+            if given & {f"{corruption}_input", f"{corruption}_output"}
         }
         return cls(name, cells, other or None, donors=donors, source=source)  # type: ignore[arg-type]  # made pairs
 
@@ -181,9 +184,8 @@ def _built_in(name: str, trained: bool) -> WordPairTask:
         if name == "country_capital":
             other = {row[x]: row["currency"] for row in table(name)}
         else:
-            other = {person: SPORTS[(SPORTS.index(sport) + 1) % len(SPORTS)] for person, sport, _ in pairs}
-    balanced = name == "person_sport"
-    return WordPairTask(name, tuple(pairs), other, balanced=balanced, list_name=list_name, lists=lists)
+            other = {person: WRONG_SPORT[sport] for person, sport, _ in pairs}
+    return WordPairTask(name, tuple(pairs), other, balanced=name == "person_sport", list_name=list_name, lists=lists)
 
 
 def is_trained(model: str) -> bool:
@@ -229,7 +231,7 @@ def pairs_from_file(path: str | Path) -> tuple[Pair, ...]:
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     """Input, output and mark of each row."""
-    x, y = next((columns for columns in own_tasks.PAIRS if {*columns} <= {*rows[0]}), PARTS)
+    x, y = next((columns for columns in own_tasks.PAIRS if {*columns} <= {*rows[0]}), own_tasks.PAIRS[0])
     return [[row.get(x), row.get(y), row.get("mark") or ""] for row in rows]
 
 
