@@ -198,9 +198,10 @@ class Plan:
             raise ValueError(f"family {family!r} of {FAMILIES}")
         self.family, self.layers, self.bos = family, layers, bos
         self.rng = np.random.default_rng(seed)
-        features = {"constant": 1, **dict.fromkeys(marked, 1), "position": 2 * FAST, "token": CODE, "out": CODE}
+        flagged = dict.fromkeys(marked, 1)
+        features = {"constant": 1, **flagged, "position": 2 * FAST, "token": CODE, "out": CODE, **slots}
         self.place, end = {}, 0
-        for name, width in (features | dict(slots)).items():
+        for name, width in features.items():
             self.place[name], end = slice(end, end + width), end + width
         self.size = HEADS * WIDTH - 1  # one dimension less than the model, because layer norms remove the mean
         self.place["junk"] = slice(end, self.size)
@@ -340,11 +341,10 @@ class Plan:
             for name, parameter in model.named_parameters():
                 parameter.fill_(float(parameter.ndim == 1 and name.endswith("weight")))  # norms 1, all else 0
             _fill(model.get_input_embeddings().weight, self.embedding @ basis)
-            _fill(model.get_output_embeddings().weight, norm / np.sqrt(width) * readout @ basis)
+            _fill(model.get_output_embeddings().weight, read * readout @ basis)
             if self.family == "gpt2":
                 _fill(model.transformer.wpe.weight, positions @ basis)
-            for (layer, head), maps in self.weights.items():
-                query, key, value, out = maps
+            for (layer, head), (query, key, value, out) in self.weights.items():
                 reading = [read * basis.T @ m for m in (np.sqrt(WIDTH) * query, key, value)]
                 place = slice(head * WIDTH, (head + 1) * WIDTH)
                 if self.family == "gpt2":

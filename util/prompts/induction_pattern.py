@@ -43,8 +43,8 @@ def parts(prompt: Prompt) -> list[Part]:
     """
     prompt_parts = []
     for start, end in prompt.spans.get("header", ()):
-        blank = len(prompt.text[start:end]) - len(prompt.text[start:end].rstrip())
-        prompt_parts.append(Part("blank line", (end - blank, end)))
+        visible = prompt.text[start:end].rstrip()
+        prompt_parts.append(Part("blank line", (start + len(visible), end)))
     for number, (start, end) in enumerate(prompt.spans["x"]):
         words = list(re.finditer(r"\S+", prompt.text[start:end]))
         classes = [_categories().get(word[0]) for word in words]
