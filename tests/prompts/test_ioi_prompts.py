@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import get_args
 from unittest import mock
 
 import pytest
@@ -15,7 +16,7 @@ from tests import toys
 from tests.tiers import quick
 from util.prompts import ioi
 from util.prompts.ioi import (
-    CORRUPTIONS,
+    Corruption,
     group_by_shape,
     ioi_prompts,
     ioi_tokens,
@@ -25,7 +26,7 @@ from util.prompts.ioi import (
 )
 from util.prompts.prompt import Misaligned
 
-LISTS = word_lists()
+LISTS, CORRUPTIONS = word_lists(), get_args(Corruption)
 FRAMES, NAMES = LISTS["frames"], LISTS["names"]
 BASE = "When Emma and Mike went to the cafe, Mike gave a coffee to"
 SWAPPED = "When Emma and Mike went to the cafe, Emma gave a coffee to"
@@ -40,7 +41,10 @@ CHANGED = {  # the roles whose names change
 
 drawn = pytest.mark.parametrize(
     "corruption, kind",
-    quick([(corruption, "bpe") for corruption in CORRUPTIONS] + [("abc", "unigram")], product(CORRUPTIONS, toys.KINDS)),
+    quick(
+        [(corruption, "bpe") for corruption in CORRUPTIONS] + [("abc", "unigram")],
+        product(CORRUPTIONS, toys.KINDS),
+    ),
 )
 
 

@@ -20,7 +20,7 @@ from functools import cache
 from hashlib import sha256
 from random import Random
 from string import Formatter
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from util import paths
 from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, UnsupportedTokenizer, with_bos, written
@@ -32,7 +32,6 @@ Corruption = Literal[
     "abc",  # three other names: only the frame stays, nothing tells the answer (p_ABC in the paper)
     "random_name",  # IO and S become two other names: the order, ABBA or BABA, stays
 ]
-CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)
 ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of fields X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")
@@ -45,8 +44,7 @@ class IOIPair:
 
     Both prompts have the labels (IO, S) of the base, with gold 0, and the spans IO, S1, S2, END (the last word), and
     place and object if the frame has them. A role of the source marks the place that has this role in the base,
-    whatever name stands there. order: that of the base. index: the number that seeds
-    the drawing of the pair.
+    whatever name stands there. order: that of the base. index: the number that seeds the drawing of the pair.
     """
 
     base: Prompt
@@ -203,17 +201,17 @@ def ioi_prompts(
     tokenizer: Any,
     count: int,
     seed: int = 0,
-    corruption: str = "s2_swap",
+    corruption: Corruption = "s2_swap",
     frames: Sequence[str] = ALL_FRAMES,
     names: Sequence[str] = ALL_NAMES,
 ) -> IOIPrompts:
     """`count` pairs of a base and a source prompt; the orders take turns.
 
-    corruption: one of CORRUPTIONS. frames, names: those to draw from, for example to hold some out.
-    Names, places and objects are single tokens (see `usable_words`). Pair i is
-    drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
-    does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
-    dropped, not replaced. Raises UnsupportedTokenizer if no pair is left, and what `usable_words` raises.
+    frames, names: those to draw from, for example to hold some out. Names, places and objects are single tokens (see
+    `usable_words`). Pair i is drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not
+    on `count`, and its base does not depend on the corruption. Every pair is compared token by token; a pair that
+    `ioi_tokens` refuses is dropped, not replaced. Raises UnsupportedTokenizer if no pair is left, and what
+    `usable_words` raises.
     """
     words = usable_words(tokenizer, frames, names)
     pairs = list[IOIPair]()
@@ -234,7 +232,7 @@ def ioi_prompts(
     return IOIPrompts(tuple(pairs), words)
 
 
-def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, index: int) -> IOIPair:
+def _pair(rng: Random, frame: str, words: Words, order: str, corruption: Corruption, index: int) -> IOIPair:
     # draw all names, even if the corruption needs fewer, so that the base does not depend on the corruption
     io, s, a, b, c = rng.sample(words.names, 5)
     others = {"PLACE": rng.choice(words.places or ("",)), "OBJECT": rng.choice(words.objects or ("",))}

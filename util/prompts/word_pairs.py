@@ -35,8 +35,6 @@ WRONG_SPORT = {
     "basketball": "hockey",
     "hockey": "soccer",
 }
-
-
 Rule = Mapping[str, str] | Callable[[str], str]  # a map of inputs
 
 
@@ -93,9 +91,8 @@ class WordPairTask:
         of a corruption that there is not, and what `WordPairTask` raises.
         """
         cells = _cells(rows)
-        named = [
-            (str(x), y, row) for (x, y, _), row in zip(cells, rows, strict=True)
-        ]  # the task refuses other than texts
+        # a name even for an input that is no text, which the task will refuse
+        named = [(str(x), y, row) for (x, y, _), row in zip(cells, rows, strict=True)]
         other = {x: row["other_rule"] for x, _, row in named if row.get("other_rule")}
         for number, row in enumerate(rows, 1):
             _refuse(filter(None, [row.get("other_rule")]), TAB, f"{source}, row {number}")
