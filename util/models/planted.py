@@ -115,14 +115,18 @@ def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: 
     add a head in layer 2 that does the mover's work if the mover did not.
     """
     plan = Plan(vocabulary, 2 + backup, {"marked": 1, "done": 1, "code": CODE}, {"name": names}, **options)
-    # other tokens have no code in this slot, so that nothing is moved from them
-    plan.embedding[list(names), plan.place["code"]] = plan.codes[list(names)]
-    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
+    _mark_repeated(plan, names)
     plan.head("copier", 1, prefer={"name": 1, "marked": -1}, move={"code": "out"}, scale=2)
     plan.head("mover", 1, prefer={"marked": 1}, move={"code": "out", "marked": "done"}, scale=-1)
     if backup:
         plan.head("mover", 2, prefer={"marked": 1}, unless="done", move={"code": "out"}, scale=-1)
     return plan.build()
+
+
+def _mark_repeated(plan: "Plan", names: Sequence[int]) -> None:
+    """Marks, in layer 0, a name that occurred two or more tokens before; names alone have a code to be moved."""
+    plan.embedding[list(names), plan.place["code"]] = plan.codes[list(names)]
+    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
 
 
 def lookup(vocabulary: int, **options: Any) -> Planted:
@@ -148,8 +152,7 @@ def names(vocabulary: int, name_tokens: Sequence[int], **options: Any) -> Plante
     """
     slots = {"marked": 1, "read": CODE, "code": CODE}
     plan = Plan(vocabulary, 3, slots, {"name": name_tokens}, **options)
-    plan.embedding[list(name_tokens), plan.place["code"]] = plan.codes[list(name_tokens)]
-    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
+    _mark_repeated(plan, name_tokens)
     plan.head("inhibition", 1, prefer={"marked": 1}, move={"code": "read"})
     for role, scale in (("mover", 1.5), ("negative mover", -0.5)):
         plan.head(role, 2, prefer={"name": 1}, avoid=("read", "code"), move={"code": "out"}, scale=scale)
