@@ -132,9 +132,9 @@ def brute_force(kind, every):
 @pytest.mark.parametrize("kind, every", quick([("bpe", 1), ("unigram", 2)], product(toys.KINDS, [1, 2])))
 def test_kept_names_are_those_that_pass_the_suffix_rule(kind, every):
     words = usable(kind, every)
-    assert words.names == brute_force(kind, every)
-    assert "Mike" in words.names  # what the other lengths are compared with
-    assert len({ids(toy(kind, every), f"Give it to {name}")[-1] for name in words.names}) == len(words.names)
+    assert words["names"] == brute_force(kind, every)
+    assert "Mike" in words["names"]  # what the other lengths are compared with
+    assert len({ids(toy(kind, every), f"Give it to {name}")[-1] for name in words["names"]}) == len(words["names"])
     for part in ("names", "places", "objects"):
         lost = len(LISTS[part]) - len(getattr(words, part))
         assert (0 < lost <= len(LISTS[part]) // 2) == (every == 2)
@@ -155,7 +155,7 @@ def test_kept_names_are_those_that_pass_the_suffix_rule(kind, every):
 def test_words_that_a_tokenizer_merges_are_not_kept(added, frame, lost):
     words = usable_words(with_tokens(added), frames=[frame])
     everything = {*NAMES} | ({*LISTS["places"], *LISTS["objects"]} if "PLACE" in frame else set())
-    assert everything - {*words.names, *words.places, *words.objects} == lost
+    assert everything - {*words["names"], *words["places"], *words["objects"]} == lost
 
 
 MET = "When {X} met {Y}, {S} spoke to"
@@ -197,8 +197,8 @@ def test_what_makes_no_prompts_is_refused(tokenizer, options, message):
         ioi_prompts(tokenizer(), 1, **options)
 
 
-def test_tokens_that_stand_for_unknown_words_hold_no_name():
-    assert usable_words(word_level(NAMES[:10]), [MET]) == ioi.Words(NAMES[:10], (), ())  # all others are <unk>
+def test_tokens_that_stand_for_unknown_words_hold_no_name():  # all other names are <unk>
+    assert usable_words(word_level(NAMES[:10]), [MET]) == {"names": NAMES[:10], "places": (), "objects": ()}
 
 
 def test_a_token_behind_every_text_does_not_matter():
@@ -206,7 +206,7 @@ def test_a_token_behind_every_text_does_not_matter():
     template = processors.TemplateProcessing(single="<s> $A <s>", special_tokens=[("<s>", 0)])
     tokenizer.backend_tokenizer.post_processor = template
     found = ioi_prompts(tokenizer, 10, frames=FRAMES[:2])
-    assert found == ioi_prompts(toy(), 10, frames=FRAMES[:2]) and found.words.names == NAMES
+    assert found == ioi_prompts(toy(), 10, frames=FRAMES[:2]) and found.words["names"] == NAMES
     assert [ioi_tokens(pair, tokenizer) for pair in found.pairs] == [ioi_tokens(pair, toy()) for pair in found.pairs]
 
 
@@ -265,9 +265,9 @@ def test_base_depends_on_seed_and_number_alone():
 def test_other_answers_are_names_that_neither_prompt_holds():
     found, drawn = ioi_prompts(toy(), 12, corruption="abc", names=NAMES[:8]), set()
     for pair in found.pairs:
-        answers = ioi.other_answers(pair, found.words.names, toy())
+        answers = ioi.other_answers(pair, found.words["names"], toy())
         names = [toy().decode([token]).strip() for token in answers]
-        assert len({*names}) == 2 and {*names} <= {*found.words.names}
+        assert len({*names}) == 2 and {*names} <= {*found.words["names"]}
         assert not any(name in prompt.text.split() for prompt in (pair.base, pair.source) for name in names)
         drawn.add(answers)
     assert len(drawn) > 4

@@ -35,6 +35,7 @@ Corruption = Literal[
 ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of fields X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")
+Words = Mapping[str, tuple[str, ...]]  # by FIELDS
 MINIMUM = 8  # names; with fewer, results would be about these names rather than about the task
 
 
@@ -55,17 +56,8 @@ class IOIPair:
 
 
 @dataclass(frozen=True)
-class Words:
-    """The words of the lists that a tokenizer keeps."""
-
-    names: tuple[str, ...]
-    places: tuple[str, ...]
-    objects: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class IOIPrompts:
-    """Pairs and the words they are made from."""
+    """Pairs and the words they are made from: names, places and objects, those that the tokenizer keeps."""
 
     pairs: tuple[IOIPair, ...]
     words: Words
@@ -133,7 +125,7 @@ def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequ
                 f"{type(tokenizer).__name__} keeps {len(kept[kind])} of {len(words)} {kind} as single tokens, and "
                 f"{needed} are needed; take a tokenizer of a larger vocabulary, more {kind}, or other frames"
             )
-    return Words(**kept)
+    return kept
 
 
 def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any) -> tuple[str, ...]:
@@ -234,8 +226,8 @@ def ioi_prompts(
 
 def _pair(rng: Random, frame: str, words: Words, order: str, corruption: Corruption, index: int) -> IOIPair:
     # draw all names, even if the corruption needs fewer, so that the base does not depend on the corruption
-    io, s, a, b, c = rng.sample(words.names, 5)
-    others = {"PLACE": rng.choice(words.places or ("",)), "OBJECT": rng.choice(words.objects or ("",))}
+    io, s, a, b, c = rng.sample(words["names"], 5)
+    others = {"PLACE": rng.choice(words["places"] or ("",)), "OBJECT": rng.choice(words["objects"] or ("",))}
     x, y = (io, s) if order == "ABBA" else (s, io)
     names = {
         "s2_swap": (x, y, io),
