@@ -115,29 +115,27 @@ def norm_matched(heads: Heads, eligible: Bools, norms: Floats, draws: int, seed:
     return _different(draw, draws)
 
 
-def layer_alike(heads: Heads, size: int, draws: int, seed: int = 0) -> HeadSets:
+def layer_alike(heads: Heads, shape: tuple[int, ...], draws: int, seed: int = 0) -> HeadSets:
     """Random sets that have, in every layer, as many heads as the set has there.
 
-    size: the number of heads of a layer. Heads outside of the set are taken first; if a layer has
+    shape: (L, H), the shape of the model's head maps [L, H]. Heads outside of the set are taken first; if a layer has
     too few of them, heads of the set fill it up. So a set of any size has controls, but they share heads with it if it
     holds more than half of a layer. All control sets differ from each other and from the set. Where there are fewer
     than ENUMERATED of them, all are returned, in order; else `draws`, or fewer if no more are found.
     """
-    rng = np.random.default_rng(seed)
-    chosen = set(heads)
-    counts = Counter(layer for layer, _ in sorted(chosen))
+    rng, chosen, layers = np.random.default_rng(seed), set(heads), _pools(heads, np.ones(shape, bool))
     pools = []
-    for layer, count in counts.items():
-        others = [(layer, head) for head in range(size) if (layer, head) not in chosen]
-        inside, missing = [head for head in sorted(chosen) if head[0] == layer], count - len(others)
+    for layer, (others, count) in layers.items():
+        inside = [head for head in sorted(chosen) if head[0] == layer]
+        missing = count - len(others)
         pools.append((others, inside, missing) if missing > 0 else ([], others, count))
 
     def draw() -> Heads:
-        orders = {layer: [(layer, head) for head in rng.permutation(size).tolist()] for layer in counts}
-        # a stable sort: heads of the set and others stay in random order
-        return sorted(
-            head for layer, n in counts.items() for head in sorted(orders[layer], key=chosen.__contains__)[:n]
-        )
+        drawn: Heads = []
+        for layer, (_, count) in layers.items():
+            order = [(layer, head) for head in rng.permutation(shape[1]).tolist()]
+            drawn += sorted(order, key=chosen.__contains__)[:count]  # stable: either kind stays in random order
+        return sorted(drawn)
 
     sets = _every(pools, ENUMERATED - 1) or _different(draw, draws)
     return [drawn for drawn in sets if set(drawn) != chosen]

@@ -263,11 +263,11 @@ def test_sets_of_the_curve_by_hand():
 
 def test_layer_alike_sets_take_other_heads_first():
     heads = [(0, 0), (0, 1), (0, 2), (1, 3)]
-    found = layer_alike(heads, 4, 50)
+    found = layer_alike(heads, (2, 4), 50)
     assert len(found) == 9  # the only other of layer 0 with two of three of the set's, and one of the three others
     assert all((0, 3) in one and (1, 3) not in one and [layer for layer, _ in one] == [0, 0, 0, 1] for one in found)
-    assert layer_alike(heads[:1] + [(0, h) for h in range(1, 4)], 4, 50) == []  # a whole layer has no like
-    assert [len(layer_alike([(0, 0)], count, 5)) for count in (20, 21)] == [19, 5]  # all where there are few
+    assert layer_alike(heads[:1] + [(0, h) for h in range(1, 4)], (2, 4), 50) == []  # a whole layer has no like
+    assert [len(layer_alike([(0, 0)], (1, count), 5)) for count in (20, 21)] == [19, 5]  # all where there are few
 
 
 # ------------------------------------------------------------------------------------------------ numbers

@@ -193,7 +193,7 @@ def curve_sets(chosen: Floats, draws: int, seed: int = 0) -> tuple[list[list[Any
     """
     order, names, sets = top(np.abs(chosen), chosen.size), list[list[Any]](), []
     for size in (2**power for power in range(chosen.size.bit_length()) if 2**power < chosen.size):
-        drawn = layer_alike(order[:size], chosen.shape[1], draws, seed)
+        drawn = layer_alike(order[:size], chosen.shape, draws, seed)
         names += [["strongest", size], ["without", size], *([["random", size]] * len(drawn))]
         for heads in (order[:size], order[size:], *drawn):
             sets.append(np.zeros(chosen.shape, bool))
