@@ -124,7 +124,7 @@ def load_ICL_model(
                 **hub,
             }
             intern = _internlm2(source)
-            config = internlm2.to_llama({}, intern)[1] if intern else AutoConfig.from_pretrained(**source)
+            config = internlm2.llama_config(intern) if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
             tokenizer = _tokenizer(name, source, intern)
             if device == "auto" or device_map is not None:
