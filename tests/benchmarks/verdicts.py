@@ -7,6 +7,7 @@ itself, where a verdict in either direction is wrong. A round is a sample of eve
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from util.edges import names
 from util.figures.edge_ablation import numbers as edges
 from util.figures.edits import WHOLE
 from util.figures.induction_scores import numbers as induction
-from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED
+from util.figures.induction_scores.numbers import KNOCKED_OUT, LAYER_MATCHED
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 
@@ -104,7 +105,7 @@ def of_induction(number, random, effect):
         own = {task.task: task for task in sample if not task.unrelated}
         found = induction.effect(induction.lost_more_than(own), [task for task in sample if task.unrelated])
     else:
-        found = induction.effect(number, sample)
+        found = induction.effect(partial(induction.shares, number), sample)
     above = number in induction.ABOVE
     return lambda margins: judged("", found, margins[number], above=above).verdict
 

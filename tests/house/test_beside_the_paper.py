@@ -43,14 +43,14 @@ def test_labels_depend_on_reads_of_forerunners(model, learns):
     ],
 )
 def test_claims_that_are_told_have_these_verdicts(stem, model, verdicts):
-    found = {claim.number: claim.verdict for claim in judged(values(stem, model)).claims}
+    found = {claim.number: claim.verdict for claim in judged(values(stem, model))}
     assert found.items() >= verdicts.items()
     assert [*found.values()].count(HOLDS) == [*verdicts.values()].count(HOLDS)
 
 
 def test_word_sequences_alone():
     smollm2, gemma = (values("induction_scores", model) for model in MODELS)
-    first = judged(smollm2).claims[0]
+    first = judged(smollm2)[0]
     assert smollm2["primary"]["p"] > 0.05 and smollm2["queries"]["wordseq1"] == 40 and not gemma["tasks_done"]
     [alone] = [part for part in first.beside if part.name == "wordseq1"]
     assert alone.queries == 200 and alone.low > alone.bound

@@ -135,8 +135,8 @@ PAPERS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalo
 def test_the_claims_of_the_notebooks_page_are_the_stored_verdicts(stem):
     """By the paper's own numbers, and of published models; the embedded one, trained to show them, has no column."""
     positive = values(stem, "embedded")
-    models = [{claim.number: claim for claim in judged(values(stem, model)).claims} for model in ("smollm2", "gemma3")]
-    for claim in judged(positive).claims:
+    models = [{claim.number: claim for claim in judged(values(stem, model))} for model in ("smollm2", "gemma3")]
+    for claim in judged(positive):
         own, here = positive["claims"]["published"].get(str(claim.number)), [one[claim.number] for one in models]
         paper = f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
         cells = [f"{one.verdict}{made_of(one)}" for one in here]

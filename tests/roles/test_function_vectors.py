@@ -122,7 +122,7 @@ def test_mean_outputs_are_of_other_prompts_than_those_that_are_patched(tmp_path)
     study = FunctionVectorStudy(prompts=20, intact=40, folder=tmp_path)
     items = study.corrupted.items
     assert not {item.clean.text for item in items} & {item.clean.text for item in study.intact_prompts.items}
-    queries = {item.clean.text[slice(*item.clean.spans["x"][-1])] for item in items}
+    queries = {item.clean.texts("x")[-1] for item in items}
     assert len(queries) == 20 and queries <= study._task.queries("search")
 
 

@@ -139,6 +139,6 @@ def test_p_is_that_of_the_interval(kind, alpha):
     rng = np.random.default_rng(3)
     values = rng.normal(0.3, 1, (24, 400)) if kind == "normal" else rng.exponential(1, (24, 400)) - 0.7
     clusters = rng.integers(0, 9, 24) if kind == "clustered" else None
-    low = mean_intervals(values, level=1 - 2 * alpha, clusters=clusters).low
+    low = mean_intervals(values, 0.025 / alpha, clusters=clusters).low
     above = mean_p(values, clusters) <= alpha
     assert (above == (low > 0)).all() and 0 < above.sum() < 400

@@ -152,8 +152,8 @@ def _results(rows: pd.DataFrame, edits: Iterable[str], seeds: int) -> dict[str, 
         change = paired_interval(right[name].mean(0) - right[whole].mean(0))
         results[name] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[name])}
     if others:
-        rank = rank_p(right[first].mean(), [right[name].mean() for name in others], tail="low")
-        results[first] |= {"rank_p": rank.p, "least_rank_p": rank.least}
+        p, least = rank_p(right[first].mean(), [right[name].mean() for name in others])
+        results[first] |= {"rank_p": p, "least_rank_p": least}
     return results
 
 
@@ -165,7 +165,7 @@ def _rows(study: TaskStudy, edit: str, answers: Answers) -> pd.DataFrame:
         "task": study.task,
         "edit": edit,
         "seed": study.seed,
-        "query": [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in study.drawn],
+        "query": [prompt.texts("x")[-1] for prompt in study.drawn],
         "gold": [labels[place] for place in answers.gold],
         "right": answers.right,
     }

@@ -102,7 +102,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
     """
     from util.figures.edge_ablation.measure import judge
     from util.figures.induction_scores import numbers as induction_claims
-    from util.stats.verdicts import Verdicts
+    from util.stats import verdicts
     from util.study.study import Study
 
     paths.output("values", model.model)  # where nothing can be written is known before hours of work
@@ -118,7 +118,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
         "edge_ablation": judge,
     }.items():
         values = measure(studies[stem])
-        print(Verdicts(values["claims"]).table().to_string())
+        print(verdicts.table(values["claims"]).to_string())
         print(files.save_claims(values, stem, model.model))
 
 

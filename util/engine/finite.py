@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from util.stats.undefined import IN_RECORDS
+from util.stats.intervals import NAN_IN_RECORDS
 
 
 class NotFinite(FloatingPointError):
@@ -58,14 +58,14 @@ def check_finite(
 
 
 def check_record(data: Mapping[str, Any], model: PreTrainedModel | None) -> dict[str, Any]:
-    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in arrays that `IN_RECORDS` lacks.
+    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN that has no reason.
 
     model: that computed them, for the message; None where it is not loaded.
     """
     for name, array in data.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             continue
-        wrong = np.isinf(array) if name in IN_RECORDS else ~np.isfinite(array)
+        wrong = np.isinf(array) if name in NAN_IN_RECORDS else ~np.isfinite(array)
         if wrong.any():
             place = np.argwhere(wrong)[0].tolist()
             cause = "" if model is None else _cause(model)

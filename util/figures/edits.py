@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from util.prompts import classification, induction_pattern, own_tasks
-from util.prompts.staicc import DATASETS
-from util.prompts.text_tasks import TEXT_TASKS
+from util.prompts import classification, own_tasks
+from util.prompts.induction_pattern import Pattern
+from util.prompts.text_tasks import DATASETS, TEXT_TASKS
 from util.roles import heads as head_arguments
 from util.roles.heads import Heads
 from util.study.checked import Natural, checked
 
 Mode = Literal["mean", "zero", "mean_pos", "input_mean"]
-Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]
-MODES: tuple[str, ...] = get_args(Mode)
-assert get_args(Pattern) == induction_pattern.PATTERNS
 
 
 @checked

@@ -245,7 +245,7 @@ class NameRoles(NamePairs):
 
         def measure(numbers: Numbers) -> Fields:
             base, source, answers = self.batch(numbers)
-            pairs, names = self.drawn.pairs, self.drawn.words.names
+            pairs, names = self.drawn.pairs, self.drawn.words["names"]
             others = torch.tensor([other_answers(pairs[i], names, self.pair[1], self.seed) for i in numbers])
             old, new = self._at_end(base), self._at_end(source)
             changes = {layer: new[layer] - old[layer] for layer in old}

@@ -20,7 +20,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from util import paths
-from util.stats.undefined import IN_VALUES
+from util.stats.intervals import NAN_IN_VALUES
 
 if TYPE_CHECKING:
     from IPython.display import Image as Picture
@@ -114,8 +114,8 @@ def plain(
     """Returns numbers, arrays [...] and results as JSON has them, floats rounded to `decimals`, default not at all.
 
     arrays: receives those of more than LARGEST numbers, for which {"$array": name} stands. JSON has no NaN: a NaN
-    becomes null, and the entry "undefined" says why, by place: `IN_VALUES` has the reasons, by the name of an entry; a
-    NaN without a reason gives a warning. Raises ValueError for an infinity.
+    becomes null, and the entry "undefined" says why, by place: `NAN_IN_VALUES` has the reasons, by the name of an
+    entry; a NaN without a reason gives a warning. Raises ValueError for an infinity.
     """
     undefined: dict[str, str] = {}
 
@@ -140,7 +140,9 @@ def plain(
         if not math.isnan(value):
             return value if decimals is None else round(value, decimals)
         if where not in undefined:
-            undefined[where] = next((IN_VALUES[name] for name in reversed(place) if name in IN_VALUES), "not known")
+            undefined[where] = next(
+                (NAN_IN_VALUES[name] for name in reversed(place) if name in NAN_IN_VALUES), "not known"
+            )
             if undefined[where] == "not known":
                 warnings.warn(f"{where} is NaN and is stored as null; nothing says why", stacklevel=2)
         return None

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from util.prompts.staicc import DATASETS, dataset_index
+from util.prompts.text_tasks import DATASETS, dataset_index
 
 Class = TypeVar("Class")
 CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", revalidate_instances="never")

@@ -271,7 +271,7 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
     run = asking(toy(), tmp_path)
     groups = []
     for item in run.drawn.items:
-        query = item.clean.text[slice(*item.clean.spans["x"][-1])]
+        query = item.clean.texts("x")[-1]
         bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
         groups.append(Group(typed_tokens(bare, tokenizer), {}))
     np.testing.assert_allclose(run.alone()["log_prob"], outcomes(model, groups)["log_prob"], atol=1e-5)

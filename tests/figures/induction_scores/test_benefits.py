@@ -6,7 +6,7 @@ import pytest
 from tests.figures.induction_scores.made_up_shots import KNOCKED_OUT, PATTERN, WHOLE, task, values
 from tests.figures.legible import LONG_NAME, faults
 from util.figures.induction_scores import show
-from util.figures.induction_scores.plan import TASKS
+from util.figures.induction_scores.numbers import TASKS
 from util.prompts.text_tasks import TEXT_TASKS
 from util.show.part import drawn
 from util.show.style import COLUMN

@@ -7,7 +7,7 @@ from tests.figures.induction_scores.made_up_shots import ABLATED, GAIN, SETUP, W
 from tests.figures.induction_scores.made_up_shots import CHOSEN as THREE
 from util.figures.edits import Edit
 from util.figures.induction_scores import numbers, show
-from util.figures.induction_scores.plan import Plan
+from util.figures.induction_scores.numbers import Plan
 from util.roles.head_scores import HeadScores
 from util.show.part import drawn
 from util.stats.answers import TaskCheck

@@ -9,6 +9,7 @@ import os
 import re
 from functools import cache
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -27,10 +28,10 @@ from util.engine.instruments import CaptureRows, Knockout, ScoreRows
 from util.engine.label_scores import knockouts
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
-from util.figures.edits import INTACT, MODES, Edit
+from util.figures.edits import INTACT, Edit, Mode
 from util.figures.induction_scores import measure
-from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.measure import answered_right, check_task
+from util.figures.induction_scores.numbers import TASKS, planned
 from util.figures.planted_controls import planted_control
 from util.figures.task_study import Answers, TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
@@ -267,7 +268,7 @@ def prompts_of(study):
 
 
 def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
-    edits = {mode: Edit.ablate([], mode) for mode in MODES} | {"knockout": Edit.knock_out([])}
+    edits = {mode: Edit.ablate([], mode) for mode in get_args(Mode)} | {"knockout": Edit.knock_out([])}
     found = study_of(pair, folder).answers(edits | {"real": Edit.ablate(HEADS, "zero"), "whole": INTACT})
     real, whole = found.pop("real"), found.pop("whole")
     assert (real.log_prob != whole.log_prob).all()
@@ -297,7 +298,7 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
     model, tokenizer = pair
     study = study_of(pair, tmp_path, prompts=2, labels=None, reference_prompts=20)
-    edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in MODES}
+    edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in get_args(Mode)}
     edits |= {"knockout": Edit.knock_out(HEADS), "whole": INTACT}
     found = {name: answers.log_prob for name, answers in study.answers(edits).items()}
     named = study.replace(labels=("Foo", "Bar"))
@@ -459,7 +460,7 @@ def test_the_loss_of_plain_texts(pair, tmp_path):
     edits = {"whole": INTACT, "zero": Edit.ablate(HEADS, "zero"), "none": Edit.ablate([], "zero")}
     found = {name: data["loss"] for name, data in study.losses(edits).items()}
     assert study.losses({"whole": INTACT})["whole"]["vocabulary"] == model.config.vocab_size
-    texts = [p.text[slice(*p.spans["x"][-1])] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
+    texts = [p.texts("x")[-1] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
     for number, text in enumerate(texts):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.no_grad():
@@ -674,7 +675,7 @@ def setup_for(heads, **settings):
 def test_what_is_not_given_follows_from_the_model():
     names = ("prompts", "primary", "control_sets", "other_sets", "mode")
     sizes = [tuple(setup_for(heads)[name] for name in names) for heads in (32, 270)]
-    assert sizes == [(60, 4, 20, 20, "mean"), (40, 3, 10, 5, "mean")] and figure().settings.tasks == planning.TASKS
+    assert sizes == [(60, 4, 20, 20, "mean"), (40, 3, 10, 5, "mean")] and figure().settings.tasks == TASKS
     study = figure(settings="paper", demonstration_seeds=[1], text_tasks=[], reference="staicc")
     paper = measure.setup_for(study, 1024)
     assert paper == {"prompts": 500, "mode": "input_mean", "primary": 11, "control_sets": 3, "other_sets": 3}
@@ -689,7 +690,7 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     rng = np.random.default_rng(0)
     score, best = rng.random((12, 12)) * 0.2, [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
-    plan = planning.plan(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
+    plan = planned(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
     assert plan.chosen == best[:2] and plan.setup["primary"] == 2
     for heads in plan.controls["layer-matched"]:
         assert sorted(layer for layer, _ in heads) == [5, 7] and not {*heads} & {*best}
@@ -697,7 +698,7 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     assert plan.edits["pattern knocked out"] == Edit.knock_out(best[:2])
     assert [*plan.by_shots(0)] == [name for name in plan.by_shots(5) if name != "pattern knocked out"]
     few = np.array([[0.5] * 3, [0.1] * 3])
-    by_norm = planning.plan(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
+    by_norm = planned(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
     assert by_norm.controls["layer-matched"] == [] and "pattern in others 2" in by_norm.edits
 
 
@@ -719,5 +720,5 @@ def test_a_task_is_done_by_queries_that_are_not_measured(pair, tmp_path, monkeyp
     assert [(study.start, study.k > 0, study.permuted) for study in seen[:3]] == [
         (20, True, False), (20, False, False), (20, True, True),
     ]  # fmt: skip
-    queries = [{prompt.text[slice(*prompt.spans["x"][-1])] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
+    queries = [{prompt.texts("x")[-1] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
     assert not queries[0] & queries[1] and queries[1] == queries[2] == queries[3]

@@ -8,11 +8,10 @@ import pytest
 from tests import toys
 from tests.figures.legible import faults
 from tests.unloaded import unloaded
-from util.figures import planted_controls
 from util.figures.planted_controls import name_tokens, planted_control
 from util.figures.role_atlas import numbers, show
 from util.figures.role_atlas.measure import planted
-from util.models import planted_roles
+from util.models import planted as circuits
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import TASKS
@@ -122,11 +121,11 @@ def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
 
 
 def test_other_code_of_a_circuit_makes_another_request(tmp_path, monkeypatch):
-    before = planted_control(planted_roles.names, {}, name_tokens)[0].request
-    changed = tmp_path / "planted_roles.py"
-    changed.write_text(Path(planted_roles.__file__).read_text() + "\n")
-    monkeypatch.setattr(planted_controls, "getsourcefile", lambda build: str(changed))
-    assert planted_control(planted_roles.names, {}, name_tokens)[0].request != before
+    before = planted_control(circuits.names, {}, name_tokens)[0].request
+    changed = tmp_path / "planted.py"
+    changed.write_text(Path(circuits.__file__).read_text() + "\n")
+    monkeypatch.setattr(circuits, "__file__", str(changed))
+    assert planted_control(circuits.names, {}, name_tokens)[0].request != before
 
 
 @pytest.mark.slow

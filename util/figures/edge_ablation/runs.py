@@ -85,7 +85,7 @@ class Run:
         return {
             "index": np.array([item.index for item in drawn.items]),
             "layers": len(support(self.study.pair[0]).layers),
-            "queries": [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in drawn.items],
+            "queries": [item.clean.texts("x")[-1] for item in drawn.items],
             "answers": [item.clean.label().strip() for item in drawn.items],
             "askable": drawn.askable,
             "left_out": {name: dict(getattr(drawn, name)) for name in ("rejected", "resampled", "dropped")},

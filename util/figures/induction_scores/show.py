@@ -17,14 +17,14 @@ from pydantic import AfterValidator, Field
 
 from util.figures.edits import WHOLE, Mode, TaskName
 from util.figures.induction_scores import numbers
-from util.figures.induction_scores.numbers import published
-from util.figures.induction_scores.plan import (
+from util.figures.induction_scores.numbers import (
     KNOCKED_OUT,
     LAYER_MATCHED,
     OTHER_PATTERNS,
     PRESETS,
     ablated_row,
     is_control_set,
+    published,
 )
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
@@ -70,7 +70,7 @@ class Settings:
 
     tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; prompts: as many
     queries of each task; seed: of control sets, random keys and sequences. settings: "default" or "paper", see
-    `plan.PRESETS`. demonstration_seeds: a run for each, by default those of the settings plus `seed`; reference: see
+    `numbers.PRESETS`. demonstration_seeds: a run for each, by default those of the settings plus `seed`; reference: see
     `TaskStudy`. primary, mode, control_sets, other_sets: see `measure.setup_for`. all_tasks:
     whether ablations are measured on tasks, too, that the whole model does not do. text_tasks: tasks with texts that
     people wrote; text_data: where they are, None (those of StaICC, then the hub), "hub", or a folder with a folder for
@@ -246,10 +246,7 @@ def planted_say(values: Values) -> Iterator[str]:
 def scores(values: Values) -> Grid:
     """A: the scores of all heads. B: the best."""
     shown = values["scores"]
-
-    def all_heads(ax: Axes) -> None:
-        heads(ax, shown["mean"], (0, 1), "A) all heads", bar="prefix-matching score")
-
+    all_heads = partial(heads, values=shown["mean"], limits=(0, 1), title="A) all heads", bar="prefix-matching score")
     return Grid([all_heads, partial(_best, entries=shown)], least=2.4, height=2.1)
 
 
@@ -281,14 +278,16 @@ def ablation(values: Values) -> Grid | None:
     task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
     reported, rows = published(task, k, ablated), values["accuracy"][task]
     legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
-    options: dict[str, Any] = {
-        "colours": COLOURS,
-        "heading": task,
-        "label": "accuracy",
-        "chance": values["primary"].get("chance") or 1 / len(text_tasks.label_space(task)),  # older values have none
-        "reported": reported,
-    }
-    return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
+    panel = partial(
+        row_panel,
+        rows=rows,
+        colours=COLOURS,
+        heading=task,
+        label="accuracy",
+        chance=values["primary"]["chance"],
+        reported=reported,
+    )
+    return Grid([panel], height=0.6 + ROW * len(row_names(rows)), legend=legend)
 
 
 def shots(values: Values) -> Grid | None:

@@ -189,11 +189,11 @@ def curve_sets(chosen: Floats, draws: int, seed: int = 0) -> tuple[list[list[Any
     """The sets of heads of the curve, their kinds and sizes and maps [K, L, H], for a map that chooses heads.
 
     For sizes 1, 2, 4, ... there are the "strongest" heads, all "without" these, and different "random" sets with as
-    many heads in the same layers, see `controls.layer_alike`.
+    many heads in the same layers, see `stats.heads.layer_alike`.
     """
     order, names, sets = top(np.abs(chosen), chosen.size), list[list[Any]](), []
     for size in (2**power for power in range(chosen.size.bit_length()) if 2**power < chosen.size):
-        drawn = layer_alike(order[:size], (chosen.shape[0], chosen.shape[1]), draws, seed)
+        drawn = layer_alike(order[:size], chosen.shape, draws, seed)
         names += [["strongest", size], ["without", size], *([["random", size]] * len(drawn))]
         for heads in (order[:size], order[size:], *drawn):
             sets.append(np.zeros(chosen.shape, bool))

@@ -33,7 +33,6 @@ from util.figures.task_study import (
 )
 from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
-from util.models import planted_roles
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import (
@@ -208,7 +207,7 @@ class WordPairs(Measurement):
             parts = np.split(right, np.cumsum(list(map(len, groups)))[:-1])
             return dict(zip(self.tasks, parts, strict=True))
 
-        return under_edits(self, self.measured, "answers", "answers", edits, compute)
+        return under_edits(self, "answers", "answers", edits, compute)
 
 
 def induction(study: Study) -> Study:
@@ -281,14 +280,14 @@ def planted(study: Study, **options: Any) -> Fields:
     shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
     models = {
         "induction circuit": planted_control(circuits.induction, options),
-        "name movers": planted_control(planted_roles.names, options, name_tokens),
+        "name movers": planted_control(circuits.names, options, name_tokens),
         "label readers": planted_control(
-            planted_roles.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)})
+            circuits.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)})
         ),
     }
     planted = {}
     for name, (model, truth) in models.items():
-        roles = {Role(role): {*heads} for kind, heads in truth.heads.items() for role in planted_roles.ROLES[kind]}
+        roles = {Role(role): {*heads} for kind, heads in truth.heads.items() for role in circuits.ROLES[kind]}
         planted[name] = {"evidence": planted_evidence(study, model), "roles": roles}
     return planted
 
