@@ -19,9 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from util import card as circuit_cards
 from util import paths
-from util.card import atlas as cards_atlas
-from util.card.page import LOOK
 from util.commands.arguments import ModelFlags, Seed, Words
 from util.commands.results import made
 from util.figures import FIGURES
@@ -32,8 +31,7 @@ from util.show.style import WIDTH
 from util.stats.heads import head_name
 from util.stats.intervals import Interval
 
-PROMPTS = {"induction_scores": 200, "edge_ablation": 250}  # of claims
-CONTROL_SETS = 20
+CONTROL_SETS = 20  # of claims
 MOVED = 10  # numbers that moved are listed
 
 
@@ -55,22 +53,19 @@ def card(
         out: receives card.html, card.json, and look.html: all heads on the sentence of IOI
         redo: measure again what is cached
     """
-    from util.card import page
-    from util.card.measure import card as measured
-
     source, twin = model.source, ""
     if untrained is not None:
         source, twin = source.twin(untrained), f"untrained-{untrained}"
     folder = made(out or paths.output("cards", model.model) / twin)
-    result = measured(source, size, seed, redo=redo)
+    result = circuit_cards.measured(source, size, seed, redo=redo)
     command = model.command("card", untrained=untrained, size=size, seed=seed or None)
-    if untrained is None and (redo or not (folder / LOOK).exists()):
+    if untrained is None and (redo or not (folder / circuit_cards.LOOK).exists()):
         from util.look import example, look
 
-        print(look(source, None, example("ioi", source)).write(folder / LOOK, command))
+        print(look(source, None, example("ioi", source)).write(folder / circuit_cards.LOOK, command))
     for topic, sentences in result["sentences"].items():
         print(f"{topic}:", *sentences)
-    print(*page.write(result, folder, command), sep="\n")
+    print(*circuit_cards.write(result, folder, command), sep="\n")
 
 
 def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
@@ -82,15 +77,19 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
         out: receives card_atlas.png, .pdf, .json and .html, from which a head leads to look.html beside its card;
             default: data/cards/ in what ICL_OUTPUT names
     """
-    read = [cards_atlas.read(place) for place in (card, *cards)]
-    cards_atlas.check(read)
-    print(cards_atlas.table(read).to_string())
+    places = (card, *cards)
+    read = [circuit_cards.read(place) for place in places]
+    models = [one["model"] for one in read]
+    if len({*models}) < len(models):
+        raise ValueError(f"cards of {', '.join(models)}: give one of each model")
+    print(circuit_cards.table(read).to_string())
     file = made(out or paths.output("cards")) / "card_atlas"
-    pictures = files.write_figure(drawing(cards_atlas.grid(read), cards_atlas.finding(read), cards_atlas.ABOUT), file)
-    depths = {one["model"]: cards_atlas.depths(one) for one in read}
-    looks = [(place if place.is_dir() else place.parent) / LOOK for place in (card, *cards)]
+    picture = drawing(circuit_cards.grid(read), circuit_cards.finding(read), circuit_cards.ABOUT)
+    pictures = files.write_figure(picture, file)
+    depths = {one["model"]: circuit_cards.depths(one) for one in read}
+    looks = [(place if place.is_dir() else place.parent) / circuit_cards.LOOK for place in places]
     beside = [Path(os.path.relpath(look, file.parent)).as_posix() if look.exists() else None for look in looks]
-    page = files.write_whole(file.with_suffix(".html"), cards_atlas.html(read, beside))
+    page = files.write_whole(file.with_suffix(".html"), circuit_cards.atlas_page(read, beside))
     print(*pictures, files.write_values(depths, file.with_suffix(".json")), page, sep="\n")
 
 
@@ -105,21 +104,19 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
     from util.stats.verdicts import Verdicts
     from util.study.study import Study
 
+    def save(claims: Mapping[str, Any], study: Study) -> None:
+        print(Verdicts(claims["claims"]).table().to_string())
+        print(files.save_claims(claims, study.figure.stem, model.model))
+
     paths.output("values", model.model)  # where nothing can be written is known before hours of work
-    source, counts = model.source, PROMPTS if prompts is None else dict.fromkeys(PROMPTS, prompts)
-    sets = {"control_sets": CONTROL_SETS, "other_sets": CONTROL_SETS, "shots": (0, 10)}
-    settings: dict[str, dict[str, Any]] = {
-        "induction_scores": {"prompts": counts["induction_scores"], **sets},
-        "edge_ablation": {"prompts": counts["edge_ablation"]},
-    }
-    studies = {stem: Study(stem, source, untrained_control=False, **given) for stem, given in settings.items()}
-    for stem, measure in {
-        "induction_scores": lambda study: induction_claims.stored(source.title, study.arrays("shots"), study.settings),
-        "edge_ablation": judge,
-    }.items():
-        values = measure(studies[stem])
-        print(Verdicts(values["claims"]).table().to_string())
-        print(files.save_claims(values, stem, model.model))
+    source = model.source
+    patterns = Study(
+        "induction_scores", source, untrained_control=False, prompts=200 if prompts is None else prompts,
+        control_sets=CONTROL_SETS, other_sets=CONTROL_SETS, shots=(0, 10),
+    )  # fmt: skip
+    pairs = Study("edge_ablation", source, untrained_control=False, prompts=250 if prompts is None else prompts)
+    save(induction_claims.stored(source.title, patterns.arrays("shots"), patterns.settings), patterns)
+    save(judge(pairs), pairs)
 
 
 def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH, out: Path | None = None) -> None:
@@ -192,29 +189,24 @@ def compared(stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> 
     unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
     left_out = {*unlike} | ({"claims"} & (first.keys() ^ second.keys()))
     ours, theirs = (
-        {
-            ": ".join(map(str, place)): interval
-            for place, interval in intervals({name: run[name] for name in run if name not in left_out})
-        }
+        {": ".join(map(str, place)): interval for place, interval in intervals(run) if place[0] not in left_out}
         for run in (first, second)
     )
     shared = [name for name in ours if name in theirs]
-    errors = [standard_errors(ours[name], theirs[name]) for name in shared]
-    table = {"first": [str(ours[name]) for name in shared], "again": [str(theirs[name]) for name in shared]}
-    apart = pd.DataFrame({**table, "standard errors": errors}, index=shared)
-    moved = apart[np.greater(errors, NORMAL)].sort_values("standard errors", ascending=False, kind="stable")
+    rows = [(str(ours[name]), str(theirs[name]), standard_errors(ours[name], theirs[name])) for name in shared]
+    apart = pd.DataFrame(rows, shared, ["first", "again", "standard errors"])
+    moved = apart[apart["standard errors"] > NORMAL].sort_values("standard errors", ascending=False, kind="stable")
     judged, again = (
         {one["number"]: one for one in run.get("claims", {"claims": ()})["claims"]} for run in (first, second)
     )
     remarks = [
-        *(
-            f"claim {number}, {claim['text']}: {claim['verdict']}, now {again[number]['verdict']}"
-            for number, claim in judged.items()
-            if number in again and claim["verdict"] != again[number]["verdict"]
-        ),
-        *(f"not compared: {part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike),
-        *[f"in one of the runs alone: {len(ours.keys() ^ theirs.keys())}"] * (ours.keys() != theirs.keys()),
+        f"claim {number}, {claim['text']}: {claim['verdict']}, now {again[number]['verdict']}"
+        for number, claim in judged.items()
+        if again.get(number, claim)["verdict"] != claim["verdict"]
     ]
+    remarks += [f"not compared: {part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike]
+    if alone := ours.keys() ^ theirs.keys():
+        remarks.append(f"in one of the runs alone: {len(alone)}")
     held = f"{len(shared) - len(moved)} of {len(shared)} numbers held"
     lines = [f"{stem}: {held}; by chance at most 1 in 20 moves.", *(f"  {remark}" for remark in remarks)]
     return lines, moved.round(1)
