@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
+from util.commands.arguments import Out, Result
 from util.commands.frame import from_json
-from util.commands.results import Out, Result
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.states import Store

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import Chosen, Compared, ModelFlags, Queries, Reference, Seeds
-from util.commands.results import Out
+from util.commands.arguments import Chosen, Compared, ModelFlags, Numbers, Out, Queries, Reference
 from util.figures.edits import INTACT, Edit, Mode
 from util.stats.heads import Head, head_name, layer_matched, top
 from util.stats.intervals import accuracy, mcnemar, paired_interval, rank_p
@@ -178,7 +177,7 @@ def evaluate(
     pattern: Pattern | None = None,
     chosen: Chosen = Chosen(),
     reference: Reference = Reference(),
-    seed: Seeds = (42, 43, 44),
+    seed: Numbers = (42, 43, 44),
 ) -> None:
     """Run the harness for each seed: it prints and writes what it always does; the means over seeds come last.
 

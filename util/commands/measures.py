@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from util import paths
-from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Positions, Words
-from util.commands.results import Out, by_head, made
+from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Numbers, Out, Words, by_head, made
 from util.figures.forerunner_heads.numbers import SHARE, THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
@@ -255,7 +254,7 @@ def look(
     text: str | None = None,
     file: Path | None = None,
     task: str | None = None,
-    tokens: Positions | None = None,
+    tokens: Numbers | None = None,
     out: Path | None = None,
 ) -> None:
     """Write the page. Raises ValueError unless one of text, file and task is given.

@@ -21,8 +21,7 @@ import pandas as pd
 
 from util import card as circuit_cards
 from util import paths
-from util.commands.arguments import ModelFlags, Seed, Words
-from util.commands.results import made
+from util.commands.arguments import ModelFlags, Seed, Words, made
 from util.figures import FIGURES
 from util.show import files
 from util.show.draw import draw as drawing
