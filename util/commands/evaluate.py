@@ -9,8 +9,7 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -181,7 +180,8 @@ def evaluate(
 ) -> None:
     """Run the harness for each seed: it prints and writes what it always does; the means over seeds come last.
 
-    Raises ValueError, before anything is loaded, where the harness is missing, and for flags that do not fit together.
+    Raises ValueError, before anything is loaded, for flags that do not fit together, and ImportError where the harness
+    is missing.
 
     Args:
         harness: behind `--`, the harness's own arguments; its --output_path receives its files by seed, and the means
@@ -189,16 +189,14 @@ def evaluate(
         pattern: knock a pattern out: what the heads may not read
         seed: of demonstrations, a run of the harness for each
     """
-    from util.extras.harness.evaluate import check_installed, refuse_caches, table
-
     if not (mode or pattern) and chosen != Chosen():
         raise ValueError("say what is done to heads: --mode ablates them, --pattern knocks a pattern out")
     if mode and pattern:
         raise ValueError("give --mode or --pattern, not both")
-    check_installed()
     from util.extras.harness.interventions import checked_reference
-    from util.extras.harness.model import NAME
+    from util.extras.harness.model import NAME, InterventionLM, refuse_caches
     from util.extras.harness.tasks import FOLDER
+    from util.roles.sequences_study import SequenceStudy
 
     cli, given, settings = _of_harness(harness)
     if settings.get("model") not in (None, NAME):
@@ -216,11 +214,12 @@ def evaluate(
     given.model, given.device = NAME, loading["device"]
     edit = INTACT
     if mode or pattern:
-        heads = _heads(chosen, loading)
+        (heads,) = edited_heads(chosen, lambda: SequenceStudy(InterventionLM(**loading).source)).values()
+        print("heads:", json.dumps(heads))
         edit = Edit.ablate(heads, mode) if mode else Edit.knock_out(heads, str(pattern).replace("-", " "))
 
-    with ExitStack() as stack:
-        out = Path(settings.get("output_path") or stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(settings.get("output_path") or scratch)
         by_seed = {}
         for number in seed:
             given.model_args = {**model_args, "edit": edit.plain(), "reference": {**means, "seed": number}}
@@ -230,20 +229,10 @@ def evaluate(
             files = Path(given.output_path).rglob("results_*.json")
             newest = max(files, key=lambda file: file.stat().st_mtime_ns)
             by_seed[number] = json.loads(newest.read_text(encoding="utf-8"))
-        means_of_seeds = table(by_seed)
+        means_of_seeds = _accuracies(by_seed)
         print(means_of_seeds.to_string(float_format="{:.4f}".format))
         result = {"acc": means_of_seeds.to_dict("index"), "intervention": by_seed[seed[-1]]["config"]["intervention"]}
         (out / "means.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
-
-
-def _heads(chosen: Chosen, loading: dict[str, Any]) -> list[Head]:
-    """The heads that are edited; the model is loaded where they are chosen by their scores."""
-    from util.extras.harness.model import InterventionLM
-    from util.roles.sequences_study import SequenceStudy
-
-    (heads,) = edited_heads(chosen, lambda: SequenceStudy(InterventionLM(**loading).source)).values()
-    print("heads:", json.dumps(heads))
-    return heads
 
 
 def _of_harness(words: Sequence[str]) -> tuple[Any, Any, dict[str, Any]]:
@@ -261,3 +250,15 @@ def _of_harness(words: Sequence[str]) -> tuple[Any, Any, dict[str, Any]]:
         sys.argv = before
     file = EvaluatorConfig.load_yaml_config(given.config) if given.config else {}
     return cli, given, {**file, **{name: value for name, value in vars(given).items() if value is not None}}
+
+
+def _accuracies(by_seed: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
+    """The accuracy in each task and group of what the harness gave: a column for each seed, and their mean."""
+    columns = {}
+    for seed, results in by_seed.items():
+        rows = {**results["results"], **results.get("groups", {})}
+        columns[f"seed {seed}"] = {
+            task: value for task, row in rows.items() for name, value in row.items() if name.split(",")[0] == "acc"
+        }
+    made = pd.DataFrame(columns).astype(float)
+    return made.assign(mean=made.mean(axis=1))

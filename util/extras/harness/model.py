@@ -7,21 +7,24 @@ import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from lm_eval.api.registry import register_model
+from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
+from util.extras.harness import tasks as harness_tasks
 from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention, takes_means
 from util.figures.edits import INTACT, Edit
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
-from util.study.model import Model, provenance
+from util.study.model import Model, as_model, provenance
 
 # What the harness does with a model that is loaded already; its other options say how it is loaded.
 OPTIONS = {
@@ -60,8 +63,9 @@ class InterventionLM(HFLM):
     ) -> None:
         means = dict(reference or {})
         of_means = checked_reference(**means)
-        if isinstance(pretrained, str) and _is_the_suites(pretrained):
-            pretrained, options = _model(pretrained, options)
+        named = pretrained if isinstance(pretrained, str) else ""
+        if named in PACKAGED or named.partition("/")[0] == "embedded" or named.endswith(".gguf"):  # the suite's alone
+            pretrained, options = _model(named, options)
         model: Any = pretrained
         if isinstance(pretrained, Model):
             model, tokenizer = pretrained.pair
@@ -200,11 +204,6 @@ def _by_task(names: Sequence[str], answer: Callable[[str, list[int]], list[Answe
     return [answers[number] for number in range(len(names))]
 
 
-def _is_the_suites(name: str) -> bool:
-    """Whether a name is one that only the suite can load."""
-    return name in PACKAGED or name.partition("/")[0] == "embedded" or name.endswith(".gguf")
-
-
 def _model(name: str, options: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
     """The suite's model of this name, and the options that are left for the harness.
 
@@ -222,3 +221,58 @@ def _model(name: str, options: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
 @lru_cache(maxsize=1)  # runs with other seeds follow each other
 def _suites_model(name: str, **loading: str) -> Model:
     return Model(name, **loading, verbose=False)  # type: ignore[arg-type]  # text, as the fields take it
+
+
+# ------------------------------------------------------------------------------------------------ the way in
+
+
+def refuse_caches(settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for the harness's own caches: of answers, and of requests."""
+    for name in ("use_cache", "cache_requests"):
+        if settings.get(name):
+            raise ValueError(
+                f"{name}: the harness's cache does not know of interventions or seeds, so that it gives what belongs "
+                "to another run; leave it out"
+            )
+
+
+def evaluate(
+    model: str | Model,
+    tasks: Sequence[str | Mapping[str, Any]],
+    edit: Edit = INTACT,
+    *,
+    k: int | None = None,
+    limit: int | None = None,
+    seeds: Sequence[int] = (42, 43, 44),
+    batch_size: int = 8,
+    include_path: str | Path | None = None,
+    reference: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[int, dict[str, Any]]:
+    """Runs the harness once for each seed of demonstrations, and returns its dictionaries by seed, as they are.
+
+    tasks: names such as "icl_wordseq1", or the harness's configurations. k: demonstrations, default each task's
+    own number; limit: how many queries of each task, default all. include_path: a folder of more task configurations;
+    the harness's own are found too where a name does not begin with "icl_". reference: what the means of an ablation
+    are taken over, see `interventions.means_study`. seeds: by default those of Crosbie & Shutova's Table 2. options: of
+    the harness's `simple_evaluate`.
+
+    Raises ValueError for the harness's own caches (`use_cache`, `cache_requests`), and for what `InterventionLM`
+    refuses, before the first forward pass.
+    """
+    refuse_caches(options)
+    foreign = any(isinstance(task, str) and not task.startswith(harness_tasks.PREFIX) for task in tasks)
+    source = as_model(model)
+    by_seed = {}
+    for seed in seeds:
+        means = {"k": k, "prompts": limit, "seed": seed, **(reference or {})}
+        by_seed[seed] = simple_evaluate(
+            InterventionLM(source, edit=edit, reference=means, batch_size=batch_size),
+            tasks=list(tasks),
+            num_fewshot=k,
+            limit=limit,
+            fewshot_random_seed=seed,
+            task_manager=harness_tasks.manager(include_path, defaults=foreign),
+            **{"bootstrap_iters": 0, **options},
+        )
+    return by_seed

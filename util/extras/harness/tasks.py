@@ -33,9 +33,7 @@ from util.stats.answers import label_mass, right, which_label
 
 FOLDER = Path(__file__).parent / "task_configs"
 PREFIX = "icl_"
-METRICS = ("acc", "which_label", "label_mass")
 UNRELATED = "_sul"  # behind the names of NLP tasks with labels that are unrelated to the classes
-NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELATED) for name in TEXT_TASKS))
 
 _TASKS: dict[str, Task] = {}  # by name: those that this process has used
 _FOLDERS: dict[str, Path] = {}  # by name: where the texts of those were read, if in a folder
@@ -96,8 +94,12 @@ def dataset(icl_task: str, icl_data: str | None = None, **settings: Any) -> dict
 def scores(doc: dict[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
     """The metrics of one query: acc; log P(right label | labels) and log P(any label), in nats."""
     log_prob, gold = np.array([[answer[0] for answer in results]]), np.array([doc["gold"]])
-    terms = (right(log_prob, gold), which_label(log_prob, gold), label_mass(log_prob))
-    return {name: float(value[0]) for name, value in zip(METRICS, terms, strict=True)}
+    terms = {
+        "acc": right(log_prob, gold),
+        "which_label": which_label(log_prob, gold),
+        "label_mass": label_mass(log_prob),
+    }
+    return {name: float(value[0]) for name, value in terms.items()}
 
 
 class Demonstrations(ContextSampler):
