@@ -324,7 +324,7 @@ def write(config: Config, study: Study, result: Result) -> None:
         for name, data in by_name.items()
     ]
     results = {**ablations, "left_out": first["left_out"], **more}
-    lines = rows[: len(draws[0])]  # of the first draw
+    lines = rows[: len(next(iter(draws.values())))]  # of the first draw
     examples = [
         {**text, "answers": [table.iloc[number].to_dict() for table in lines]}
         for number, text in enumerate(Run(study, config.draws[0]).examples(LOGGED))
