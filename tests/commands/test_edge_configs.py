@@ -79,6 +79,11 @@ def test_any_draws_of_donors_can_be_asked_for(model, tmp_path):
     }
 
 
+def test_null_is_the_default_of_every_field_but_prompts():
+    [draw] = config_of(request={"model": "gpt2", "task": "capitalization", "layout": None}).draws
+    assert (draw.prompts, draw.in_turn) == (200, False)
+
+
 OF_ABLATION = {"action": "ablation"}
 PRUNE = {"action": "prune_heads"}
 ACCURACY = {"action": "accuracy"}

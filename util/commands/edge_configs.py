@@ -81,7 +81,7 @@ class Measured(BaseModel, extra="forbid"):
         given = {name: value for name, value in named.items() if value is not None}
         draw = Draw(**{"trained": word_pairs.is_trained(self.model.name), **given})
         queries = len(word_pairs.find(draw.task, trained=draw.trained).queries(draw.split))
-        if given != named and "prompts" not in given or capped(draw.prompts, queries, draw.task) < draw.prompts:
+        if named.get("prompts", draw.prompts) is None or capped(draw.prompts, queries, draw.task) < draw.prompts:
             draw = replace(draw, prompts=queries, in_turn=True)
         return [replace(draw, donor_seed=seed) for seed in self.donor_seeds]
 
