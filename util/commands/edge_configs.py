@@ -95,10 +95,6 @@ class Measured(BaseModel, extra="forbid"):
         request = Run(study, replace(self.draws[0], donor_seed=0)).request
         return {**self.model_dump(exclude={"out_dir"}), "request": request}
 
-    def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        """The answers by draw and ablation, and what the result has more. folder: receives further files."""
-        raise NotImplementedError
-
 
 class Answered(Measured):
     """What the whole model answers and writes out; and beside it without some edges. kept, probed: see `Ablation`."""
@@ -166,16 +162,16 @@ class Pruned(Measured):
         Raises ValueError for a file without scores, and for scores that this action does not take in this order.
         """
         sorts = [scores_in(Path(file))[0] for file in self.score_files]
-        if not sorts:
-            return {self.sort: (self.keep, ())}
-        heads, keep = sorts.count("head"), self.keep or ()
+        heads = sorts.count("head")
         if sorts != ["head"] * heads + [self.sort] * (len(sorts) - heads):
             raise ValueError(
                 f"score_files have scores of {', '.join(sorts)} units: give those of heads, and of prune_edges those "
                 "of edges behind them"
             )
-        of_sort: dict[Sort, slice] = {"head": slice(heads), "edge": slice(heads, None)}
-        return {sort: (keep[part] or None, self.score_files[part]) for sort, part in of_sort.items()}
+        if not sorts:
+            return {self.sort: (self.keep, ())}
+        keep, files = self.keep or (), self.score_files
+        return {"head": (keep[:heads] or None, files[:heads]), "edge": (keep[heads:] or None, files[heads:])}
 
     def plain(self, study: Study) -> dict[str, Any]:
         digests = [*map(sha256, self.score_files)]  # of what the files contain now
@@ -206,22 +202,6 @@ class Pruned(Measured):
             "kept": {name: pruned.result.names(name) for name in SORTS},
         }
         return draws, {"pruning": result}
-
-
-Config = Answered | Pruned
-CONFIGS: TypeAdapter[list[Config]] = TypeAdapter(
-    Annotated[
-        list[Annotated[Config, Field(discriminator="action"), BeforeValidator(lambda given: of_reference(given))]],
-        Field(min_length=1),
-    ]
-)
-FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
-EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
-    {"action": "accuracy", **FEW},
-    {"action": "ablation", **FEW, "removed": ["CONTEXT", "y->last_separator"]},
-    {"action": "prune_heads", **FEW, "per_round": 0.5, "random": 2},
-    {"action": "prune_edges", **FEW, "per_round": 0.5, "random": 2, "removed": ["TOQUERY"]},
-)
 
 
 BASES = {"gemma2": "google/gemma-2-2b", "phi2": "microsoft/phi-2", "smollm": "smollm2"}  # another is a model's name
@@ -273,6 +253,22 @@ def of_reference(given: Any) -> Any:
     return {**config, **rest}
 
 
+Config = Answered | Pruned
+CONFIGS: TypeAdapter[list[Config]] = TypeAdapter(
+    Annotated[
+        list[Annotated[Config, Field(discriminator="action"), BeforeValidator(of_reference)]],
+        Field(min_length=1),
+    ]
+)
+FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
+EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
+    {"action": "accuracy", **FEW},
+    {"action": "ablation", **FEW, "removed": ["CONTEXT", "y->last_separator"]},
+    {"action": "prune_heads", **FEW, "per_round": 0.5, "random": 2},
+    {"action": "prune_edges", **FEW, "per_round": 0.5, "random": 2, "removed": ["TOQUERY"]},
+)
+
+
 def load(file: Path) -> list[Config]:
     """The configs of a JSON file: one object, or a list of them; see `of_reference` for the reference code's names.
 
@@ -297,7 +293,7 @@ def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Result
     """
     study = Study("edge_ablation", model, untrained_control=False, **places)
     check_tokens(config.draws[0], model)
-    out = Out(None if config.out_dir is None else Path(config.out_dir))
+    out = Out(Path(config.out_dir) if config.out_dir else None)
     return study, out.checked("edges", study, **config.plain(study))
 
 
@@ -307,7 +303,7 @@ ENDS = {"log_prob": (-inf, 0.0), "kl": (0.0, inf)}  # of intervals
 def write(config: Config, study: Study, result: Result) -> None:
     """Measure what a config asks for, or find it in the cache, and write the result."""
     draws, more = config.measured(study, result.folder)
-    first = next(iter(draws.values()))[names.FULL]
+    first = next(iter(draws.values()))
     ablations = {}
     for name, row in aligned([*draws.values()]).items():
         units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
@@ -323,13 +319,12 @@ def write(config: Config, study: Study, result: Result) -> None:
         for seed, by_name in draws.items()
         for name, data in by_name.items()
     ]
-    results = {**ablations, "left_out": first["left_out"], **more}
-    lines = rows[: len(next(iter(draws.values())))]  # of the first draw
+    results = {**ablations, "left_out": first[names.FULL]["left_out"], **more}
     examples = [
-        {**text, "answers": [table.iloc[number].to_dict() for table in lines]}
+        {**text, "answers": [table.iloc[number].to_dict() for table in rows[: len(first)]]}
         for number, text in enumerate(Run(study, config.draws[0]).examples(LOGGED))
     ]
-    accuracy = {name: float(data["right"].mean()) for name, data in next(iter(draws.values())).items()}
+    accuracy = {name: float(data["right"].mean()) for name, data in first.items()}
     log = files.plain({"accuracy": accuracy, "examples": examples})
     result.write(results, pd.concat(rows), pd.DataFrame(ablations).T, [study])
     print(files.write_whole(result.folder / "model_logs.json", json.dumps(log, indent=1) + "\n"))
