@@ -53,7 +53,7 @@ class Looked:
     tokens [T]: as text; queries [Q]: positions; heads [h], of `shape`: layers, and heads of each. reads [h, Q, T]: the
     attention of each query to every token; read_by [h, Q, T]: the attention of every token to it. words, effects
     [h, Q, 2 STRONGEST]: the tokens whose logits fall most without what the head writes at the query, and those whose
-    logits rise most, and by how much they fall beside the mean of all tokens; None where the class cannot be taken
+    logits rise most, and by how much they fall beside the mean of all tokens; [h, Q, 0] where the class cannot be taken
     apart. vocabulary: these tokens as text.
     """
 
@@ -63,8 +63,8 @@ class Looked:
     shape: tuple[int, int]
     reads: Floats
     read_by: Floats
-    words: NDArray[np.int64] | None
-    effects: Floats | None
+    words: NDArray[np.int64]
+    effects: Floats
     vocabulary: Mapping[int, str]
 
 
@@ -110,11 +110,11 @@ def look_at(
     read_by = np.stack(
         [torch.cat([some.weights[layer][0, head] for some in columns]).T.cpu() for layer, head in chosen]
     )
-    words = effects = None
+    kept = np.empty((len(heads), len(queries), 0))
     if written is not None:
         kept = torch.stack([written[0][layers.index(layer), head, 0] for layer, head in chosen]).numpy()
-        words, effects = kept[..., 2 * STRONGEST :].astype(np.int64), kept[..., : 2 * STRONGEST]
-    vocabulary = {word: tokenizer.decode([word]) for word in ([] if words is None else np.unique(words).tolist())}
+    effects, words = kept[..., : 2 * STRONGEST], kept[..., 2 * STRONGEST :].astype(np.int64)
+    vocabulary = {word: tokenizer.decode([word]) for word in np.unique(words).tolist()}
     texts = _texts(text, tokenizer, read)
     return Looked(texts, queries, heads, shape, reads, read_by, words, effects, vocabulary)
 
@@ -135,9 +135,9 @@ def _run(
 
     The last is [l, H, 1, Q, 4 STRONGEST]: the effects of the most raised and most lowered words, and these words.
     """
-    rows = CaptureRows(torch.tensor(queries), layers=layers)
-    chunks = torch.arange(len(ids)).split(CHUNK)
-    columns = [CaptureRows(some, torch.tensor(queries).expand(len(some), -1), layers) for some in chunks]
+    places = torch.tensor(queries)
+    rows = CaptureRows(places, layers=layers)
+    columns = [CaptureRows(some, places.expand(len(some), -1), layers) for some in torch.arange(len(ids)).split(CHUNK)]
     every = torch.arange(min(len(tokenizer), model.get_output_embeddings().weight.shape[0]))[None]
 
     def strongest(without: Tensor, base: Tensor) -> Tensor:
@@ -181,12 +181,10 @@ class Look:
         """The page. command: what made it."""
         looked, roles = self.looked, self.roles
         layers, heads = looked.shape
-        used, places = np.unique([] if looked.words is None else looked.words, return_inverse=True)
-        effects = np.zeros(0) if looked.effects is None else looked.effects
-        step = float(np.abs(effects).max(initial=1e-9)) / 32767
-        of_queries = [(head, place) for head in range(len(looked.heads)) for place in range(len(looked.queries))]
-        rows = [looked.reads[head, place, : looked.queries[place] + 1] for head, place in of_queries]
-        columns = [looked.read_by[head, place, looked.queries[place] :] for head, place in of_queries]
+        used, places = np.unique(looked.words, return_inverse=True)
+        step = float(np.abs(looked.effects).max(initial=1e-9)) / 32767
+        rows = [row[: query + 1] for head in looked.reads for query, row in zip(looked.queries, head, strict=True)]
+        columns = [row[query:] for head in looked.read_by for query, row in zip(looked.queries, head, strict=True)]
         whole = len(looked.queries) == len(looked.tokens)  # then columns are in the rows
         data = {
             "tokens": looked.tokens,
@@ -198,9 +196,9 @@ class Look:
             "readers": "" if whole else _bytes(np.rint(np.concatenate(columns) * 65535), np.uint16),
             "vocabulary": [looked.vocabulary[int(word)] for word in used],
             "words": _bytes(places, np.uint32),
-            "effects": _bytes(np.rint(effects / step), np.int16),
+            "effects": _bytes(np.rint(looked.effects / step), np.int16),
             "step": step,
-            "strongest": effects.shape[-1] // 2,
+            "strongest": looked.effects.shape[-1] // 2,
             "known": roles is not None,
             "roles": roles or {},
             "colours": {role: look.colour for role, look in ROLES.items()},

@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 
 from util.commands.arguments import Chosen, Compared, ModelFlags, Numbers, Out, Queries, Reference
-from util.figures.edits import INTACT, Edit, Mode
+from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, Mode, how_many
+from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.heads import Head, head_name, layer_matched, top
 from util.stats.intervals import accuracy, mcnemar, paired_interval, rank_p
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 Pattern = Literal["induction", "random-keys", "previous-part", "exact-tokens"]
-SHARE = 0.01  # of all heads: the smaller of the two that Crosbie & Shutova ablate
+SHARE = PAPER_SHARES[0]  # of all heads
 
 
 def ablate(
@@ -98,9 +99,6 @@ def edited_heads(flags: Chosen, sequences: Callable[[], SequenceStudy], controls
     sequences: gives the study whose prefix-matching scores choose; it is not called where heads are named and no others
     are drawn. Raises ValueError for heads that the model has not, and where a layer has too few others.
     """
-    from util.figures.edits import how_many
-    from util.roles.attention_scores import INDUCTION_HEAD
-
     score = cache(lambda: sequences().scores().mean())
     chosen = list(flags.heads or top(score(), how_many(flags.top or SHARE, score().size)))
     if flags.random is not None:
@@ -127,30 +125,29 @@ def _compare(
     source = model.source
     studies, sequences = queries.studies(source, redo=out.redo, **reference), SequenceStudy(source, redo=out.redo)
     heads = {**asdict(flags), "heads": flags.heads or flags.top or SHARE, "scores": sequences.request}
-    requests = [study.request for study in studies]
-    result = out.checked(command, sequences, **heads, edit=edit([]).plain(), studies=requests)
+    how, requests = edit([]), [study.request for study in studies]
+    result = out.checked(command, sequences, **heads, edit=how.plain(), studies=requests)
     sets = edited_heads(flags, lambda: sequences, flags.controls)
-    how = edit([]).mode or edit([]).pattern
     for name, chosen in sets.items():
-        print(f"{name}, {command} ({how}): {', '.join(map(head_name, chosen))}")
-    edits = {"whole model": INTACT} | {name: edit(chosen) for name, chosen in sets.items()}
+        print(f"{name}, {command} ({how.mode or how.pattern}): {', '.join(map(head_name, chosen))}")
+    edits = {WHOLE: INTACT} | {name: edit(chosen) for name, chosen in sets.items()}
     rows = pd.concat([_rows(study, *answers) for study in studies for answers in study.answers(edits).items()])
-    tasks = {task: _results(of_task, edits, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}
+    tasks = {task: _results(of_task, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}
     lines = {(task, name): numbers for task, results in tasks.items() for name, numbers in results.items()}
     table = pd.DataFrame(lines).T.rename_axis(["task", "edit"])
     result.write({"heads": sets, "tasks": tasks}, rows, table, [sequences, *studies])
 
 
-def _results(rows: pd.DataFrame, edits: Iterable[str], seeds: int) -> dict[str, dict[str, Any]]:
-    """The accuracy of every edit, and what it changes; of the first set its rank among the others."""
-    right = {name: rows.loc[rows["edit"] == name, "right"].to_numpy().reshape(seeds, -1) for name in edits}
+def _results(rows: pd.DataFrame, seeds: int) -> dict[str, dict[str, Any]]:
+    """The accuracy of every edit of a task, and what it changes; of the first set of heads its rank among others."""
+    right = {edit: of_edit.to_numpy().reshape(seeds, -1) for edit, of_edit in rows.groupby("edit", sort=False)["right"]}
+    results: dict[str, dict[str, Any]] = {edit: {"accuracy": accuracy(values)} for edit, values in right.items()}
     whole, first, *others = right
-    results: dict[str, dict[str, Any]] = {name: {"accuracy": accuracy(values)} for name, values in right.items()}
-    for name in (first, *others):
-        change = paired_interval(right[name].mean(0) - right[whole].mean(0))
-        results[name] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[name])}
+    for edit in (first, *others):
+        change = paired_interval(right[edit].mean(0) - right[whole].mean(0))
+        results[edit] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[edit])}
     if others:
-        rank = rank_p(right[first].mean(), [right[name].mean() for name in others], tail="low")
+        rank = rank_p(right[first].mean(), [right[edit].mean() for edit in others], tail="low")
         results[first] |= {"rank_p": rank.p, "least_rank_p": rank.least}
     return results
 
@@ -158,16 +155,18 @@ def _results(rows: pd.DataFrame, edits: Iterable[str], seeds: int) -> dict[str, 
 def _rows(study: TaskStudy, edit: str, answers: Answers) -> pd.DataFrame:
     """A line for each query of one run; log-probabilities of labels are in nats."""
     labels = study.classes.labels
-    scores = pd.DataFrame(answers.log_prob.astype(np.float64), columns=[f"log_prob {label}" for label in labels])
-    rows = {
-        "task": study.task,
-        "edit": edit,
-        "seed": study.seed,
-        "query": [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in study.drawn],
-        "gold": [labels[place] for place in answers.gold],
-        "right": answers.right,
-    }
-    return pd.concat([pd.DataFrame(rows), scores], axis=1)
+    scores = {f"log_prob {label}": values for label, values in zip(labels, answers.log_prob.T, strict=True)}
+    return pd.DataFrame(
+        {
+            "task": study.task,
+            "edit": edit,
+            "seed": study.seed,
+            "query": [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in study.drawn],
+            "gold": [labels[place] for place in answers.gold],
+            "right": answers.right,
+            **scores,
+        }
+    )
 
 
 def evaluate(

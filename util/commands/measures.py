@@ -13,6 +13,7 @@ import pandas as pd
 
 from util import paths
 from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Numbers, Out, Words, by_head, made
+from util.figures.edits import PAPER_SHARES, how_many
 from util.figures.forerunner_heads.numbers import SHARE, THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
@@ -53,7 +54,6 @@ def scores(
         frequent_exclude: the share of the most frequent tokens, and of the least frequent ones, that are never drawn
         figure: also scores.png and .pdf, the mean and the standard deviation of the sequences by head
     """
-    from util.figures.edits import PAPER_SHARES, how_many
     from util.roles.sequences_study import SequenceStudy
 
     study = SequenceStudy(
@@ -132,8 +132,7 @@ def forerunner(
         often = heads_where(np.array(counts) >= SHARE * values["prompts"][series])
         print(f"{series}: {', '.join(map(head_name, often)) or 'no head'}")
     result.write(values, pd.concat(rows), table, [study])
-    picture = drawn(study.figure.parts["counts"], study.values_of("counts")) if figure else None
-    if picture:
+    if figure and (picture := drawn(study.figure.parts["counts"], study.values_of("counts"))):
         print(*files.write_figure(picture, result.folder / "counts"), sep="\n")
 
 
