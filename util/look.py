@@ -44,11 +44,12 @@ Floats = NDArray[np.floating]
 WHOLE = 64  # tokens of a text that is looked at from all of its tokens, else from those asked for
 STRONGEST = 5  # words, raised and lowered
 CHUNK = 256  # rows of attention at a time, where only some keys are kept
+DRAWN = 2  # heads in the picture that a stored notebook has
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What some heads do on a text of T tokens, seen from Q of them.
+class Look:
+    """What some heads do on a text of T tokens, seen from Q of them. A notebook shows it as a page with a picture.
 
     tokens [T]: as text; queries [Q]: positions; heads [h], of `shape`: layers, and heads of each. reads [h, Q, T]: the
     attention of each query to every token; read_by [h, Q, T]: the attention of every token to it. words, effects
@@ -57,6 +58,7 @@ class Looked:
     apart. vocabulary: these tokens as text.
     """
 
+    model: Model
     tokens: Sequence[str]
     queries: Sequence[int]
     heads: Sequence[Head]
@@ -66,102 +68,6 @@ class Looked:
     words: NDArray[np.int64]
     effects: Floats
     vocabulary: Mapping[int, str]
-
-
-def look_at(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    text: str,
-    heads: Sequence[Head] | None = None,
-    positions: Sequence[int] | None = None,
-) -> Looked:
-    """Returns what heads do on a text.
-
-    heads: default all, of a text of up to `WHOLE` tokens; positions: tokens that it is seen from, default all of such a
-    text, else the last; negative ones count from the end.
-
-    Raises ValueError for heads and tokens that there are not, and for a longer text without `heads`.
-    """
-    if not text:
-        raise ValueError("the text is empty; give one")
-    support, read = prepare(model), with_bos(text, tokenizer)
-    ids, shape = read.ids, (len(support.layers), support.heads)
-    check_context(model, [len(ids)], "a shorter text")
-    check_length(model, len(ids))
-    known_blocks(model)  # how the class is built, and run at this length, is found out before instruments are attached
-    plan_of(model, len(ids))
-    if heads is None and len(ids) > WHOLE:
-        raise ValueError(f"the text has {len(ids)} tokens; name the heads to look at, or give up to {WHOLE} tokens")
-    if heads is None:
-        heads = [*np.ndindex(shape)]
-    check_heads(heads, *shape)
-    if positions is None:
-        positions = range(len(ids)) if len(ids) <= WHOLE else [-1]
-    if not len(heads) or not len(positions):
-        raise ValueError("name one head and one position at least, or leave them out for all")
-    if nowhere := [place for place in positions if not -len(ids) <= place < len(ids)]:
-        raise ValueError(f"the text has {len(ids)} tokens, from 0; there are none at {nowhere}")
-    heads = [(int(layer), int(head)) for layer, head in heads]
-    queries = sorted({int(place) % len(ids) for place in positions})
-    chosen = [(support.layers[layer], head) for layer, head in heads]
-    layers = list(dict.fromkeys(layer for layer, _ in chosen))
-    rows, columns, written = _run(model, tokenizer, ids, queries, layers)
-    reads = np.stack([rows.weights[layer][0, head].cpu() for layer, head in chosen])
-    read_by = np.stack(
-        [torch.cat([some.weights[layer][0, head] for some in columns]).T.cpu() for layer, head in chosen]
-    )
-    kept = np.empty((len(heads), len(queries), 0))
-    if written is not None:
-        kept = torch.stack([written[0][layers.index(layer), head, 0] for layer, head in chosen]).numpy()
-    effects, words = kept[..., : 2 * STRONGEST], kept[..., 2 * STRONGEST :].astype(np.int64)
-    vocabulary = {word: tokenizer.decode([word]) for word in np.unique(words).tolist()}
-    texts = _texts(text, tokenizer, read)
-    return Looked(texts, queries, heads, shape, reads, read_by, words, effects, vocabulary)
-
-
-def _texts(text: str, tokenizer: Any, read: Tokens) -> list[str]:
-    """Each token as text; of several tokens that are one character together, the first has it."""
-    ends = [0, *(span[1] if span else 0 for span in read.spans)]
-    return [
-        tokenizer.decode([token]) if span is None else text[slice(*span)] if span[0] >= end else "…"
-        for token, span, end in zip(read.ids, read.spans, ends, strict=False)
-    ]
-
-
-def _run(
-    model: PreTrainedModel, tokenizer: Any, ids: Sequence[int], queries: Sequence[int], layers: Sequence[int]
-) -> tuple[CaptureRows, list[CaptureRows], tuple[Tensor, Tensor] | None]:
-    """One run of a text: what queries read, who reads them, and which words the heads of some layers raise there.
-
-    The last is [l, H, 1, Q, 4 STRONGEST]: the effects of the most raised and most lowered words, and these words.
-    """
-    places = torch.tensor(queries)
-    rows = CaptureRows(places, layers=layers)
-    columns = [CaptureRows(some, places.expand(len(some), -1), layers) for some in torch.arange(len(ids)).split(CHUNK)]
-    every = torch.arange(min(len(tokenizer), model.get_output_embeddings().weight.shape[0]))[None]
-
-    def strongest(without: Tensor, base: Tensor) -> Tensor:
-        effect = base - without
-        effect = effect - effect.mean(-1, keepdim=True)
-        both = [effect.topk(STRONGEST, largest=largest) for largest in (True, False)]
-        return torch.cat([*(one.values for one in both), *(one.indices.to(effect) for one in both)], -1)
-
-    with instrument(model, rows, *columns):
-        written = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
-        if written is None:
-            forward(model, Batch.of([Row(tuple(ids))], [0]))
-    return rows, columns, written
-
-
-DRAWN = 2  # heads in the picture that a stored notebook has
-
-
-@dataclass(frozen=True)
-class Look:
-    """What heads do on a text, as a page. In a notebook it is shown with a picture, which is there without a script."""
-
-    looked: Looked
-    model: Model
 
     @cached_property
     def roles(self) -> dict[str, list[tuple[str, str, str, str]]] | None:
@@ -179,28 +85,27 @@ class Look:
 
     def html(self, command: str = "util.look.look") -> str:
         """The page. command: what made it."""
-        looked, roles = self.looked, self.roles
-        layers, heads = looked.shape
-        used, places = np.unique(looked.words, return_inverse=True)
-        step = float(np.abs(looked.effects).max(initial=1e-9)) / 32767
-        rows = [row[: query + 1] for head in looked.reads for query, row in zip(looked.queries, head, strict=True)]
-        columns = [row[query:] for head in looked.read_by for query, row in zip(looked.queries, head, strict=True)]
-        whole = len(looked.queries) == len(looked.tokens)  # then columns are in the rows
+        layers, heads = self.shape
+        used, places = np.unique(self.words, return_inverse=True)
+        step = float(np.abs(self.effects).max(initial=1e-9)) / 32767
+        rows = [row[: query + 1] for head in self.reads for query, row in zip(self.queries, head, strict=True)]
+        columns = [row[query:] for head in self.read_by for query, row in zip(self.queries, head, strict=True)]
+        whole = len(self.queries) == len(self.tokens)  # then columns are in the rows
         data = {
-            "tokens": looked.tokens,
-            "queries": looked.queries,
-            "looked": looked.heads,
+            "tokens": self.tokens,
+            "queries": self.queries,
+            "looked": self.heads,
             "layers": layers,
             "heads": heads,
             "reads": _bytes(np.rint(np.concatenate(rows) * 65535), np.uint16),
             "readers": "" if whole else _bytes(np.rint(np.concatenate(columns) * 65535), np.uint16),
-            "vocabulary": [looked.vocabulary[int(word)] for word in used],
+            "vocabulary": [self.vocabulary[int(word)] for word in used],
             "words": _bytes(places, np.uint32),
-            "effects": _bytes(np.rint(looked.effects / step), np.int16),
+            "effects": _bytes(np.rint(self.effects / step), np.int16),
             "step": step,
-            "strongest": looked.effects.shape[-1] // 2,
-            "known": roles is not None,
-            "roles": roles or {},
+            "strongest": self.effects.shape[-1] // 2,
+            "known": self.roles is not None,
+            "roles": self.roles or {},
             "colours": {role: look.colour for role, look in ROLES.items()},
         }
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")  # ends no script
@@ -213,21 +118,96 @@ class Look:
 
     def picture(self) -> Picture:
         """What the first heads read from the last token that the text is seen from."""
-        looked, heads = self.looked, [head_name(head) for head in self.looked.heads[:DRAWN]]
-        query, rows = looked.queries[-1], looked.reads[:DRAWN, -1]
-        names = [f"{name} from “{looked.tokens[query]}”" for name in heads]
-        return draw(token_grid(looked.tokens, rows, names, [query] * len(rows)), "What heads read", self.model.title)
+        query, rows = self.queries[-1], self.reads[:DRAWN, -1]
+        names = [f"{head_name(head)} from “{self.tokens[query]}”" for head in self.heads[:DRAWN]]
+        return draw(token_grid(self.tokens, rows, names, [query] * len(rows)), "What heads read", self.model.title)
 
     def _ipython_display_(self) -> None:
         frame = f'<iframe srcdoc="{html.escape(self.html())}" title="heads" width="100%" height="900"></iframe>'
         display({"text/html": frame}, raw=True)
-        display(self.picture())
+        display(self.picture())  # is there without a script
 
 
 def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions: Sequence[int] | None = None) -> Look:
-    """Returns what heads (layer, head) do on a text, to be shown in a notebook or written as a page; see `look_at`."""
+    """Returns what heads (layer, head) do on a text, to be shown in a notebook or written as a page.
+
+    heads: None for all, of a text of up to `WHOLE` tokens; positions: tokens that it is seen from, default all of such
+    a text, else the last; negative ones count from the end.
+
+    Raises ValueError for heads and tokens that there are not, and for a longer text without `heads`.
+    """
+    if not text:
+        raise ValueError("the text is empty; give one")
     source = as_model(model)
-    return Look(look_at(*source.pair, text, heads, positions), source)
+    net, tokenizer = source.pair
+    support, read = prepare(net), with_bos(text, tokenizer)
+    ids, shape = read.ids, (len(support.layers), support.heads)
+    check_context(net, [len(ids)], "a shorter text")
+    check_length(net, len(ids))
+    known_blocks(net)  # how the class is built, and run at this length, is found out before instruments are attached
+    plan_of(net, len(ids))
+    if heads is None and len(ids) > WHOLE:
+        raise ValueError(f"the text has {len(ids)} tokens; name the heads to look at, or give up to {WHOLE} tokens")
+    if heads is None:
+        heads = [*np.ndindex(shape)]
+    check_heads(heads, *shape)
+    if positions is None:
+        positions = range(len(ids)) if len(ids) <= WHOLE else [-1]
+    if not len(heads) or not len(positions):
+        raise ValueError("name one head and one position at least, or leave them out for all")
+    if nowhere := [place for place in positions if not -len(ids) <= place < len(ids)]:
+        raise ValueError(f"the text has {len(ids)} tokens, from 0; there are none at {nowhere}")
+    heads = [(int(layer), int(head)) for layer, head in heads]
+    queries = sorted({int(place) % len(ids) for place in positions})
+    chosen = [(support.layers[layer], head) for layer, head in heads]
+    layers = list(dict.fromkeys(layer for layer, _ in chosen))
+    rows, columns, effects_and_words = _run(net, tokenizer, ids, queries, layers)
+    reads = np.stack([rows.weights[layer][0, head].cpu() for layer, head in chosen])
+    read_by = np.stack(
+        [torch.cat([some.weights[layer][0, head] for some in columns]).T.cpu() for layer, head in chosen]
+    )
+    strongest = np.empty((len(heads), len(queries), 0))
+    if effects_and_words is not None:
+        strongest = torch.stack([effects_and_words[layers.index(layer), head, 0] for layer, head in chosen]).numpy()
+    effects, words = strongest[..., : 2 * STRONGEST], strongest[..., 2 * STRONGEST :].astype(np.int64)
+    vocabulary = {word: tokenizer.decode([word]) for word in np.unique(words).tolist()}
+    tokens = _texts(text, tokenizer, read)
+    return Look(source, tokens, queries, heads, shape, reads, read_by, words, effects, vocabulary)
+
+
+def _texts(text: str, tokenizer: Any, read: Tokens) -> list[str]:
+    """Each token as text; of several tokens that are one character together, the first has it."""
+    ends = [0, *(span[1] if span else 0 for span in read.spans)]
+    return [
+        tokenizer.decode([token]) if span is None else text[slice(*span)] if span[0] >= end else "…"
+        for token, span, end in zip(read.ids, read.spans, ends, strict=False)
+    ]
+
+
+def _run(
+    model: PreTrainedModel, tokenizer: Any, ids: Sequence[int], queries: Sequence[int], layers: Sequence[int]
+) -> tuple[CaptureRows, list[CaptureRows], Tensor | None]:
+    """One run of a text: what queries read, who reads them, and which words the heads of some layers raise there.
+
+    The last is [l, H, 1, Q, 4 STRONGEST]: the effects of the most raised and most lowered words, and these words; None
+    where the class cannot be taken apart.
+    """
+    places = torch.tensor(queries)
+    rows = CaptureRows(places, layers=layers)
+    columns = [CaptureRows(some, places.expand(len(some), -1), layers) for some in torch.arange(len(ids)).split(CHUNK)]
+    every = torch.arange(min(len(tokenizer), model.get_output_embeddings().weight.shape[0]))[None]
+
+    def strongest(without: Tensor, base: Tensor) -> Tensor:
+        effect = base - without
+        effect = effect - effect.mean(-1, keepdim=True)
+        both = [effect.topk(STRONGEST, largest=largest) for largest in (True, False)]
+        return torch.cat([*(one.values for one in both), *(one.indices.to(effect) for one in both)], -1)
+
+    with instrument(model, rows, *columns):
+        found = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
+        if found is None:
+            forward(model, Batch.of([Row(tuple(ids))], [0]))
+    return rows, columns, None if found is None else found[0]
 
 
 def example(task: str, model: Model) -> str:
