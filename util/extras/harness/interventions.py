@@ -130,17 +130,15 @@ class Ablation:
         self.edit, self.study = edit, study
         self.knows_rows = edit.mode in BY_POSITION
 
-    def check(self, task: str, readings: Sequence[Reading]) -> None:
-        """Raises ValueError for a task that the reference has no means for."""
-        self.study(task)
-
     def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
-        """The ablation of one task. Measures the means of its reference, or loads them.
+        """The ablation of one task. The first batch measures the means of its reference, or loads them.
 
-        Raises ValueError for texts that are longer than the reference of their positions.
+        Raises ValueError for a task that the reference has no means for; before the first batch, for texts that are
+        longer than the reference of their positions.
         """
-        attach = self.study(task).instruments(self.edit, [len(reading.ids) for reading in readings])
-        return lambda inps: attach(_batch(inps, range(len(inps))))
+        study, lengths = self.study(task), [len(reading.ids) for reading in readings]
+        instruments = cache(lambda: study.instruments(self.edit, lengths))
+        return lambda inps: instruments()(_batch(inps, range(len(inps))))
 
 
 class KnockOut:
@@ -158,18 +156,14 @@ class KnockOut:
         self.heads = heads_by_layer(prepare(model), edit.heads)
         self.cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt, kept once they are found
 
-    def check(self, task: str, readings: Sequence[Reading]) -> None:
-        """Finds the cells of every prompt, and which row each of them is in.
+    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """The knockout in the rows of one task.
 
         Raises ValueError for a prompt that is longer than the model's context; where the pattern needs the parts of a
         prompt, for one that no known layout explains and for one whose tokens are not those of its text; and for two
         prompts that cannot be told apart by their rows.
         """
-        self._rows(task, readings)
-
-    def _rows(self, task: str, readings: Sequence[Reading]) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """The tokens of the prompt in each row, by the row's tokens without zeros at the end."""
-        rows: dict[tuple[int, ...], tuple[int, ...]] = {}
+        rows: dict[tuple[int, ...], tuple[int, ...]] = {}  # the prompt of each, by its tokens without zeros at the end
         for reading in readings:
             if reading.cut:
                 raise ValueError(
@@ -184,7 +178,14 @@ class KnockOut:
                     f"{task}: two prompts with their continuations are the same tokens, {reading.context!r:.200} is in "
                     "one of them, so that the cells to knock out cannot be told apart; evaluate them separately"
                 )
-        return rows
+        number = {prompt: n for n, prompt in enumerate(dict.fromkeys(rows.values()))}
+        knock_out = knockouts([self.cells[prompt] for prompt in number], self.heads)
+
+        def attached(inps: Tensor) -> Sequence[Instrument]:
+            prompts = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
+            return knock_out(_batch(inps, [number[prompt] for prompt in prompts]))
+
+        return attached
 
     def _cells_of(self, task: str, context: str | None, prompt: tuple[int, ...]) -> np.ndarray:
         """The cells [C, 2] of one prompt."""
@@ -205,19 +206,6 @@ class KnockOut:
                 f"{pattern!r} cannot be placed; leave out add_bos_token, and take a separator that ends in no space"
             )
         return induction_pattern.cells_among(parsed, tokens, pattern, self.edit.seed)
-
-    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
-        """The knockout in the rows of one task. Raises what `check` raises."""
-        rows = self._rows(task, readings)
-        prompts = list(dict.fromkeys(rows.values()))
-        number = {prompt: n for n, prompt in enumerate(prompts)}
-        knock_out = knockouts([self.cells[prompt] for prompt in prompts], self.heads)
-
-        def attached(inps: Tensor) -> Sequence[Instrument]:
-            places = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
-            return knock_out(_batch(inps, [number[prompt] for prompt in places]))
-
-        return attached
 
 
 def _without_padding(row: tuple[int, ...]) -> tuple[int, ...]:

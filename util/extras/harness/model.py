@@ -137,15 +137,14 @@ class InterventionLM(HFLM):
         self, requests: list[Request], *arguments: Any, **options: Any
     ) -> list[tuple[float, bool]]:
         names = self._task_names * len(requests) if len(self._task_names) == 1 else self._task_names
-        readings = [Reading.of(request, self.max_length) for request in requests]
-        for task in dict.fromkeys(names):
-            self.intervention.check(
-                task, [reading for reading, name in zip(readings, names, strict=True) if name == task]
-            )
+        readings: dict[str, list[Reading]] = {}
+        for name, request in zip(names, requests, strict=True):
+            readings.setdefault(name, []).append(Reading.of(request, self.max_length))
+        attached = {task: self.intervention.attach(task, of_task) for task, of_task in readings.items()}
         score = super()._loglikelihood_tokens
 
         def answer(task: str, numbers: list[int]) -> list[tuple[float, bool]]:
-            with self._having(_attached=self.intervention.attach(task, [readings[n] for n in numbers])):
+            with self._having(_attached=attached[task]):
                 return score([requests[n] for n in numbers], *arguments, **options)
 
         return _by_task(names, answer)
