@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field, JsonValue
 
 from util import paths
+from util.prompts.staicc import DATASETS
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 
 AXES = {"datasets": "dataset", "k": "k", "seeds": "seed"}  # of the grid: the parameter of a notebook
@@ -58,10 +59,7 @@ def jobs(file: Path) -> dict[str, Job]:
         raise ValueError(f"{file}: {' '.join(str(error).split())}; write it like workflow/grid.yaml") from None
     notebooks = {file.stem.partition("_")[2]: file for file in sorted((paths.root() / "notebooks").glob("*_*.ipynb"))}
     _known("notebook", grid.notebooks, notebooks)
-    if grid.datasets:
-        from util.load_model_and_data import DATASETS  # takes seconds
-
-        _known("data set", grid.datasets, DATASETS)
+    _known("data set", grid.datasets or (), DATASETS)
     made = {}
     for (label, model), (stem, own) in itertools.product(grid.models.items(), grid.notebooks.items()):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", label):
