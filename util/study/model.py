@@ -144,12 +144,6 @@ def lists_digest(names: Iterable[str]) -> str:
     return digest(sha256(paths.root() / "data" / "word_lists" / name) for name in names)
 
 
-def code_digest() -> str:
-    """A digest of the suite's source code, so that a record shows which code made it."""
-    folder = Path(__file__).resolve().parents[1]
-    return digest(file.read_text() for file in sorted(folder.rglob("*.py")))
-
-
 def versions() -> dict[str, str]:
     """The installed versions of PACKAGES."""
     return {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -159,6 +153,7 @@ def provenance(request: dict[str, Any], pair: Pair) -> dict[str, Any]:
     """The provenance of measurements on this pair (model, tokenizer), but for their prompts."""
     model, tokenizer = pair
     device = input_device(model)  # model.device says nothing if weights are offloaded
+    code = sorted(Path(__file__).resolve().parents[1].rglob("*.py"))  # of the suite
     return {
         "revision": resolved_revision(request["model"], model),
         "weights": weights_digest(model),
@@ -166,7 +161,7 @@ def provenance(request: dict[str, Any], pair: Pair) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "tokenizer_digest": tokenizer_digest(tokenizer),
         "versions": versions(),
-        "code_digest": code_digest(),
+        "code_digest": digest(file.read_text() for file in code),
         "model": describe(model, request["model"]),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
     }

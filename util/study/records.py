@@ -21,7 +21,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from safetensors.numpy import load as load_arrays
@@ -41,7 +41,6 @@ Compute = Callable[[], Fields]
 Blocks = Callable[[], Sequence[Sequence[int]]]
 ComputeBlock = Callable[[Sequence[int]], Fields]
 Join = Callable[[list[Fields]], Fields]
-AnyMeasurement = TypeVar("AnyMeasurement", bound="Measurement")
 ARRAY = "$array"
 NO_DIGEST = b"0" * 64
 TEMPORARY = ".unfinished-"  # how names of files begin that are being written
@@ -374,11 +373,11 @@ class Measurement(Records):
         """What all records ask for, in plain JSON. It needs no loaded model."""
         return {"stem": self.stem, **self.model.request, **self.own_request}
 
-    def replace(self: AnyMeasurement, **changes: Any) -> AnyMeasurement:
+    def replace(self, **changes: Any) -> Self:
         """The same with some arguments changed, and checked again. It shares the model unless that is changed."""
         return replace(self, **changes)
 
-    def twin(self: AnyMeasurement) -> AnyMeasurement:
+    def twin(self) -> Self:
         """The same on the model's untrained twin."""
         return self.replace(model=self.model.twin())
 
