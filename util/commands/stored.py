@@ -12,7 +12,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from util.show import files
 from util.show.draw import draw as drawing
 from util.show.part import drawn, figure_of, stored
 from util.show.style import WIDTH
-from util.stats.heads import head_name
+from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 
 CONTROL_SETS = 20  # of claims
@@ -158,12 +158,12 @@ def replication(first: Path, second: Path) -> None:
         first: a folder of values files, such as data/values
         second: the same figures, measured on other prompts
     """
-    shared = [f"{stem}.json" for stem in FIGURES if (second / f"{stem}.json").exists()]
+    shared = [stem for stem in FIGURES if (second / f"{stem}.json").exists()]
     if not shared:
         raise ValueError(f"second = {second}: there is no values file of a figure")
-    for name in shared:
-        both = [json.loads((folder / name).read_text(encoding="utf-8")) for folder in (first, second)]
-        lines, moved = compared(name.removesuffix(".json"), *both)
+    for stem in shared:
+        both = [json.loads((folder / f"{stem}.json").read_text(encoding="utf-8")) for folder in (first, second)]
+        lines, moved = compared(stem, *both)
         print(*lines, sep="\n")
         if len(moved):
             print(f"  moved most:\n{textwrap.indent(moved[:MOVED].to_string(), '    ')}")
@@ -223,12 +223,15 @@ def standard_errors(first: Interval, second: Interval) -> float:
     return 0.0 if apart == 0 else apart / joint if joint > 0 else math.inf
 
 
-def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]]:
+def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Iterator[tuple[Place, Interval]]:
     """Every interval in the values of a figure, with its place; places without a value (null) are left out.
 
     An interval is a list (value, low, high) with low <= value <= high, or an entry with numbers or arrays
-    "low", "high", and one of `VALUES`. Those of control sets are left out, because every run draws its own.
+    "low", "high", and one of `VALUES`. Those of control sets are left out, because every run draws its own. Where an
+    entry has a list "heads" (layer, head), places in the lists below it are by the names of these heads, since which
+    heads they are may differ from run to run. heads: that list.
     """
+    names: dict[int, str | int] = dict(enumerate(map(head_name, heads)))
     if isinstance(values, Mapping):
         value = next((name for name in VALUES if name in values), "")
         ends = (value, "low", "high") if value and {"low", "high"} <= values.keys() else ()
@@ -236,25 +239,15 @@ def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]
             arrays = np.array([values[name] for name in ends], dtype=float)  # null becomes NaN
             for cell in np.ndindex(arrays.shape[1:]):
                 if not np.isnan(numbers := arrays[(slice(None), *cell)]).any():
-                    yield (*place, *cell), Interval(*numbers.tolist())
+                    yield (*place, *(names.get(number, number) for number in cell)), Interval(*numbers.tolist())
+        below = values["heads"] if isinstance(values.get("heads"), list) else heads
         for name, entry in values.items():
             if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):
-                for inner, interval in intervals(entry, (*place, str(name))):
-                    yield _with_heads(inner, values.get("heads"), len(place) + 1), interval
+                yield from intervals(entry, (*place, str(name)), below)
     elif isinstance(values, list):
         plain = [type(entry) in (int, float) for entry in values]
         if plain == [True] * 3 and values[1] <= values[0] <= values[2]:
             yield place, Interval(*map(float, values))
         else:
             for number, entry in enumerate(values):
-                yield from intervals(entry, (*place, number))
-
-
-def _with_heads(place: Place, heads: Any, start: int) -> Place:
-    """A place whose numbers from `start` on are places in a list of heads (layer, head), with the heads' names instead.
-
-    Which heads the list has may differ from run to run. heads: None, or something else, where there is no such list.
-    """
-    if not isinstance(heads, list):
-        return place
-    return (*place[:start], *(head_name(heads[step]) if isinstance(step, int) else step for step in place[start:]))
+                yield from intervals(entry, (*place, names.get(number, number)), heads)

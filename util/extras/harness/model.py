@@ -6,7 +6,7 @@ import copy
 import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
 from util.study.model import Model, as_model, provenance
 
+TAKEN = ("device", "dtype", "cache_dir")  # options of a model that the suite loads
 # What the harness does with a model that is loaded already; its other options say how it is loaded.
 OPTIONS = {
     "add_bos_token", "backend", "batch_size", "chat_template_args", "enable_thinking", "logits_cache", "max_batch_size",
@@ -65,7 +66,11 @@ class InterventionLM(HFLM):
         of_means = checked_reference(**means)
         named = pretrained if isinstance(pretrained, str) else ""
         if named in PACKAGED or named.partition("/")[0] == "embedded" or named.endswith(".gguf"):  # the suite's alone
-            pretrained, options = _model(named, options)
+            loading = {name: options.pop(name, None) for name in TAKEN}
+            if foreign := sorted({*options} - OPTIONS):
+                taken = f"{named} is loaded by the suite, which takes {', '.join(TAKEN)} alone"
+                raise ValueError(f"{', '.join(foreign)}: {taken}")
+            pretrained = _suites_model(named, **loading)
         model: Any = pretrained
         if isinstance(pretrained, Model):
             model, tokenizer = pretrained.pair
@@ -101,13 +106,9 @@ class InterventionLM(HFLM):
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-probability of each text in nats. Raises what `loglikelihood` raises."""
-        roll = super().loglikelihood_rolling
-
-        def answer(task: str, numbers: list[int]) -> list[float]:
-            with self._having(_task_names=[task]):  # the one task of all windows
-                return roll([requests[n] for n in numbers], disable_tqdm=disable_tqdm)
-
-        return _by_task(_tasks(requests), answer)
+        roll, tasks = partial(super().loglikelihood_rolling, disable_tqdm=disable_tqdm), _tasks(requests)
+        one = {task: [task] for task in tasks}  # the task of all windows
+        return self._by_task(tasks, requests, roll, _task_names=one)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """What the model writes after each context.
@@ -125,29 +126,18 @@ class InterventionLM(HFLM):
                 f"generate_until: {type(self.tokenizer).__name__} has no end-of-text token, at which the harness "
                 "stops; set tokenizer.eos_token, or take tasks that are answered by log-likelihoods"
             )
-        write = super().generate_until
+        write, tasks = partial(super().generate_until, disable_tqdm=disable_tqdm), _tasks(requests)
+        attached = {task: self.intervention.attach(task, []) for task in {*tasks}}
+        return self._by_task(tasks, requests, write, _attached=attached)
 
-        def answer(task: str, numbers: list[int]) -> list[str]:
-            with self._having(_attached=self.intervention.attach(task, [])):
-                return write([requests[n] for n in numbers], disable_tqdm=disable_tqdm)
-
-        return _by_task(_tasks(requests), answer)
-
-    def _loglikelihood_tokens(
-        self, requests: list[Request], *arguments: Any, **options: Any
-    ) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(self, requests: list[Request], **options: Any) -> list[tuple[float, bool]]:
         names = self._task_names * len(requests) if len(self._task_names) == 1 else self._task_names
         readings: dict[str, list[Reading]] = {}
         for name, request in zip(names, requests, strict=True):
             readings.setdefault(name, []).append(Reading.of(request, self.max_length))
         attached = {task: self.intervention.attach(task, of_task) for task, of_task in readings.items()}
-        score = super()._loglikelihood_tokens
-
-        def answer(task: str, numbers: list[int]) -> list[tuple[float, bool]]:
-            with self._having(_attached=attached[task]):
-                return score([requests[n] for n in numbers], *arguments, **options)
-
-        return _by_task(names, answer)
+        score = partial(super()._loglikelihood_tokens, **options)
+        return self._by_task(names, requests, score, _attached=attached)
 
     def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         with instrument(self.model, *self._attached(inps)):
@@ -156,6 +146,21 @@ class InterventionLM(HFLM):
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
         with torch.no_grad(), instrument(self.model, *self._attached(context)):
             return super()._model_generate(context, max_length, stop, **options)
+
+    def _by_task(
+        self,
+        names: Sequence[str],
+        requests: Sequence[Any],
+        answer: Callable[[list[Any]], list[Answer]],
+        **attributes: Mapping[str, Any],
+    ) -> list[Answer]:
+        """The answers to requests of tasks with these names, in their order. attributes: ours meanwhile, by task."""
+        answers: dict[int, Answer] = {}
+        for task in dict.fromkeys(names):
+            numbers = [number for number, name in enumerate(names) if name == task]
+            with self._having(**{attribute: by_task[task] for attribute, by_task in attributes.items()}):
+                answers |= dict(zip(numbers, answer([requests[number] for number in numbers]), strict=True))
+        return [answers[number] for number in range(len(names))]
 
     @contextmanager
     def _having(self, **attributes: Any) -> Iterator[None]:
@@ -194,32 +199,10 @@ def _tasks(requests: Sequence[Any]) -> list[str]:
     return [request.task_name or "" for request in requests]
 
 
-def _by_task(names: Sequence[str], answer: Callable[[str, list[int]], list[Answer]]) -> list[Answer]:
-    """What answer(task, its numbers) gives for the requests of each task, in the order of `names`, their tasks."""
-    answers: dict[int, Answer] = {}
-    for task in dict.fromkeys(names):
-        numbers = [number for number, name in enumerate(names) if name == task]
-        answers |= dict(zip(numbers, answer(task, numbers), strict=True))
-    return [answers[number] for number in range(len(names))]
-
-
-def _model(name: str, options: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
-    """The suite's model of this name, and the options that are left for the harness.
-
-    Raises ValueError for options of the harness's own loading.
-    """
-    taken = ("device", "dtype", "cache_dir")
-    loading = {key: str(options[key]) for key in taken if options.get(key) is not None}
-    others = {key: value for key, value in options.items() if key not in taken}
-    foreign = sorted(set(others) - OPTIONS)
-    if foreign:
-        raise ValueError(f"{', '.join(foreign)}: {name} is loaded by the suite, which takes {', '.join(taken)} alone")
-    return _suites_model(name, **loading), others
-
-
 @lru_cache(maxsize=1)  # runs with other seeds follow each other
-def _suites_model(name: str, **loading: str) -> Model:
-    return Model(name, **loading, verbose=False)  # type: ignore[arg-type]  # text, as the fields take it
+def _suites_model(name: str, **loading: Any) -> Model:
+    given: Any = {option: str(value) for option, value in loading.items() if value is not None}
+    return Model(name, **given, verbose=False)
 
 
 # ------------------------------------------------------------------------------------------------ the way in
