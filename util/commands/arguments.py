@@ -161,23 +161,6 @@ class Chosen:
             raise ValueError("give --heads or --top, not both")
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Compared(Chosen):
-    """The same, and other heads beside them.
-
-    Args:
-        controls: also this many such sets of other heads
-    """
-
-    controls: Seed = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.controls and self.random is not None:
-            raise ValueError("give --controls or --random, not both")
-
-
 # ------------------------------------------------------------------------------------------------ results
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import Chosen, Compared, ModelFlags, Numbers, Out, Queries, Reference
+from util.commands.arguments import Chosen, ModelFlags, Numbers, Out, Queries, Reference, Seed
 from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, Mode, how_many
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.heads import Head, head_name, layer_matched, top
@@ -37,7 +37,8 @@ def ablate(
     model: ModelFlags = ModelFlags(),
     *,
     queries: Queries = Queries(),
-    heads: Compared = Compared(),
+    heads: Chosen = Chosen(),
+    controls: Seed = 0,
     mode: Mode = "mean",
     reference: Reference = Reference(),
     out: Out = Out(),
@@ -45,27 +46,30 @@ def ablate(
     """Ablate heads on classification tasks. Raises ValueError, before anything is loaded, for an unknown name.
 
     Args:
+        controls: also this many such sets of other heads
         mode: what replaces a head's output
     """
-    _compare("ablate", model, queries, heads, out, partial(Edit.ablate, mode=mode), **asdict(reference))
+    _compare("ablate", model, queries, heads, controls, out, partial(Edit.ablate, mode=mode), **asdict(reference))
 
 
 def knockout(
     model: ModelFlags = ModelFlags(),
     *,
     queries: Queries = Queries(),
-    heads: Compared = Compared(),
+    heads: Chosen = Chosen(),
+    controls: Seed = 0,
     pattern: Pattern = "induction",
     out: Out = Out(),
 ) -> None:
     """Knock a pattern out on classification tasks. Raises ValueError, before any loading, for an unknown name.
 
     Args:
+        controls: also this many such sets of other heads
         pattern: what the heads may not read: what followed an earlier part of the same kind (the default), as many
             random keys, or what followed any earlier part
     """
     edit = partial(Edit.knock_out, pattern=pattern.replace("-", " "))
-    _compare("knockout", model, queries, heads, out, edit)
+    _compare("knockout", model, queries, heads, controls, out, edit)
 
 
 def means(
@@ -114,7 +118,8 @@ def _compare(
     command: str,
     model: ModelFlags,
     queries: Queries,
-    flags: Compared,
+    flags: Chosen,
+    controls: int,
     out: Out,
     edit: Callable[[Sequence[Head]], Edit],
     **reference: Any,
@@ -122,15 +127,18 @@ def _compare(
     """Measure all tasks under an edit of some heads beside the whole model, and write the result."""
     from util.roles.sequences_study import SequenceStudy
 
+    if controls and flags.random is not None:
+        raise ValueError("give --controls or --random, not both")
     source = model.source
     studies, sequences = queries.studies(source, redo=out.redo, **reference), SequenceStudy(source, redo=out.redo)
-    heads = {**asdict(flags), "heads": flags.heads or flags.top or SHARE, "scores": sequences.request}
+    chosen = flags.heads or flags.top or SHARE
+    heads = {**asdict(flags), "controls": controls, "heads": chosen, "scores": sequences.request}
     how, requests = edit([]), [study.request for study in studies]
     result = out.checked(command, sequences, **heads, edit=how.plain(), studies=requests)
-    sets = edited_heads(flags, lambda: sequences, flags.controls)
-    for name, chosen in sets.items():
-        print(f"{name}, {command} ({how.mode or how.pattern}): {', '.join(map(head_name, chosen))}")
-    edits = {WHOLE: INTACT} | {name: edit(chosen) for name, chosen in sets.items()}
+    sets = edited_heads(flags, lambda: sequences, controls)
+    for name, edited in sets.items():
+        print(f"{name}, {command} ({how.mode or how.pattern}): {', '.join(map(head_name, edited))}")
+    edits = {WHOLE: INTACT} | {name: edit(edited) for name, edited in sets.items()}
     rows = pd.concat([_rows(study, *answers) for study in studies for answers in study.answers(edits).items()])
     tasks = {task: _results(of_task, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}
     lines = {(task, name): numbers for task, results in tasks.items() for name, numbers in results.items()}

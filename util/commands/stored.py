@@ -231,7 +231,10 @@ def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Ite
     entry has a list "heads" (layer, head), places in the lists below it are by the names of these heads, since which
     heads they are may differ from run to run. heads: that list.
     """
-    names: dict[int, str | int] = dict(enumerate(map(head_name, heads)))
+
+    def step(number: int) -> str | int:
+        return head_name(heads[number]) if number < len(heads) else number
+
     if isinstance(values, Mapping):
         value = next((name for name in VALUES if name in values), "")
         ends = (value, "low", "high") if value and {"low", "high"} <= values.keys() else ()
@@ -239,7 +242,7 @@ def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Ite
             arrays = np.array([values[name] for name in ends], dtype=float)  # null becomes NaN
             for cell in np.ndindex(arrays.shape[1:]):
                 if not np.isnan(numbers := arrays[(slice(None), *cell)]).any():
-                    yield (*place, *(names.get(number, number) for number in cell)), Interval(*numbers.tolist())
+                    yield (*place, *map(step, cell)), Interval(*numbers.tolist())
         below = values["heads"] if isinstance(values.get("heads"), list) else heads
         for name, entry in values.items():
             if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):
@@ -250,4 +253,4 @@ def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Ite
             yield place, Interval(*map(float, values))
         else:
             for number, entry in enumerate(values):
-                yield from intervals(entry, (*place, names.get(number, number)), heads)
+                yield from intervals(entry, (*place, step(number)), heads)
