@@ -67,17 +67,18 @@ def jobs(file: Path) -> dict[str, Job]:
         fixed = {"name": label, "resources": next(iter(grid.resources)), **(model or {})}
         name, kind = str(fixed.pop("name") or label), str(fixed.pop("resources"))
         _known("class of resources", [kind], grid.resources)
-        has = parameters(notebooks[stem])
+        resources, has = grid.resources[kind], parameters(notebooks[stem])
         fixed |= own or {}
         _known(f"parameter of {stem}", fixed, has)
+        if not resources.gpus:
+            fixed.setdefault("device", "cpu")
         place = paths.root() / Path(name).expanduser()
-        on_cpu = {} if grid.resources[kind].gpus else {"device": "cpu"}
-        fixed = on_cpu | fixed | {"model_name": str(place) if place.exists() else name}
+        fixed["model_name"] = str(place) if place.exists() else name
         axes = {one: values for axis, one in AXES.items() if one in has - {*fixed} and (values := getattr(grid, axis))}
         for chosen in itertools.product(*axes.values()):
             words = [f"{'' if one == 'dataset' else one}{value}" for one, value in zip(axes, chosen, strict=True)]
             folder = f"{label}/{stem}/{'-'.join(words) or 'default'}"
-            made[folder] = Job(notebooks[stem], fixed | dict(zip(axes, chosen, strict=True)), grid.resources[kind])
+            made[folder] = Job(notebooks[stem], fixed | dict(zip(axes, chosen, strict=True)), resources)
     return made
 
 

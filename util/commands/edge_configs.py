@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError, model_validator
 
 from util.commands.arguments import Out, Result
 from util.commands.frame import from_json
@@ -88,7 +88,7 @@ class Measured(BaseModel, extra="forbid"):
     @cached_property
     def ablation(self) -> Ablation:
         """What is done to edges. Raises ValueError for edges that there are not, and what does not go together."""
-        return Ablation(self.removed)  # type: ignore[arg-type]  # names of edges
+        return Ablation(**self.model_dump(include={"removed", "kept", "probed"}))
 
     def plain(self, study: Study) -> dict[str, Any]:
         """What makes two runs the same run, with all that decides the prompts; out_dir is left out."""
@@ -108,10 +108,6 @@ class Answered(Measured):
         if (self.action == "ablation") != (self.ablation != WHOLE):
             raise ValueError("removed, kept, probed: give edges to ablate, and for no other action")
         return self
-
-    @cached_property
-    def ablation(self) -> Ablation:
-        return Ablation(self.removed, self.kept, self.probed)  # type: ignore[arg-type]  # names of edges
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
         ablations, draws, store = {names.FULL: WHOLE}, self.draws[:1], Store()
@@ -134,7 +130,7 @@ class Pruned(Measured):
     after_heads: bool = True
     per_round: Share = 0.1
     keep: tuple[Natural, ...] | None = None
-    score_files: tuple[Text, ...] = ()
+    score_files: Annotated[tuple[Text, ...], PlainSerializer(lambda files: [*map(sha256, files)])] = ()
     share: Share = SHARE
     random: Natural = 20
 
@@ -173,10 +169,6 @@ class Pruned(Measured):
         keep, files = self.keep or (), self.score_files
         return {"head": (keep[:heads] or None, files[:heads]), "edge": (keep[heads:] or None, files[heads:])}
 
-    def plain(self, study: Study) -> dict[str, Any]:
-        digests = [*map(sha256, self.score_files)]  # of what the files contain now
-        return {**super().plain(study), "score_files": digests}
-
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
         sort, pruner = self.sort, Pruner(study, self.draws, start=self.ablation)
         keep, score_files = self.given[sort]
@@ -188,8 +180,8 @@ class Pruned(Measured):
             file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
             write_scores(file, step.circuit, sort, scores, **SCORE)
         drawn = pruner.at_random(sort, start, pruned.result, self.random)
-        circuits = {names.PRUNED: pruned.result}
-        circuits |= {names.random_circuit(number): circuit for number, circuit in enumerate(drawn, 1)}
+        random = {names.random_circuit(number): circuit for number, circuit in enumerate(drawn, 1)}
+        circuits = {names.PRUNED: pruned.result, **random}
         draws = {
             run.draw.donor_seed: run.answers({names.FULL: WHOLE})
             | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
@@ -223,7 +215,8 @@ def of_reference(given: Any) -> Any:
     """
     if not isinstance(given, dict) or "model_name" not in given:
         return given
-    name, task = str(given["model_name"]), str(given.get("task"))
+    rest = {name: value for name, value in given.items() if name != "batch_size"}
+    name, task = str(rest.pop("model_name")), str(rest.pop("task", None))
     ends = [end for end in ACTIONS if name.endswith(f"_{end}")]
     if not ends:
         raise ValueError(f"model_name = {name!r}: write MODEL_ACTION with an action of {', '.join(ACTIONS)}")
@@ -231,13 +224,13 @@ def of_reference(given: Any) -> Any:
     request = {
         "model": BASES.get(base, base),
         "task": plain if plain in word_pairs.names() else task,
-        "prompts": given.get("limit"),
-        **given.get("request", {}),
+        "prompts": rest.pop("limit", None),
+        **rest.pop("request", {}),
     }
     config: dict[str, Any] = {"action": ACTIONS[ends[0]], "request": request}
     if config["action"] == "prune_edges":
         config["after_heads"] = False  # they are pruned by files of scores, or not at all
-    affected = given.get("affect_whom") or []
+    affected = rest.pop("affect_whom", None) or []
     if isinstance(affected, dict):
         removed, probed = (
             [*pairs.items()] if isinstance(pairs, dict) else pairs
@@ -248,9 +241,7 @@ def of_reference(given: Any) -> Any:
         request["corruptions"] = sorted({0, *(number for _, number in probed)})
         config["probed"], affected = probed, [edge for edge, _ in removed]
     config["removed"] = affected
-    known = {"model_name", "task", "limit", "request", "batch_size", "affect_whom"}
-    rest = {FIELDS.get(name, name): value for name, value in given.items() if name not in known and value is not None}
-    return {**config, **rest}
+    return config | {FIELDS.get(name, name): value for name, value in rest.items() if value is not None}
 
 
 Config = Answered | Pruned

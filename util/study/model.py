@@ -81,9 +81,10 @@ def weights_digest(model: PreTrainedModel) -> str | None:
     for name, tensor in weights:
         taken.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         taken.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+    sixteen = taken.hexdigest()[:16]
     if sum(tensor.nbytes for _, tensor in weights) > LARGE:
-        _LARGE_MODELS[model] = taken.hexdigest()[:16]
-    return taken.hexdigest()[:16]
+        _LARGE_MODELS[model] = sixteen
+    return sixteen
 
 
 def refuse_hooks(model: PreTrainedModel) -> None:
@@ -124,7 +125,7 @@ def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
         attributes = {name: value for name, value in vars(module).items() if name[0] != "_" and name not in UNRELATED}
         if module is model:  # it has notes of the loader too
             attributes = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
-        passing = {name: module._buffers[name] for name in sorted(module._non_persistent_buffers_set)}
+        passing = {name: module._buffers[name] for name in module._non_persistent_buffers_set}
         for name, value in sorted((attributes | passing).items()):
             if isinstance(value, torch.Tensor):
                 if value.device.type == "meta":
