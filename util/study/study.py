@@ -108,13 +108,11 @@ class Study(Records):
     def description(self) -> str:
         """The model in words, as its records have it; its title where nothing of it was measured."""
         own = self.model.request.items()
-        found, *_ = (
-            *(record.provenance["model"] for record in self._records.values() if record.request.items() >= own),
-            *(arrays["description"] for arrays in self._arrays.values() if "description" in arrays),
-            self.model.title,
-        )
+        described = [record.provenance["model"] for record in self._records.values() if record.request.items() >= own]
+        described += [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
+        found = next(iter(described), self.model.title)
         twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
-        return "".join([self.model.title, *found.partition(":")[1:]]) if twin else found
+        return "".join([self.model.title, *found.partition(": ")[1:]]) if twin else found
 
     def check(self) -> list[str]:
         """What a fresh run must give again: the first sentence of every part, each once."""
