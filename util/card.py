@@ -101,8 +101,7 @@ def measured(model: Model, size: str = "full", seed: int = 0, **places: Any) -> 
         )
         for topic, (figure, _, _) in TOPICS.items()
     }
-    values: dict[str, dict[str, Any]] = {}
-    refused: dict[str, str] = {}
+    values, refused = {}, {}
     for topic, study in tqdm(studies.items(), "card", unit="topic", leave=False):
         try:
             values[study.figure.stem] = plain(study.values_of(*TOPICS[topic][1]), decimals=6)

@@ -34,7 +34,6 @@ OPTIONS = {
 }  # fmt: skip
 
 NAME = "icl"  # of the class in the harness
-Request = tuple[Any, list[int], list[int]]  # (context, continuation), and the tokens of each
 Answer = TypeVar("Answer")
 
 
@@ -130,7 +129,7 @@ class InterventionLM(HFLM):
         attached = {task: self.intervention.attach(task, []) for task in {*tasks}}
         return self._by_task(tasks, requests, write, _attached=attached)
 
-    def _loglikelihood_tokens(self, requests: list[Request], **options: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(self, requests: list[Any], **options: Any) -> list[tuple[float, bool]]:
         names = self._task_names * len(requests) if len(self._task_names) == 1 else self._task_names
         readings: dict[str, list[Reading]] = {}
         for name, request in zip(names, requests, strict=True):
