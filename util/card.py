@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
 from tqdm import tqdm
 
 from util.figures.edge_ablation import show as edges
@@ -24,7 +25,7 @@ from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.role_atlas import show as roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.rules import Role
-from util.show.draw import Grid
+from util.show.draw import Grid, draw
 from util.show.files import filled, plain, png_of, write_whole
 from util.show.part import Figure, Values, drawn, listed, written
 from util.show.style import ROLES
@@ -232,21 +233,16 @@ def atlas_page(cards: Sequence[Card], looks: Sequence[str | None]) -> str:
     return filled(Path(__file__).with_name("card_atlas.html"), models=models, colours=colours)
 
 
-def finding(cards: Sequence[Card]) -> str:
-    """How deep the induction heads of each model lie; "" where none has any."""
+def picture(cards: Sequence[Card]) -> Picture:
+    """The depth of every head: a panel for each model, a row for each role. The title: how deep induction heads lie."""
     ranges = []
     for card in cards:
         if heads := depths(card).get(Role.INDUCTION):
             ends = [f"{end(heads.values()):.2f}" for end in (min, max)]
             ranges.append(f"{card['model']} {' to '.join(dict.fromkeys(ends))}")
-    return f"Depth of induction heads: {listed(ranges)}" if ranges else ""
-
-
-def grid(cards: Sequence[Card]) -> Grid:
-    """The depth of every head: a panel for each model, a row for each role."""
-    panels = [partial(_panel, card=card) for card in cards]
-    label = "layer / last layer; at the right: number of heads"
-    return Grid(panels, least=MODEL, height=0.6 + ROW * len(Role), share="xy", x=label)
+    title = f"Depth of induction heads: {listed(ranges)}" if ranges else ""
+    panels, label = [partial(_panel, card=card) for card in cards], "layer / last layer; at the right: number of heads"
+    return draw(Grid(panels, least=MODEL, height=0.6 + ROW * len(Role), share="xy", x=label), title, ABOUT)
 
 
 def _panel(ax: Axes, card: Card) -> None:

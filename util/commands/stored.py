@@ -24,7 +24,6 @@ from util import paths
 from util.commands.arguments import ModelFlags, Seed, Words, made
 from util.figures import FIGURES
 from util.show import files
-from util.show.draw import draw as drawing
 from util.show.part import drawn, figure_of, stored
 from util.show.style import WIDTH
 from util.stats.heads import Head, head_name
@@ -83,8 +82,7 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
         raise ValueError(f"cards of {', '.join(models)}: give one of each model")
     print(circuit_cards.table(read).to_string())
     file = made(out or paths.output("cards")) / "card_atlas"
-    picture = drawing(circuit_cards.grid(read), circuit_cards.finding(read), circuit_cards.ABOUT)
-    pictures = files.write_figure(picture, file)
+    pictures = files.write_figure(circuit_cards.picture(read), file)
     depths = {one["model"]: circuit_cards.depths(one) for one in read}
     looks = [(place if place.is_dir() else place.parent) / circuit_cards.LOOK for place in places]
     beside = [Path(os.path.relpath(look, file.parent)).as_posix() if look.exists() else None for look in looks]
