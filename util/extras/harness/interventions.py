@@ -163,7 +163,10 @@ class KnockOut:
         prompt, for one that no known layout explains and for one whose tokens are not those of its text; and for two
         prompts that cannot be told apart by their rows.
         """
-        rows: dict[tuple[int, ...], tuple[int, ...]] = {}  # the prompt of each, by its tokens without zeros at the end
+        numbers: dict[tuple[int, ...], int] = {}  # of prompts, by their tokens
+        rows: dict[
+            tuple[int, ...], int
+        ] = {}  # the number of the prompt in each, by its tokens without zeros at the end
         for reading in readings:
             if reading.cut:
                 raise ValueError(
@@ -173,19 +176,14 @@ class KnockOut:
             prompt = reading.ids[: reading.prompt]
             if prompt not in self.cells:
                 self.cells[prompt] = self._cells_of(task, reading.context, prompt)
-            if rows.setdefault(_without_padding(reading.ids), prompt) != prompt:
+            number = numbers.setdefault(prompt, len(numbers))
+            if rows.setdefault(_without_padding(reading.ids), number) != number:
                 raise ValueError(
                     f"{task}: two prompts with their continuations are the same tokens, {reading.context!r:.200} is in "
                     "one of them, so that the cells to knock out cannot be told apart; evaluate them separately"
                 )
-        number = {prompt: n for n, prompt in enumerate(dict.fromkeys(rows.values()))}
-        knock_out = knockouts([self.cells[prompt] for prompt in number], self.heads)
-
-        def attached(inps: Tensor) -> Sequence[Instrument]:
-            prompts = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
-            return knock_out(_batch(inps, [number[prompt] for prompt in prompts]))
-
-        return attached
+        knock_out = knockouts([self.cells[prompt] for prompt in numbers], self.heads)
+        return lambda inps: knock_out(_batch(inps, [rows[_without_padding(row)] for row in inps.tolist()]))
 
     def _cells_of(self, task: str, context: str | None, prompt: tuple[int, ...]) -> np.ndarray:
         """The cells [C, 2] of one prompt."""
@@ -208,7 +206,7 @@ class KnockOut:
         return induction_pattern.cells_among(parsed, tokens, pattern, self.edit.seed)
 
 
-def _without_padding(row: tuple[int, ...]) -> tuple[int, ...]:
+def _without_padding(row: Sequence[int]) -> tuple[int, ...]:
     """A row without the zeros at its end, with which the harness pads."""
     return tuple(np.trim_zeros(np.array(row), "b").tolist())
 
