@@ -57,7 +57,7 @@ def jobs(file: Path) -> dict[str, Job]:
         grid = Grid(**yaml.safe_load(file.read_text(encoding="utf-8")))
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {' '.join(str(error).split())}; write it like workflow/grid.yaml") from None
-    notebooks = {file.stem.partition("_")[2]: file for file in sorted((paths.root() / "notebooks").glob("*_*.ipynb"))}
+    notebooks = {file.stem.partition("_")[2]: file for file in (paths.root() / "notebooks").glob("*_*.ipynb")}
     _known("notebook", grid.notebooks, notebooks)
     _known("data set", grid.datasets or (), DATASETS)
     made = {}

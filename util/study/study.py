@@ -15,7 +15,6 @@ from util import paths
 from util.load_model_and_data import LOCAL
 from util.show import files
 from util.show.part import Arrays, Conclusions, Part, beside, checks, conclusions, drawn, figure_of
-from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
 
@@ -127,7 +126,7 @@ class Study(Records):
         files.save_values(own, self.figure.stem, self.model.name)
         return conclusions(self.figure.stem, self.model.name)
 
-    def show(self, part: str, width: float = WIDTH) -> Any:
+    def show(self, part: str) -> Any:
         """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.
 
         Raises what `numbers` raises.
@@ -136,7 +135,7 @@ class Study(Records):
         for name in (*shown.needs, part):  # all is measured before numbers are computed of it
             self.arrays(name)
         values = self.values_of(*shown.needs, part)
-        picture = drawn(shown, values, width)
+        picture = drawn(shown, values)
         sentences, table = beside(shown, values, pictured=picture is not None)
         print(*sentences, sep="\n", end="\n" * bool(sentences))
         if table is not None:

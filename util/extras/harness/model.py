@@ -7,7 +7,6 @@ import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -226,17 +225,16 @@ def evaluate(
     limit: int | None = None,
     seeds: Sequence[int] = (42, 43, 44),
     batch_size: int = 8,
-    include_path: str | Path | None = None,
     reference: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[int, dict[str, Any]]:
     """Runs the harness once for each seed of demonstrations, and returns its dictionaries by seed, as they are.
 
     tasks: names such as "icl_wordseq1", or the harness's configurations. k: demonstrations, default each task's
-    own number; limit: how many queries of each task, default all. include_path: a folder of more task configurations;
-    the harness's own are found too where a name does not begin with "icl_". reference: what the means of an ablation
-    are taken over, see `interventions.means_study`. seeds: by default those of Crosbie & Shutova's Table 2. options: of
-    the harness's `simple_evaluate`.
+    own number; limit: how many queries of each task, default all. The harness's own tasks are found too where a name
+    does not begin with "icl_". seeds: by default those of Crosbie & Shutova's Table 2. reference: what the means of an
+    ablation are taken over, see `interventions.means_study`. options: of the harness's `simple_evaluate`, such as a
+    `task_manager` that knows more tasks.
 
     Raises ValueError for the harness's own caches (`use_cache`, `cache_requests`), and for what `InterventionLM`
     refuses, before the first forward pass.
@@ -253,7 +251,6 @@ def evaluate(
             num_fewshot=k,
             limit=limit,
             fewshot_random_seed=seed,
-            task_manager=harness_tasks.manager(include_path, defaults=foreign),
-            **{"bootstrap_iters": 0, **options},
+            **{"task_manager": harness_tasks.manager(defaults=foreign), "bootstrap_iters": 0, **options},
         )
     return by_seed

@@ -142,12 +142,9 @@ class Demonstrations(ContextSampler):
         ]
 
 
-def manager(include_path: str | Path | None = None, defaults: bool = False) -> TaskManager:
-    """The harness's task manager with the suite's tasks.
-
-    include_path: a folder of more. defaults: also the harness's own tasks, nearly all of which need the hub.
-    """
-    return TaskManager(include_path=[*filter(None, [FOLDER, include_path])], include_defaults=defaults)
+def manager(*, defaults: bool = False) -> TaskManager:
+    """The harness's task manager with the suite's tasks. defaults: also its own, nearly all of which need the hub."""
+    return TaskManager(include_path=[FOLDER], include_defaults=defaults)
 
 
 def prompt_of(context: str) -> Prompt | None:
