@@ -25,6 +25,7 @@ from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
 from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run, check_tokens
 from util.figures.edge_ablation.settings import Draw, Seeds
+from util.figures.stored_roles import MODEL
 from util.paths import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
@@ -43,7 +44,6 @@ def _edge(given: Any) -> Any:
 
 Named = Annotated[Text, BeforeValidator(_edge)]  # an edge: "x->y", ["x", "y"], or the name of a family, see `Ablation`
 Edges = tuple[Named, ...]
-OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")
 COLUMNS = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "written")
 LOGGED = 5  # prompts in model_logs.json
 
@@ -71,16 +71,16 @@ class Measured(BaseModel, extra="forbid"):
     @cached_property
     def model(self) -> Model:
         """The model of the request."""
-        loading = {name: value for name, value in self.request.items() if name in OF_MODEL}
-        return Model(self.request.get("model", "embedded"), **loading)
+        loading = {name: value for name, value in self.request.items() if name in MODEL}
+        return Model(loading.pop("model", "embedded"), **loading)
 
     @cached_property
     def draws(self) -> list[Draw]:
         """The prompts of the request, with each draw of donors."""
-        named = {name: value for name, value in self.request.items() if name not in ("model", *OF_MODEL)}
+        named = {name: value for name, value in self.request.items() if name not in MODEL}
         given = {name: value for name, value in named.items() if value is not None}
         draw = Draw(**{"trained": word_pairs.is_trained(self.model.name), **given})
-        queries = len(word_pairs.find(draw.task, trained=draw.trained).queries(draw.split))
+        queries = len(draw.pairs.queries(draw.split))
         if named.get("prompts", draw.prompts) is None or capped(draw.prompts, queries, draw.task) < draw.prompts:
             draw = replace(draw, prompts=queries, in_turn=True)
         return [replace(draw, donor_seed=seed) for seed in self.donor_seeds]
