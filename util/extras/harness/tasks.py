@@ -108,8 +108,8 @@ class Demonstrations(ContextSampler):
     The harness's own sampler draws from one stream for all queries, so that `limit` and the order of queries decide.
     """
 
-    def __init__(self, df: Sequence[dict[str, Any]] | None = None, *, rnd: int | None = None, **options: Any) -> None:
-        super().__init__(df, rnd=rnd, **options)
+    def __init__(self, *rows: Any, rnd: int | None = None, **options: Any) -> None:
+        super().__init__(*rows, rnd=rnd, **options)
         self.seed = rnd
 
     def set_rnd(self, rnd: int | None) -> Demonstrations:
@@ -117,13 +117,7 @@ class Demonstrations(ContextSampler):
         self.seed = rnd
         return self
 
-    def sample(
-        self,
-        n: int,
-        eval_doc: dict[str, Any] | None = None,
-        df: Sequence[dict[str, Any]] | None = None,
-        **options: Any,
-    ) -> list[dict[str, Any]]:
+    def sample(self, n: int, eval_doc: dict[str, Any] | None = None, **options: Any) -> list[dict[str, Any]]:
         """n demonstrations for the query `eval_doc`, as rows of `dataset`.
 
         Raises ValueError without a query, which then could be its own demonstration, and without a seed.
