@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
-from util.engine.handshake import prepare
 from util.extras.harness import tasks as harness_tasks
 from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention, takes_means
 from util.figures.edits import INTACT, Edit
@@ -82,7 +81,6 @@ class InterventionLM(HFLM):
             self.source = Model.given(self.model, copy.deepcopy(self.tokenizer), f"given:{shown_name(pretrained)}")
         else:
             self.source = Model.given(pretrained, tokenizer, f"given:{type(pretrained).__name__}")
-        prepare(self.model)
         self.edit = edit_of(edit) if isinstance(edit, Mapping) else edit
         self.intervention = intervention(self.source, self.tokenizer, self.edit, means)
         self.reference = of_means if takes_means(self.edit) else None  # in plain JSON
@@ -94,21 +92,21 @@ class InterventionLM(HFLM):
         self._attached: Attached = lambda inps: ()
         self._task_names: list[str] = [""]  # of the requests that are being answered; one stands for all
 
-    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Any], **options: Any) -> list[tuple[float, bool]]:
         """The log-probability of each continuation in nats, and whether it is what the model would write.
 
         Raises ValueError, before the first forward pass, for what the intervention refuses.
         """
         with self._having(_task_names=_tasks(requests)):
-            return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+            return super().loglikelihood(requests, **options)
 
-    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+    def loglikelihood_rolling(self, requests: list[Any], **options: Any) -> list[float]:
         """The log-probability of each text in nats. Raises what `loglikelihood` raises."""
-        roll, tasks = partial(super().loglikelihood_rolling, disable_tqdm=disable_tqdm), _tasks(requests)
+        roll, tasks = partial(super().loglikelihood_rolling, **options), _tasks(requests)
         one = {task: [task] for task in tasks}  # the task of all windows
         return self._by_task(tasks, requests, roll, _task_names=one)
 
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(self, requests: list[Any], **options: Any) -> list[str]:
         """What the model writes after each context.
 
         Raises ValueError for an edit that depends on the rows of a batch or on positions: the contexts are padded at
@@ -124,7 +122,7 @@ class InterventionLM(HFLM):
                 f"generate_until: {type(self.tokenizer).__name__} has no end-of-text token, at which the harness "
                 "stops; set tokenizer.eos_token, or take tasks that are answered by log-likelihoods"
             )
-        write, tasks = partial(super().generate_until, disable_tqdm=disable_tqdm), _tasks(requests)
+        write, tasks = partial(super().generate_until, **options), _tasks(requests)
         attached = {task: self.intervention.attach(task, []) for task in {*tasks}}
         return self._by_task(tasks, requests, write, _attached=attached)
 
@@ -137,13 +135,13 @@ class InterventionLM(HFLM):
         score = partial(super()._loglikelihood_tokens, **options)
         return self._by_task(names, requests, score, _attached=attached)
 
-    def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+    def _model_call(self, inps: Tensor, *arguments: Any, **options: Any) -> Tensor:
         with instrument(self.model, *self._attached(inps)):
-            return super()._model_call(inps, attn_mask, labels)
+            return super()._model_call(inps, *arguments, **options)
 
-    def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
+    def _model_generate(self, context: Tensor, *arguments: Any, **options: Any) -> Tensor:
         with torch.no_grad(), instrument(self.model, *self._attached(context)):
-            return super()._model_generate(context, max_length, stop, **options)
+            return super()._model_generate(context, *arguments, **options)
 
     def _by_task(
         self,
