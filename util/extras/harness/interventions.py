@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from util.engine.batches import Batch
 from util.engine.call import Instrument
@@ -119,18 +118,39 @@ def _batch(inps: Tensor, numbers: Sequence[int]) -> Batch:
     return Batch(np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
 
 
-class Ablation:
-    """Replaces what heads write, at all positions; without heads nothing. Raises ValueError for heads there are not.
+class Intervention:
+    """What an edit does inside the harness, whose tokenizer may differ from the model's; without heads nothing.
 
-    study: by the name of a task of the harness, the study that has the means for it.
+    An ablation replaces what heads write, at all positions. A knockout forbids heads the cells of a pattern in each
+    prompt, and in the prompt alone: the tokens of a continuation still read everything before them. There a row of a
+    batch is recognised by its tokens, since the harness sorts its requests, merges those that read the same tokens, and
+    pads at the right with zeros.
+
+    reference: see `means_study`. knows_rows: whether what is done depends on the rows of a batch, or on positions.
+    Raises ValueError for what is no `Edit`, and for heads that there are not.
     """
 
-    def __init__(self, model: PreTrainedModel, edit: Edit, study: Callable[[str], TaskStudy]) -> None:
-        heads_by_layer(prepare(model), edit.heads)
-        self.edit, self.study = edit, study
-        self.knows_rows = edit.mode in BY_POSITION
+    def __init__(self, model: Model, tokenizer: Any, edit: Edit, reference: Mapping[str, Any]) -> None:
+        if not isinstance(edit, Edit):
+            raise ValueError(
+                f"edit = {edit!r:.200}: give an Edit (Edit.ablate, Edit.knock_out, WHOLE). Edges cannot be ablated "
+                "here: they are read from donor prompts, which the harness's tasks do not have; see `python -m util "
+                "edges`"
+            )
+        self.edit, self.tokenizer = edit, tokenizer
+        self.heads = heads_by_layer(prepare(model.pair[0]), edit.heads)
+        self.knocks_out = edit.pattern is not None and bool(edit.heads)
+        self.knows_rows = self.knocks_out or edit.mode in BY_POSITION
+        self.study = cache(
+            partial(means_study, model, **reference) if takes_means(edit) else lambda _: TaskStudy(model)
+        )
+        self.cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt, kept once they are found
 
     def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """What is attached to the requests of one task; see `ablation` and `knockout`, which say what they refuse."""
+        return self.knockout(task, readings) if self.knocks_out else self.ablation(task, readings)
+
+    def ablation(self, task: str, readings: Sequence[Reading]) -> Attached:
         """The ablation of one task. The first batch measures the means of its reference, or loads them.
 
         Raises ValueError for a task that the reference has no means for; before the first batch, for texts that are
@@ -140,23 +160,7 @@ class Ablation:
         instruments = cache(lambda: study.instruments(self.edit, lengths))
         return lambda inps: instruments()(_batch(inps, range(len(inps))))
 
-
-class KnockOut:
-    """Forbids some heads the cells of a pattern in each prompt. Raises ValueError for heads that there are not.
-
-    The cells are those of the prompt alone: the tokens of a continuation still read everything before them. A row of a
-    batch is recognised by its tokens, since the harness sorts its requests, merges those that read the same tokens, and
-    pads at the right with zeros.
-    """
-
-    knows_rows = True
-
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, edit: Edit) -> None:
-        self.edit, self.tokenizer = edit, tokenizer
-        self.heads = heads_by_layer(prepare(model), edit.heads)
-        self.cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt, kept once they are found
-
-    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
+    def knockout(self, task: str, readings: Sequence[Reading]) -> Attached:
         """The knockout in the rows of one task.
 
         Raises ValueError for a prompt that is longer than the model's context; where the pattern needs the parts of a
@@ -164,9 +168,7 @@ class KnockOut:
         prompts that cannot be told apart by their rows.
         """
         numbers: dict[tuple[int, ...], int] = {}  # of prompts, by their tokens
-        rows: dict[
-            tuple[int, ...], int
-        ] = {}  # the number of the prompt in each, by its tokens without zeros at the end
+        rows: dict[tuple[int, ...], int] = {}  # which prompt each has, by its tokens without zeros at the end
         for reading in readings:
             if reading.cut:
                 raise ValueError(
@@ -209,19 +211,3 @@ class KnockOut:
 def _without_padding(row: Sequence[int]) -> tuple[int, ...]:
     """A row without the zeros at its end, with which the harness pads."""
     return tuple(np.trim_zeros(np.array(row), "b").tolist())
-
-
-def intervention(model: Model, tokenizer: Any, edit: Edit, reference: Mapping[str, Any]) -> Ablation | KnockOut:
-    """What an edit does inside the harness, whose tokenizer may differ from the model's.
-
-    reference: see `means_study`. Raises ValueError for what is no `Edit`, and for heads that there are not.
-    """
-    if not isinstance(edit, Edit):
-        raise ValueError(
-            f"edit = {edit!r:.200}: give an Edit (Edit.ablate, Edit.knock_out, WHOLE). Edges cannot be ablated here: "
-            "they are read from donor prompts, which the harness's tasks do not have; see `python -m util edges`"
-        )
-    if edit.pattern is not None and edit.heads:
-        return KnockOut(model.pair[0], tokenizer, edit)
-    study = partial(means_study, model, **reference) if takes_means(edit) else lambda task: TaskStudy(model)
-    return Ablation(model.pair[0], edit, cache(study))

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
 from util.extras.harness import tasks as harness_tasks
-from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention, takes_means
+from util.extras.harness.interventions import Attached, Intervention, Reading, checked_reference, edit_of, takes_means
 from util.figures.edits import INTACT, Edit
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
@@ -82,7 +82,7 @@ class InterventionLM(HFLM):
         else:
             self.source = Model.given(pretrained, tokenizer, f"given:{type(pretrained).__name__}")
         self.edit = edit_of(edit) if isinstance(edit, Mapping) else edit
-        self.intervention = intervention(self.source, self.tokenizer, self.edit, means)
+        self.intervention = Intervention(self.source, self.tokenizer, self.edit, means)
         self.reference = of_means if takes_means(self.edit) else None  # in plain JSON
         if str(self.batch_size).startswith("auto") and self.intervention.knows_rows:
             raise ValueError(
