@@ -44,52 +44,108 @@ Floats = NDArray[np.floating]
 WHOLE = 64  # tokens of a text that is looked at from all of its tokens, else from those asked for
 STRONGEST = 5  # words, raised and lowered
 CHUNK = 256  # rows of attention at a time, where only some keys are kept
+DRAWN = 2  # heads in the picture that a stored notebook has
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What some heads do on a text of T tokens, seen from Q of them.
+class Look:
+    """What some heads do on a text of T tokens, seen from Q of them. A notebook shows it as a page with a picture.
 
     tokens [T]: as text; queries [Q]: positions; heads [h], of `shape`: layers, and heads of each. reads [h, Q, T]: the
     attention of each query to every token; read_by [h, Q, T]: the attention of every token to it. words, effects
     [h, Q, 2 STRONGEST]: the tokens whose logits fall most without what the head writes at the query, and those whose
-    logits rise most, and by how much they fall beside the mean of all tokens; None where the class cannot be taken
+    logits rise most, and by how much they fall beside the mean of all tokens; [h, Q, 0] where the class cannot be taken
     apart. vocabulary: these tokens as text.
     """
 
+    model: Model
     tokens: Sequence[str]
     queries: Sequence[int]
     heads: Sequence[Head]
     shape: tuple[int, int]
     reads: Floats
     read_by: Floats
-    words: NDArray[np.int64] | None
-    effects: Floats | None
+    words: NDArray[np.int64]
+    effects: Floats
     vocabulary: Mapping[int, str]
 
+    @cached_property
+    def roles(self) -> dict[str, list[tuple[str, str, str, str]]] | None:
+        """By head: roles, "" or why not, score and effect as text. None where no role atlas of this model is stored."""
+        tested = stored_atlas(self.model.request)
+        if tested is None:
+            return None
+        roles: dict[str, list[tuple[str, str, str, str]]] = {}
+        for role, values in tested.items():
+            for verdict, which in (("", "heads"), (" (not confirmed)", "not confirmed")):
+                for name, head in values.get(which, {}).items():
+                    line = role, verdict, written(head["score"]), written(head["effect"])
+                    roles.setdefault(name, []).append(line)
+        return roles
 
-def look_at(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    text: str,
-    heads: Sequence[Head] | None = None,
-    positions: Sequence[int] | None = None,
-) -> Looked:
-    """Returns what heads do on a text.
+    def html(self, command: str = "util.look.look") -> str:
+        """The page. command: what made it."""
+        layers, heads = self.shape
+        used, places = np.unique(self.words, return_inverse=True)
+        step = float(np.abs(self.effects).max(initial=1e-9)) / 32767
+        rows = [row[: query + 1] for head in self.reads for query, row in zip(self.queries, head, strict=True)]
+        columns = [row[query:] for head in self.read_by for query, row in zip(self.queries, head, strict=True)]
+        whole = len(self.queries) == len(self.tokens)  # then columns are in the rows
+        data = {
+            "tokens": self.tokens,
+            "queries": self.queries,
+            "looked": self.heads,
+            "layers": layers,
+            "heads": heads,
+            "reads": _bytes(np.rint(np.concatenate(rows) * 65535), np.uint16),
+            "readers": "" if whole else _bytes(np.rint(np.concatenate(columns) * 65535), np.uint16),
+            "vocabulary": [self.vocabulary[int(word)] for word in used],
+            "words": _bytes(places, np.uint32),
+            "effects": _bytes(np.rint(self.effects / step), np.int16),
+            "step": step,
+            "strongest": self.effects.shape[-1] // 2,
+            "known": self.roles is not None,
+            "roles": self.roles or {},
+            "colours": {role: look.colour for role, look in ROLES.items()},
+        }
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")  # ends no script
+        page = {"model": self.model.title, "size": f"{layers} layers of {heads} heads", "command": command}
+        return filled(Path(__file__).with_name("look.html"), **page, data=Markup(text))
 
-    heads: default all, of a text of up to `WHOLE` tokens; positions: tokens that it is seen from, default all of such a
-    text, else the last; negative ones count from the end.
+    def write(self, file: Path, command: str) -> Path:
+        """Write the page, and return its path."""
+        return write_whole(file, self.html(command))
+
+    def picture(self) -> Picture:
+        """What the first heads read from the last token that the text is seen from."""
+        query, rows = self.queries[-1], self.reads[:DRAWN, -1]
+        names = [f"{head_name(head)} from “{self.tokens[query]}”" for head in self.heads[:DRAWN]]
+        return draw(token_grid(self.tokens, rows, names, [query] * len(rows)), "What heads read", self.model.title)
+
+    def _ipython_display_(self) -> None:
+        frame = f'<iframe srcdoc="{html.escape(self.html())}" title="heads" width="100%" height="900"></iframe>'
+        display({"text/html": frame}, raw=True)
+        display(self.picture())  # is there without a script
+
+
+def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions: Sequence[int] | None = None) -> Look:
+    """Returns what heads (layer, head) do on a text, to be shown in a notebook or written as a page.
+
+    heads: None for all, of a text of up to `WHOLE` tokens; positions: tokens that it is seen from, default all of such
+    a text, else the last; negative ones count from the end.
 
     Raises ValueError for heads and tokens that there are not, and for a longer text without `heads`.
     """
     if not text:
         raise ValueError("the text is empty; give one")
-    support, read = prepare(model), with_bos(text, tokenizer)
+    source = as_model(model)
+    net, tokenizer = source.pair
+    support, read = prepare(net), with_bos(text, tokenizer)
     ids, shape = read.ids, (len(support.layers), support.heads)
-    check_context(model, [len(ids)], "a shorter text")
-    check_length(model, len(ids))
-    known_blocks(model)  # how the class is built, and run at this length, is found out before instruments are attached
-    plan_of(model, len(ids))
+    check_context(net, [len(ids)], "a shorter text")
+    check_length(net, len(ids))
+    known_blocks(net)  # how the class is built, and run at this length, is found out before instruments are attached
+    plan_of(net, len(ids))
     if heads is None and len(ids) > WHOLE:
         raise ValueError(f"the text has {len(ids)} tokens; name the heads to look at, or give up to {WHOLE} tokens")
     if heads is None:
@@ -105,18 +161,18 @@ def look_at(
     queries = sorted({int(place) % len(ids) for place in positions})
     chosen = [(support.layers[layer], head) for layer, head in heads]
     layers = list(dict.fromkeys(layer for layer, _ in chosen))
-    rows, columns, written = _run(model, tokenizer, ids, queries, layers)
+    rows, columns, effects_and_words = _run(net, tokenizer, ids, queries, layers)
     reads = np.stack([rows.weights[layer][0, head].cpu() for layer, head in chosen])
     read_by = np.stack(
         [torch.cat([some.weights[layer][0, head] for some in columns]).T.cpu() for layer, head in chosen]
     )
-    words = effects = None
-    if written is not None:
-        kept = torch.stack([written[0][layers.index(layer), head, 0] for layer, head in chosen]).numpy()
-        words, effects = kept[..., 2 * STRONGEST :].astype(np.int64), kept[..., : 2 * STRONGEST]
-    vocabulary = {word: tokenizer.decode([word]) for word in ([] if words is None else np.unique(words).tolist())}
-    texts = _texts(text, tokenizer, read)
-    return Looked(texts, queries, heads, shape, reads, read_by, words, effects, vocabulary)
+    strongest = np.empty((len(heads), len(queries), 0))
+    if effects_and_words is not None:
+        strongest = torch.stack([effects_and_words[layers.index(layer), head, 0] for layer, head in chosen]).numpy()
+    effects, words = strongest[..., : 2 * STRONGEST], strongest[..., 2 * STRONGEST :].astype(np.int64)
+    vocabulary = {word: tokenizer.decode([word]) for word in np.unique(words).tolist()}
+    tokens = _texts(text, tokenizer, read)
+    return Look(source, tokens, queries, heads, shape, reads, read_by, words, effects, vocabulary)
 
 
 def _texts(text: str, tokenizer: Any, read: Tokens) -> list[str]:
@@ -130,14 +186,15 @@ def _texts(text: str, tokenizer: Any, read: Tokens) -> list[str]:
 
 def _run(
     model: PreTrainedModel, tokenizer: Any, ids: Sequence[int], queries: Sequence[int], layers: Sequence[int]
-) -> tuple[CaptureRows, list[CaptureRows], tuple[Tensor, Tensor] | None]:
+) -> tuple[CaptureRows, list[CaptureRows], Tensor | None]:
     """One run of a text: what queries read, who reads them, and which words the heads of some layers raise there.
 
-    The last is [l, H, 1, Q, 4 STRONGEST]: the effects of the most raised and most lowered words, and these words.
+    The last is [l, H, 1, Q, 4 STRONGEST]: the effects of the most raised and most lowered words, and these words; None
+    where the class cannot be taken apart.
     """
-    rows = CaptureRows(torch.tensor(queries), layers=layers)
-    chunks = torch.arange(len(ids)).split(CHUNK)
-    columns = [CaptureRows(some, torch.tensor(queries).expand(len(some), -1), layers) for some in chunks]
+    places = torch.tensor(queries)
+    rows = CaptureRows(places, layers=layers)
+    columns = [CaptureRows(some, places.expand(len(some), -1), layers) for some in torch.arange(len(ids)).split(CHUNK)]
     every = torch.arange(min(len(tokenizer), model.get_output_embeddings().weight.shape[0]))[None]
 
     def strongest(without: Tensor, base: Tensor) -> Tensor:
@@ -147,89 +204,10 @@ def _run(
         return torch.cat([*(one.values for one in both), *(one.indices.to(effect) for one in both)], -1)
 
     with instrument(model, rows, *columns):
-        written = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
-        if written is None:
+        found = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
+        if found is None:
             forward(model, Batch.of([Row(tuple(ids))], [0]))
-    return rows, columns, written
-
-
-DRAWN = 2  # heads in the picture that a stored notebook has
-
-
-@dataclass(frozen=True)
-class Look:
-    """What heads do on a text, as a page. In a notebook it is shown with a picture, which is there without a script."""
-
-    looked: Looked
-    model: Model
-
-    @cached_property
-    def roles(self) -> dict[str, list[tuple[str, str, str, str]]] | None:
-        """By head: roles, "" or why not, score and effect as text. None where no role atlas of this model is stored."""
-        tested: Mapping[str, Any] | None = stored_atlas(self.model.request)
-        if tested is None:
-            return None
-        roles: dict[str, list[tuple[str, str, str, str]]] = {}
-        for role, values in tested.items():
-            for verdict, which in (("", "heads"), (" (not confirmed)", "not confirmed")):
-                for name, head in values.get(which, {}).items():
-                    line = role, verdict, written(head["score"]), written(head["effect"])
-                    roles.setdefault(name, []).append(line)
-        return roles
-
-    def html(self, command: str = "util.look.look") -> str:
-        """The page. command: what made it."""
-        looked, roles = self.looked, self.roles
-        layers, heads = looked.shape
-        used, places = np.unique([] if looked.words is None else looked.words, return_inverse=True)
-        effects = np.zeros(0) if looked.effects is None else looked.effects
-        step = float(np.abs(effects).max(initial=1e-9)) / 32767
-        of_queries = [(head, place) for head in range(len(looked.heads)) for place in range(len(looked.queries))]
-        rows = [looked.reads[head, place, : looked.queries[place] + 1] for head, place in of_queries]
-        columns = [looked.read_by[head, place, looked.queries[place] :] for head, place in of_queries]
-        whole = len(looked.queries) == len(looked.tokens)  # then columns are in the rows
-        data = {
-            "tokens": looked.tokens,
-            "queries": looked.queries,
-            "looked": looked.heads,
-            "layers": layers,
-            "heads": heads,
-            "reads": _bytes(np.rint(np.concatenate(rows) * 65535), np.uint16),
-            "readers": "" if whole else _bytes(np.rint(np.concatenate(columns) * 65535), np.uint16),
-            "vocabulary": [looked.vocabulary[int(word)] for word in used],
-            "words": _bytes(places, np.uint32),
-            "effects": _bytes(np.rint(effects / step), np.int16),
-            "step": step,
-            "strongest": effects.shape[-1] // 2,
-            "known": roles is not None,
-            "roles": roles or {},
-            "colours": {role: look.colour for role, look in ROLES.items()},
-        }
-        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")  # ends no script
-        page = {"model": self.model.title, "size": f"{layers} layers of {heads} heads", "command": command}
-        return filled(Path(__file__).with_name("look.html"), **page, data=Markup(text))
-
-    def write(self, file: Path, command: str) -> Path:
-        """Write the page, and return its path."""
-        return write_whole(file, self.html(command))
-
-    def picture(self) -> Picture:
-        """What the first heads read from the last token that the text is seen from."""
-        looked, heads = self.looked, [head_name(head) for head in self.looked.heads[:DRAWN]]
-        query, rows = looked.queries[-1], looked.reads[:DRAWN, -1]
-        names = [f"{name} from “{looked.tokens[query]}”" for name in heads]
-        return draw(token_grid(looked.tokens, rows, names, [query] * len(rows)), "What heads read", self.model.title)
-
-    def _ipython_display_(self) -> None:
-        frame = f'<iframe srcdoc="{html.escape(self.html())}" title="heads" width="100%" height="900"></iframe>'
-        display({"text/html": frame}, raw=True)
-        display(self.picture())
-
-
-def look(model: Model | str, heads: Sequence[Head] | None, text: str, positions: Sequence[int] | None = None) -> Look:
-    """Returns what heads (layer, head) do on a text, to be shown in a notebook or written as a page; see `look_at`."""
-    source = as_model(model)
-    return Look(look_at(*source.pair, text, heads, positions), source)
+    return rows, columns, None if found is None else found[0]
 
 
 def example(task: str, model: Model) -> str:

@@ -1,12 +1,24 @@
-"""The gallery, figures/README.md: what each paper claims, and each model's picture and finding: `make gallery`.
+"""What stored values say, as pages, without a model: `make gallery`.
 
-It writes the pages of `workflow.pages` too.
+The gallery, figures/README.md: what each paper claims, and each model's picture and finding. The notebooks of published
+models, notebooks/<model>/: what a notebook says, shows and checks of a model follows from the model's values. Cells
+that compute from arrays have no output: arrays are not stored in the repository.
 """
 
+import base64
+import re
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_output
+from PIL import Image
+
 from util import paths
-from util.show.part import STORED, figure_of, stored, title
+from util.figures.beside import beside
+from util.show.part import STORED, Values, figure_of, findings, stored, title
+from util.show.part import beside as part_beside
 from util.show.style import WIDTH
-from workflow import pages
+from util.study.study import listing, published
 
 PAGE = "figures/README.md"
 HEAD = """# Gallery
@@ -58,22 +70,83 @@ def page() -> str:
     for notebook, (part, paper, claim) in SECTIONS.items():
         stem = notebook.partition("_")[2]
         lines += [f"## [{notebook}](../notebooks/{notebook}.ipynb)\n", f"{paper}: {claim}\n"]
-        titles, pictures, found = list[str](), list[str](), list[str]()
+        columns = []
         for model in (*STORED[1:], STORED[0]):  # the control last
             values = stored(stem, model)
             place = f"{paths.model_folder(model)}/{stem}_{part}.png".lstrip("/")
             if values is None or not (paths.root() / "figures" / place).exists():
                 continue
-            name, figure = title(values), figure_of(stem)
-            titles.append(f"[{name}](../notebooks/{paths.model_folder(model)}/{notebook}.ipynb)".replace("//", "/"))
-            pictures.append(f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">')
-            found.append(f"{next(iter(figure.parts[part].says(values))).rstrip('.')}.")
-        rows = [titles, ["---"] * len(titles), pictures, found]
-        lines += [*(f"| {' | '.join(row)} |" for row in rows), ""]
+            name, executed = title(values), f"../notebooks/{paths.model_folder(model)}/{notebook}.ipynb"
+            picture = f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">'
+            found = next(iter(figure_of(stem).parts[part].says(values))).rstrip(".")
+            columns.append((f"[{name}]({executed})".replace("//", "/"), "---", picture, f"{found}."))
+        lines += [*(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)), ""]
         lines.append(f"`make figures NOTEBOOKS=notebooks/{notebook}.ipynb MODEL=smollm2`\n")
     return "\n".join(lines)
 
 
+# ------------------------------------------------------------------------------------------------ notebooks
+
+NOTE = """
+
+*Here: {title}, from its [stored values](../../data/README.md). Cells that compute from arrays have no output;
+`make figures MODEL={model}` executes all.*"""
+
+
+def with_outputs(notebook: Path, model: str) -> nbformat.NotebookNode | None:
+    """A notebook with what the stored values of a model say and show; None where it has none."""
+    stem = notebook.stem.partition("_")[2]
+    values = stored(stem, model)
+    if values is None:
+        return None
+    made = nbformat.read(notebook, as_version=4)
+    for cell in made.cells:
+        if cell.cell_type == "markdown":  # a folder below
+            cell.source = re.sub(r'(\]\(|src=")(?=\.\./|README)', r"\1../", cell.source)
+            continue
+        cell.source = cell.source.replace('model_name = "embedded"', f'model_name = "{model}"', 1)
+        cell.execution_count = None
+        cell.outputs = outputs(cell.source, stem, model, values)
+    made.cells[0].source += NOTE.format(title=title(values), model=model)
+    return made
+
+
+def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat.NotebookNode]:
+    """What a cell shows, from values."""
+    figure, found = figure_of(stem), list[nbformat.NotebookNode]()
+    if f'published("{stem}")' in source:
+        found.append(new_output("display_data", {"text/markdown": published(stem).data}))
+    if "study.save()" in source:
+        told = listing({title(values): findings(figure, values, figure.parts)}).data
+        found.append(new_output("display_data", {"text/markdown": told}))
+    if source.startswith("Markdown(beside("):
+        found.append(new_output("display_data", {"text/markdown": beside(*STORED[1:])}))
+    for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
+        part = figure.parts[name]
+        folder = paths.root() / "figures" / paths.model_folder(model if part.measure else "embedded")
+        picture = folder / f"{stem}_{name}.png"
+        lines, table = part_beside(part, values, pictured=picture.exists())
+        found.append(printed(lines))
+        if table is not None:
+            found.append(new_output("display_data", {"text/html": table.to_html(), "text/plain": str(table)}))
+        if picture.exists():
+            png = base64.b64encode(picture.read_bytes()).decode()
+            shown = {"image/png": {"width": Image.open(picture).width // 2}}
+            found.append(new_output("display_data", {"image/png": png}, metadata=shown))
+    return [output for output in found if output.get("text") != ""]
+
+
+def printed(sentences: list[str]) -> nbformat.NotebookNode:
+    return new_output("stream", text="".join(f"{sentence}\n" for sentence in sentences))
+
+
 if __name__ == "__main__":
     (paths.root() / PAGE).write_text(page(), encoding="utf-8")
-    print(PAGE, *pages.write(), sep="\n")
+    print(PAGE)
+    for model in STORED[1:]:
+        for notebook in sorted((paths.root() / "notebooks").glob("*.ipynb")):
+            if made := with_outputs(notebook, model):
+                place = notebook.parent / paths.model_folder(model) / notebook.name
+                place.parent.mkdir(exist_ok=True)
+                nbformat.write(made, place)
+                print(place)

@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field, JsonValue
 
 from util import paths
+from util.prompts.text_tasks import DATASETS
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 
 AXES = {"datasets": "dataset", "k": "k", "seeds": "seed"}  # of the grid: the parameter of a notebook
@@ -56,12 +57,9 @@ def jobs(file: Path) -> dict[str, Job]:
         grid = Grid(**yaml.safe_load(file.read_text(encoding="utf-8")))
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {' '.join(str(error).split())}; write it like workflow/grid.yaml") from None
-    notebooks = {file.stem.partition("_")[2]: file for file in sorted((paths.root() / "notebooks").glob("*_*.ipynb"))}
+    notebooks = {file.stem.partition("_")[2]: file for file in (paths.root() / "notebooks").glob("*_*.ipynb")}
     _known("notebook", grid.notebooks, notebooks)
-    if grid.datasets:
-        from util.load_model_and_data import DATASETS  # takes seconds
-
-        _known("data set", grid.datasets, DATASETS)
+    _known("data set", grid.datasets or (), DATASETS)
     made = {}
     for (label, model), (stem, own) in itertools.product(grid.models.items(), grid.notebooks.items()):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", label):
@@ -69,17 +67,18 @@ def jobs(file: Path) -> dict[str, Job]:
         fixed = {"name": label, "resources": next(iter(grid.resources)), **(model or {})}
         name, kind = str(fixed.pop("name") or label), str(fixed.pop("resources"))
         _known("class of resources", [kind], grid.resources)
-        has = parameters(notebooks[stem])
+        resources, has = grid.resources[kind], parameters(notebooks[stem])
         fixed |= own or {}
         _known(f"parameter of {stem}", fixed, has)
+        if not resources.gpus:
+            fixed.setdefault("device", "cpu")
         place = paths.root() / Path(name).expanduser()
-        on_cpu = {} if grid.resources[kind].gpus else {"device": "cpu"}
-        fixed = on_cpu | fixed | {"model_name": str(place) if place.exists() else name}
+        fixed["model_name"] = str(place) if place.exists() else name
         axes = {one: values for axis, one in AXES.items() if one in has - {*fixed} and (values := getattr(grid, axis))}
         for chosen in itertools.product(*axes.values()):
             words = [f"{'' if one == 'dataset' else one}{value}" for one, value in zip(axes, chosen, strict=True)]
             folder = f"{label}/{stem}/{'-'.join(words) or 'default'}"
-            made[folder] = Job(notebooks[stem], fixed | dict(zip(axes, chosen, strict=True)), grid.resources[kind])
+            made[folder] = Job(notebooks[stem], fixed | dict(zip(axes, chosen, strict=True)), resources)
     return made
 
 

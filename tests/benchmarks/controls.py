@@ -74,7 +74,8 @@ def circuits(name, folder, count):
     study = Study("edge_ablation", name, folder=folder, untrained_control=False)
     pairs = {str(pair): pair for pair in TYPE_PAIRS}
     kept = values("edge_ablation", name)["search"]["kept"]
-    others, random, drawn = sorted(pairs.keys() - {*AGGREGATION}), np.random.default_rng(0), set()
+    others, random = sorted(pairs.keys() - {*AGGREGATION}), np.random.default_rng(0)
+    drawn: set[tuple[str, ...]] = set()
     while len(drawn) < count:
         drawn.add(tuple(sorted(random.choice(others, len(kept) - len(AGGREGATION), replace=False).tolist())))
     asked = {
@@ -88,7 +89,7 @@ def circuits(name, folder, count):
             study, {names.FULL: Ablation(kept=CIRCUITS[names.FULL]), names.NONE: Ablation(kept=ALWAYS), **ablations}
         )
     )
-    numbers = {some: list(found[some]) for some in asked if some.startswith("04")}
+    numbers: dict[str, object] = {some: list(found[some]) for some in asked if some.startswith("04")}
     for title, with_copy in (("with", True), ("without", False)):
         of = [found[some].value for some in asked if some.startswith("with") and (COPY in asked[some]) == with_copy]
         span = f"{min(of):.2f} to {max(of):.2f}" if of else "none"

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from tests.stored import look_alike
+from util import card as cards
 from util import paths
-from util.card import atlas, measure, page
-from util.card.page import SCHEMA, TOPICS, sentences
+from util.card import SCHEMA, TOPICS, sentences
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
 from util.figures import stored_roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.show.style import ROLES as ROLE_COLOURS
 from util.study import model as model_room
+from util.study.model import Model
 from util.study.study import Study
 
 ROLES = {"datasets": ["trec"], "ks": [4], "prompts": 4, "sequences": 16, "pairs": 24, "word_prompts": 4, "intact": 8}
@@ -55,7 +56,7 @@ def failing(error, stem):
 def tiny():
     """Cards are as small as their parts can be."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "SIZES", {"full": TINY})
+        patch.setattr(cards, "SIZES", {"full": TINY})
         yield
 
 
@@ -73,7 +74,7 @@ def measured(folder):
     """A card that is made of these records alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_room, "load_ICL_model", never)
-        return json.loads(json.dumps(measure.card("embedded", folder=folder)))
+        return json.loads(json.dumps(cards.measured(Model("embedded"), folder=folder)))
 
 
 @pytest.mark.slow
@@ -85,10 +86,10 @@ def test_a_card_that_was_interrupted_goes_on_where_it_stopped(measured, folder, 
     with monkeypatch.context() as patch:
         patch.setattr(Study, "values_of", failing(KeyboardInterrupt(), "edge_ablation"))
         with pytest.raises(KeyboardInterrupt):
-            measure.card("embedded", folder=tmp_path)
+            cards.measured(Model("embedded"), folder=tmp_path)
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.pickle")}
     assert any(file.name.startswith("IOI-paths") for file in kept)
-    resumed = measure.card("embedded", folder=tmp_path)
+    resumed = cards.measured(Model("embedded"), folder=tmp_path)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept  # nothing is measured twice
     assert resumed["sentences"] == measured["sentences"]
 
@@ -97,11 +98,11 @@ def test_a_card_that_was_interrupted_goes_on_where_it_stopped(measured, folder, 
 @pytest.mark.parametrize("error", [UnsupportedModel, UnsupportedTokenizer])
 def test_a_topic_that_a_model_refuses_is_said(folder, monkeypatch, error):
     monkeypatch.setattr(Study, "values_of", failing(error("names are split"), "ioi_patching"))
-    made = measure.card("embedded", folder=folder)
+    made = cards.measured(Model("embedded"), folder=folder)
     assert made["refused"] == {IOI: "names are split"} and {*made["values"]} == {*TINY} - {"ioi_patching"}
     assert made["sentences"][IOI] == ["Not measured: names are split."]
-    assert not [*page.pictures(made, IOI)]
-    assert atlas.in_ioi(made) == set() and len(atlas.table([made]))
+    assert not [*cards.pictures(made, IOI)]
+    assert cards.in_ioi(made) == set() and len(cards.table([made]))
 
 
 @pytest.mark.slow
@@ -109,7 +110,7 @@ def test_the_command_measures_all_topics_writes_the_page_and_says_its_sentences(
     measured, folder, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("ICL_MATERIAL", str(folder))
-    monkeypatch.setattr(page, "drawn", lambda *_: None)  # the pictures have a test of their own
+    monkeypatch.setattr(cards, "drawn", lambda *_: None)  # the pictures have a test of their own
     main(["card", "embedded", "--out", str(tmp_path / "card")])
     shown, card = capsys.readouterr().out, json.loads((tmp_path / "card" / "card.json").read_text())
     assert card == measured and not card["refused"] and "card.html" in shown
@@ -135,14 +136,12 @@ def test_the_settings_of_a_full_card_are_those_of_the_notebooks():
             assert value == (list(default) if isinstance(default, tuple) else default), (figure.stem, name)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"), [({"size": "tiny"}, "size = 'tiny'"), ({"seed": -1}, "seed"), ({}, "sequences")]
-)
+@pytest.mark.parametrize(("wrong", "named"), [({"seed": -1}, "seed"), ({}, "sequences")])
 def test_wrong_settings_are_refused_before_anything_is_measured(wrong, named, tmp_path, monkeypatch):
     monkeypatch.setattr(model_room, "load_ICL_model", never)
-    monkeypatch.setattr(measure, "SIZES", {"full": TINY | {"induction_scores": {"sequences": 0 if not wrong else 1}}})
+    monkeypatch.setattr(cards, "SIZES", {"full": TINY | {"induction_scores": {"sequences": 0 if not wrong else 1}}})
     with pytest.raises(ValueError, match=named):
-        measure.card("embedded", folder=tmp_path, **wrong)
+        cards.measured(Model("embedded"), folder=tmp_path, **wrong)
 
 
 def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypatch, capsys):
@@ -159,18 +158,18 @@ def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypat
 
 @pytest.fixture
 def card():
-    return atlas.read(COMMITTED)
+    return cards.read(COMMITTED)
 
 
 def test_the_page_is_whole_and_texts_are_escaped(card, monkeypatch):
-    html = page.html(card, "python -m util card embedded")
+    html = cards.page(card, "python -m util card embedded")
     pictures = re.findall(r'<img src="([^"]{30})', html)
     assert len(pictures) == 8 and all(address.startswith("data:image/png;base64,iVBOR") for address in pictures)
     assert not re.search(r"<script|<link|url\(|@import", html)
     for said in card["sentences"].values():
         assert all(sentence.replace("'", "&#39;").replace(">", "&gt;") in html for sentence in said)
-    monkeypatch.setattr(page, "drawn", lambda *_: None)
-    html = page.html({**card, "model": "<script>x", "sentences": {"Roles of heads": ["1 < 2 & <b>"]}}, '"><i>')
+    monkeypatch.setattr(cards, "drawn", lambda *_: None)
+    html = cards.page({**card, "model": "<script>x", "sentences": {"Roles of heads": ["1 < 2 & <b>"]}}, '"><i>')
     assert "<script" not in html and "<b>" not in html and "<i>" not in html
     assert "1 &lt; 2 &amp; &lt;b&gt;" in html and "&lt;script&gt;x" in html
 
@@ -183,7 +182,7 @@ def test_the_committed_cards_stand_side_by_side(tmp_path):
     main(["atlas", str(tmp_path), *others, "--out", str(tmp_path)])
     assert (tmp_path / "card_atlas.json").read_bytes() == (COMMITTED / "card_atlas.json").read_bytes()
     assert look_alike(tmp_path / "card_atlas.png", COMMITTED / "card_atlas.png")
-    html, heads = (tmp_path / "card_atlas.html").read_text(), atlas.read(COMMITTED)["values"]["role_atlas"]["roles"]
+    html, heads = (tmp_path / "card_atlas.html").read_text(), cards.read(COMMITTED)["values"]["role_atlas"]["roles"]
     assert len(re.findall(r'<a href="look.html#(L\dH\d)" title="\1', html)) == 4 * 8
     for head in heads["induction"]["heads"]:
         [(said, style), *_] = re.findall(rf'title="{head}([^"]*)" style="background: linear-gradient\(([^"]*)\)"', html)
@@ -191,7 +190,7 @@ def test_the_committed_cards_stand_side_by_side(tmp_path):
 
 
 def test_names_of_models_are_escaped_in_an_atlas(card):
-    assert "&lt;b&gt;" in atlas.html([{**card, "model": "<b>"}], [None])
+    assert "&lt;b&gt;" in cards.atlas_page([{**card, "model": "<b>"}], [None])
 
 
 @pytest.mark.parametrize(
@@ -206,9 +205,13 @@ def test_what_is_no_card_is_refused(tmp_path, text, cure):
     if text is not None:
         (tmp_path / "card.json").write_text(text)
     with pytest.raises(ValueError, match=cure):
-        atlas.read(tmp_path)
-    with pytest.raises(ValueError, match="give one of each model"):
-        atlas.check([{"model": "embedded"}] * 2)
+        cards.read(tmp_path)
+
+
+def test_two_cards_of_one_model_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["atlas", str(COMMITTED), str(COMMITTED)])
+    assert "give one of each model" in capsys.readouterr().err
 
 
 def test_the_fields_of_the_file_are_documented(card):
@@ -222,7 +225,7 @@ def test_the_fields_of_the_file_are_documented(card):
 def test_the_committed_cards_say_what_their_values_support(place, monkeypatch):
     """From the file alone."""
     monkeypatch.setattr(stored_roles, "stored", never)  # values of the clone
-    stored = atlas.read(COMMITTED / place)
+    stored = cards.read(COMMITTED / place)
     assert sentences(stored) == stored["sentences"] and all(stored["sentences"].values())
-    heads = [head for role in atlas.depths(stored).values() for head in role]
-    assert (not heads and not atlas.in_ioi(stored)) == (place == "untrained-0")
+    heads = [head for role in cards.depths(stored).values() for head in role]
+    assert (not heads and not cards.in_ioi(stored)) == (place == "untrained-0")

@@ -69,6 +69,21 @@ def test_edges_are_read_from_the_donors_that_a_config_names(model, tmp_path):
     assert config.ablation.corruptions == (0, 1, 2)
 
 
+def test_any_draws_of_donors_can_be_asked_for(model, tmp_path):
+    config = config_of("ablation", donor_seeds=(3, 1), removed=["TOQUERY"], out_dir=str(tmp_path / "out"))
+    run(config, model, tmp_path)
+    log = json.loads((tmp_path / "out" / "model_logs.json").read_text())
+    assert {(one["ablation"], one["donor_seed"]) for one in log["examples"][0]["answers"]} == {
+        ("FULL", 3),
+        ("ablated", 3),
+    }
+
+
+def test_null_is_the_default_of_every_field_but_prompts():
+    [draw] = config_of(request={"model": "gpt2", "task": "capitalization", "layout": None}).draws
+    assert (draw.prompts, draw.in_turn) == (200, False)
+
+
 OF_ABLATION = {"action": "ablation"}
 PRUNE = {"action": "prune_heads"}
 ACCURACY = {"action": "accuracy"}

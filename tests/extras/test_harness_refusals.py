@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from util.extras.harness import evaluate
-
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
 from util.edges.edge import Edge  # noqa: E402
 from util.extras.harness.interventions import edit_of  # noqa: E402
-from util.extras.harness.model import InterventionLM  # noqa: E402
+from util.extras.harness.model import InterventionLM, evaluate  # noqa: E402
 from util.figures.edits import INTACT, Edit  # noqa: E402
 from util.prompts import classification  # noqa: E402
 
@@ -94,7 +92,7 @@ def test_the_harnesss_own_caches(embedded, tmp_path):
         CachingLM(InterventionLM(embedded, edit=INDUCTION), str(tmp_path / "answers.db"))
     for name in ("use_cache", "cache_requests"):
         with pytest.raises(ValueError, match=f"{name}: .* leave it out"):
-            evaluate.evaluate(embedded, ["icl_wordseq1"], INDUCTION, **{name: "somewhere"})
+            evaluate(embedded, ["icl_wordseq1"], INDUCTION, **{name: "somewhere"})
     CachingLM(InterventionLM(embedded), str(tmp_path / "answers.db"))
 
 

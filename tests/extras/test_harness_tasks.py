@@ -64,7 +64,8 @@ def test_declared_texts_have_the_layout_of_the_suite(name):
 def test_the_groups_are_the_synthetic_tasks_and_the_nlp_tasks():
     manager = tasks.manager()
     assert set(manager.all_groups) == {"icl_synthetic", "icl_nlp", "icl_nlp_sul"}
-    assert set(manager.all_subtasks) == {f"icl_{name}" for name in tasks.NAMES}
+    names = [*classification.NAMES, *(f"{name}{end}" for name in text_tasks.TEXT_TASKS for end in ("", "_sul"))]
+    assert set(manager.all_subtasks) == {f"icl_{name}" for name in names}
     loaded = manager.load(["icl_synthetic"])
     assert list(loaded["tasks"]) == [f"icl_{name}" for name in classification.NAMES]
 

@@ -25,7 +25,6 @@ NO_MODEL = (
     "util.scores.graph", "util.scores.graph", "util.scores.pruning", "util.scores.pruning",
     "util.roles.attention_scores", "util.roles.rules", "util.figures.edge_ablation.settings",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("claims", "numbers", "pictures", "show")),
-    *(f"util.card.{file}" for file in ("topics", "page", "atlas")),
 )  # fmt: skip
 INTERNALS = tuple(f"transformers.{part}" for part in ("integrations", "masking_utils", "models", "modeling_utils"))
 

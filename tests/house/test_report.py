@@ -7,7 +7,7 @@ import pytest
 
 from util import paths
 from util.show.part import STORED
-from workflow import gallery, pages, report
+from workflow import gallery, report
 
 STEM = "03_ioi_patching"
 
@@ -62,7 +62,9 @@ def test_pages_of_published_models_are_not_stale(model):
     for notebook in (paths.root() / "notebooks").glob("*.ipynb"):
         place = notebook.parent / model / notebook.name
         made, text = nbformat.read(place, as_version=4), place.read_text(encoding="utf-8")
-        assert told(made) == told(pages.page(notebook, model)), f"{model}, {notebook.name}: run `make gallery`"
+        assert told(made) == told(gallery.with_outputs(notebook, model)), (
+            f"{model}, {notebook.name}: run `make gallery`"
+        )
         shown = [cell.source for cell in made.cells if cell.cell_type == "code" and not cell.outputs]
         assert not [source for source in shown if "study.show" in source]
         links = re.findall(

@@ -13,7 +13,7 @@ from util import look as page
 from util import paths
 from util.commands.frame import main
 from util.load_model_and_data import load_ICL_model
-from util.look import STRONGEST, example, look, look_at
+from util.look import STRONGEST, example, look
 from util.show.part import STORED
 from util.study.model import Model
 
@@ -84,25 +84,26 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_sof
 
 def test_a_long_text_is_looked_at_from_its_last_token_and_by_named_heads(pair):
     text = " ".join(["Mike gave a coffee to Emma."] * 12)
-    looked = look_at(pair[0], pair[1], text, [(2, 6)])
+    model = Model("embedded", loader=lambda: pair)
+    looked = look(model, [(2, 6)], text)
     assert looked.queries == [len(looked.tokens) - 1] and looked.reads.shape == (1, 1, len(looked.tokens))
     with pytest.raises(ValueError, match="tokens; name the heads to look at, or give up to 64 tokens"):
-        look_at(pair[0], pair[1], text)
+        look(model, None, text)
 
 
 WRONG = [
-    (("", None, None), "the text is empty; give one"),
-    ((TEXT, [(4, 0)], None), "the model has 4 layers of 8 heads, not [(4, 0)]"),
-    ((TEXT, None, [99]), "tokens, from 0; there are none at [99]"),
-    ((TEXT, [(-1, 0)], None), "the model has 4 layers of 8 heads, not [(-1, 0)]"),
-    ((TEXT, [], None), "name one head and one position at least"),
+    ((None, "", None), "the text is empty; give one"),
+    (([(4, 0)], TEXT, None), "the model has 4 layers of 8 heads, not [(4, 0)]"),
+    ((None, TEXT, [99]), "tokens, from 0; there are none at [99]"),
+    (([(-1, 0)], TEXT, None), "the model has 4 layers of 8 heads, not [(-1, 0)]"),
+    (([], TEXT, None), "name one head and one position at least"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG)
 def test_what_there_is_not_is_refused(arguments, message, pair):
     with pytest.raises(ValueError) as error:
-        look_at(*pair, *arguments)
+        look(Model("embedded", loader=lambda: pair), *arguments)
     assert message in str(error.value)
 
 

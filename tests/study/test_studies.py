@@ -48,6 +48,13 @@ def test_a_record_is_loaded_without_a_model_and_numbers_are_computed_once(study)
     assert again.numbers("texts") is again.numbers("texts")
 
 
+def test_a_twin_of_a_model_of_ones_own_has_its_whole_name(alone):
+    model, tokenizer = alone.model.pair
+    twin = alone.replace(model=Model.given(model, tokenizer, "given:mine")).twin()
+    twin.record("a measure", lambda: {"n": 1}, lambda: ["text"])
+    assert twin.description.startswith("given:mine, untrained: LlamaForCausalLM, 4 layers")
+
+
 def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_sentences(study, tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     values, shown = study.values, study.save().data

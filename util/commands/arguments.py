@@ -1,20 +1,28 @@
-"""Flags that several commands have, as dataclasses whose fields are the flags. PyTorch is not imported before it runs.
+"""What commands share: flags, as dataclasses whose fields are the flags, and where and how a result is written.
 
-Lists are written with commas in every command, 0,1,2; heads as L5H1,L11H3 or 5.1,11.3, or as a JSON file.
+Lists are written with commas in every command, 0,1,2; heads as L5H1,L11H3 or 5.1,11.3, or as a JSON file. PyTorch is
+not imported before it runs.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+import numpy as np
+import pandas as pd
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from util import paths
 from util.roles.heads import named_heads
+from util.show import files
 from util.stats.heads import Head
+from util.stats.intervals import Intervals
 from util.study.checked import as_list, distinct
 
 if TYPE_CHECKING:
@@ -40,8 +48,7 @@ def _heads(_: Any, tokens: Any) -> tuple[Head, ...]:
 
 LIST = Parameter(n_tokens=1, json_list=False)
 Words = Annotated[tuple[str, ...], LIST, Parameter(converter=_listed)]
-Seeds = Annotated[tuple[int, ...], LIST, Parameter(converter=_listed)]
-Positions = Seeds
+Numbers = Annotated[tuple[int, ...], LIST, Parameter(converter=_listed)]
 Heads = Annotated[tuple[Head, ...], LIST, Parameter(converter=_heads)]
 Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]
@@ -123,7 +130,7 @@ class Queries:
     data: str | None = None
     k: int = 10
     prompts: AtLeastTwo = 60
-    seed: Seeds = (42,)
+    seed: Numbers = (42,)
     labels: Words | None = None
 
     def studies(self, model: Model, **more: Any) -> list[TaskStudy]:
@@ -154,18 +161,84 @@ class Chosen:
             raise ValueError("give --heads or --top, not both")
 
 
+# ------------------------------------------------------------------------------------------------ results
+
+
+def made(folder: Path) -> Path:
+    """The folder, made before any work. Raises ValueError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out = {str(folder)!r} ({error.strerror}): name a folder that can be written to") from None
+    return folder
+
+
+@dataclass(frozen=True)
+class Result:
+    """A folder that a result may be written into. request: all that decides the result, in plain JSON."""
+
+    folder: Path
+    request: Mapping[str, Any]
+
+    def write(
+        self, results: Mapping[str, Any], rows: pd.DataFrame, table: pd.DataFrame, studies: Iterable[Any]
+    ) -> None:
+        """Write result.json and rows.csv, each whole, and print the table: other floats than intervals with two digits.
+
+        results: what result.json has under "results", see `files.plain`; studies: those whose records it is made of.
+        """
+        origins = {file: origin for study in studies for file, origin in study.origins.items()}
+        first, *others = origins.values()
+        result = {
+            "request": self.request,
+            "provenance": {name: value for name, value in first.items() if all(o.get(name) == value for o in others)},
+            "records": [*origins],
+            "results": files.plain(results),
+        }
+        exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
+        print(
+            table.map(_cell, na_action="ignore").to_string(na_rep=""),
+            files.write_whole(self.folder / "result.json", json.dumps(result, indent=1) + "\n"),
+            files.write_whole(self.folder / "rows.csv", exact.to_csv(index=False, lineterminator="\n")),
+            sep="\n",
+        )
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Compared(Chosen):
-    """The same, and other heads beside them.
+class Out:
+    """Where a result goes, and whether it is measured again.
 
     Args:
-        controls: also this many such sets of other heads
+        out: receives result.json and rows.csv; default: a folder of its own for every request, see what is printed
+        redo: measure again what is cached
     """
 
-    controls: Seed = 0
+    out: Path | None = None
+    redo: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.controls and self.random is not None:
-            raise ValueError("give --controls or --random, not both")
+    def checked(self, command: str, study: Any, **settings: Any) -> Result:
+        """Where a result goes, of the model of a study. settings: what else decides it.
+
+        Raises ValueError, before any work, for a folder that cannot be made.
+        """
+        request = json.loads(json.dumps({"measure": command, **study.model.request, **settings}))
+        from util.study.records import place_of  # brings torch
+
+        return Result(made(self.out or paths.output("commands") / place_of(request, Path()).stem), request)
+
+
+def _cell(value: Any) -> Any:
+    return f"{value:.2g}" if isinstance(value, float) else str(value) if isinstance(value, tuple) else value
+
+
+def by_head(maps: Mapping[str, Any]) -> pd.DataFrame:
+    """A line for each head of maps [L, H]; one with intervals has three columns."""
+    columns: dict[str, Any] = {}
+    for name, values in maps.items():
+        if isinstance(values, Intervals):
+            columns |= {name: values.value, f"{name} low": values.low, f"{name} high": values.high}
+        else:
+            columns[name] = values
+    layer, head = np.indices(next(iter(columns.values())).shape)
+    return pd.DataFrame({name: of_map.ravel() for name, of_map in {"layer": layer, "head": head, **columns}.items()})

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError, model_validator
 
+from util.commands.arguments import Out, Result
 from util.commands.frame import from_json
-from util.commands.results import Out, Result
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
 from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run, check_tokens
 from util.figures.edge_ablation.settings import Draw, Seeds
+from util.figures.stored_roles import MODEL
 from util.paths import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
@@ -43,7 +44,6 @@ def _edge(given: Any) -> Any:
 
 Named = Annotated[Text, BeforeValidator(_edge)]  # an edge: "x->y", ["x", "y"], or the name of a family, see `Ablation`
 Edges = tuple[Named, ...]
-OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")
 COLUMNS = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "written")
 LOGGED = 5  # prompts in model_logs.json
 
@@ -71,33 +71,29 @@ class Measured(BaseModel, extra="forbid"):
     @cached_property
     def model(self) -> Model:
         """The model of the request."""
-        loading = {name: value for name, value in self.request.items() if name in OF_MODEL}
-        return Model(self.request.get("model", "embedded"), **loading)
+        loading = {name: value for name, value in self.request.items() if name in MODEL}
+        return Model(loading.pop("model", "embedded"), **loading)
 
     @cached_property
     def draws(self) -> list[Draw]:
         """The prompts of the request, with each draw of donors."""
-        named = {name: value for name, value in self.request.items() if name not in ("model", *OF_MODEL)}
+        named = {name: value for name, value in self.request.items() if name not in MODEL}
         given = {name: value for name, value in named.items() if value is not None}
         draw = Draw(**{"trained": word_pairs.is_trained(self.model.name), **given})
-        queries = len(word_pairs.find(draw.task, trained=draw.trained).queries(draw.split))
-        if given != named and "prompts" not in given or capped(draw.prompts, queries, draw.task) < draw.prompts:
+        queries = len(draw.pairs.queries(draw.split))
+        if named.get("prompts", draw.prompts) is None or capped(draw.prompts, queries, draw.task) < draw.prompts:
             draw = replace(draw, prompts=queries, in_turn=True)
         return [replace(draw, donor_seed=seed) for seed in self.donor_seeds]
 
     @cached_property
     def ablation(self) -> Ablation:
         """What is done to edges. Raises ValueError for edges that there are not, and what does not go together."""
-        return Ablation(self.removed)  # type: ignore[arg-type]  # names of edges
+        return Ablation(**self.model_dump(include={"removed", "kept", "probed"}))
 
     def plain(self, study: Study) -> dict[str, Any]:
         """What makes two runs the same run, with all that decides the prompts; out_dir is left out."""
         request = Run(study, replace(self.draws[0], donor_seed=0)).request
         return {**self.model_dump(exclude={"out_dir"}), "request": request}
-
-    def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        """The answers by draw and ablation, and what the result has more. folder: receives further files."""
-        raise NotImplementedError
 
 
 class Answered(Measured):
@@ -112,10 +108,6 @@ class Answered(Measured):
         if (self.action == "ablation") != (self.ablation != WHOLE):
             raise ValueError("removed, kept, probed: give edges to ablate, and for no other action")
         return self
-
-    @cached_property
-    def ablation(self) -> Ablation:
-        return Ablation(self.removed, self.kept, self.probed)  # type: ignore[arg-type]  # names of edges
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
         ablations, draws, store = {names.FULL: WHOLE}, self.draws[:1], Store()
@@ -138,7 +130,7 @@ class Pruned(Measured):
     after_heads: bool = True
     per_round: Share = 0.1
     keep: tuple[Natural, ...] | None = None
-    score_files: tuple[Text, ...] = ()
+    score_files: Annotated[tuple[Text, ...], PlainSerializer(lambda files: [*map(sha256, files)])] = ()
     share: Share = SHARE
     random: Natural = 20
 
@@ -166,20 +158,16 @@ class Pruned(Measured):
         Raises ValueError for a file without scores, and for scores that this action does not take in this order.
         """
         sorts = [scores_in(Path(file))[0] for file in self.score_files]
-        if not sorts:
-            return {self.sort: (self.keep, ())}
-        heads, keep = sorts.count("head"), self.keep or ()
+        heads = sorts.count("head")
         if sorts != ["head"] * heads + [self.sort] * (len(sorts) - heads):
             raise ValueError(
                 f"score_files have scores of {', '.join(sorts)} units: give those of heads, and of prune_edges those "
                 "of edges behind them"
             )
-        of_sort: dict[Sort, slice] = {"head": slice(heads), "edge": slice(heads, None)}
-        return {sort: (keep[part] or None, self.score_files[part]) for sort, part in of_sort.items()}
-
-    def plain(self, study: Study) -> dict[str, Any]:
-        digests = [*map(sha256, self.score_files)]  # of what the files contain now
-        return {**super().plain(study), "score_files": digests}
+        if not sorts:
+            return {self.sort: (self.keep, ())}
+        keep, files = self.keep or (), self.score_files
+        return {"head": (keep[:heads] or None, files[:heads]), "edge": (keep[heads:] or None, files[heads:])}
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
         sort, pruner = self.sort, Pruner(study, self.draws, start=self.ablation)
@@ -192,8 +180,8 @@ class Pruned(Measured):
             file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
             write_scores(file, step.circuit, sort, scores, **SCORE)
         drawn = pruner.at_random(sort, start, pruned.result, self.random)
-        circuits = {names.PRUNED: pruned.result}
-        circuits |= {names.random_circuit(number): circuit for number, circuit in enumerate(drawn, 1)}
+        random = {names.random_circuit(number): circuit for number, circuit in enumerate(drawn, 1)}
+        circuits = {names.PRUNED: pruned.result, **random}
         draws = {
             run.draw.donor_seed: run.answers({names.FULL: WHOLE})
             | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
@@ -206,22 +194,6 @@ class Pruned(Measured):
             "kept": {name: pruned.result.names(name) for name in SORTS},
         }
         return draws, {"pruning": result}
-
-
-Config = Answered | Pruned
-CONFIGS: TypeAdapter[list[Config]] = TypeAdapter(
-    Annotated[
-        list[Annotated[Config, Field(discriminator="action"), BeforeValidator(lambda given: of_reference(given))]],
-        Field(min_length=1),
-    ]
-)
-FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
-EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
-    {"action": "accuracy", **FEW},
-    {"action": "ablation", **FEW, "removed": ["CONTEXT", "y->last_separator"]},
-    {"action": "prune_heads", **FEW, "per_round": 0.5, "random": 2},
-    {"action": "prune_edges", **FEW, "per_round": 0.5, "random": 2, "removed": ["TOQUERY"]},
-)
 
 
 BASES = {"gemma2": "google/gemma-2-2b", "phi2": "microsoft/phi-2", "smollm": "smollm2"}  # another is a model's name
@@ -243,7 +215,8 @@ def of_reference(given: Any) -> Any:
     """
     if not isinstance(given, dict) or "model_name" not in given:
         return given
-    name, task = str(given["model_name"]), str(given.get("task"))
+    rest = {name: value for name, value in given.items() if name != "batch_size"}
+    name, task = str(rest.pop("model_name")), str(rest.pop("task", None))
     ends = [end for end in ACTIONS if name.endswith(f"_{end}")]
     if not ends:
         raise ValueError(f"model_name = {name!r}: write MODEL_ACTION with an action of {', '.join(ACTIONS)}")
@@ -251,13 +224,13 @@ def of_reference(given: Any) -> Any:
     request = {
         "model": BASES.get(base, base),
         "task": plain if plain in word_pairs.names() else task,
-        "prompts": given.get("limit"),
-        **given.get("request", {}),
+        "prompts": rest.pop("limit", None),
+        **rest.pop("request", {}),
     }
     config: dict[str, Any] = {"action": ACTIONS[ends[0]], "request": request}
     if config["action"] == "prune_edges":
         config["after_heads"] = False  # they are pruned by files of scores, or not at all
-    affected = given.get("affect_whom") or []
+    affected = rest.pop("affect_whom", None) or []
     if isinstance(affected, dict):
         removed, probed = (
             [*pairs.items()] if isinstance(pairs, dict) else pairs
@@ -268,9 +241,23 @@ def of_reference(given: Any) -> Any:
         request["corruptions"] = sorted({0, *(number for _, number in probed)})
         config["probed"], affected = probed, [edge for edge, _ in removed]
     config["removed"] = affected
-    known = {"model_name", "task", "limit", "request", "batch_size", "affect_whom"}
-    rest = {FIELDS.get(name, name): value for name, value in given.items() if name not in known and value is not None}
-    return {**config, **rest}
+    return config | {FIELDS.get(name, name): value for name, value in rest.items() if value is not None}
+
+
+Config = Answered | Pruned
+CONFIGS: TypeAdapter[list[Config]] = TypeAdapter(
+    Annotated[
+        list[Annotated[Config, Field(discriminator="action"), BeforeValidator(of_reference)]],
+        Field(min_length=1),
+    ]
+)
+FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
+EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
+    {"action": "accuracy", **FEW},
+    {"action": "ablation", **FEW, "removed": ["CONTEXT", "y->last_separator"]},
+    {"action": "prune_heads", **FEW, "per_round": 0.5, "random": 2},
+    {"action": "prune_edges", **FEW, "per_round": 0.5, "random": 2, "removed": ["TOQUERY"]},
+)
 
 
 def load(file: Path) -> list[Config]:
@@ -297,7 +284,7 @@ def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Result
     """
     study = Study("edge_ablation", model, untrained_control=False, **places)
     check_tokens(config.draws[0], model)
-    out = Out(None if config.out_dir is None else Path(config.out_dir))
+    out = Out(Path(config.out_dir) if config.out_dir else None)
     return study, out.checked("edges", study, **config.plain(study))
 
 
@@ -307,7 +294,7 @@ ENDS = {"log_prob": (-inf, 0.0), "kl": (0.0, inf)}  # of intervals
 def write(config: Config, study: Study, result: Result) -> None:
     """Measure what a config asks for, or find it in the cache, and write the result."""
     draws, more = config.measured(study, result.folder)
-    first = next(iter(draws.values()))[names.FULL]
+    first = next(iter(draws.values()))
     ablations = {}
     for name, row in aligned([*draws.values()]).items():
         units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
@@ -323,13 +310,12 @@ def write(config: Config, study: Study, result: Result) -> None:
         for seed, by_name in draws.items()
         for name, data in by_name.items()
     ]
-    results = {**ablations, "left_out": first["left_out"], **more}
-    lines = rows[: len(draws[0])]  # of the first draw
+    results = {**ablations, "left_out": first[names.FULL]["left_out"], **more}
     examples = [
-        {**text, "answers": [table.iloc[number].to_dict() for table in lines]}
+        {**text, "answers": [table.iloc[number].to_dict() for table in rows[: len(first)]]}
         for number, text in enumerate(Run(study, config.draws[0]).examples(LOGGED))
     ]
-    accuracy = {name: float(data["right"].mean()) for name, data in next(iter(draws.values())).items()}
+    accuracy = {name: float(data["right"].mean()) for name, data in first.items()}
     log = files.plain({"accuracy": accuracy, "examples": examples})
     result.write(results, pd.concat(rows), pd.DataFrame(ablations).T, [study])
     print(files.write_whole(result.folder / "model_logs.json", json.dumps(log, indent=1) + "\n"))

@@ -9,8 +9,7 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import Chosen, Compared, ModelFlags, Queries, Reference, Seeds
-from util.commands.results import Out
-from util.figures.edits import INTACT, Edit, Mode
+from util.commands.arguments import Chosen, ModelFlags, Numbers, Out, Queries, Reference, Seed
+from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, Mode, how_many
+from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.heads import Head, head_name, layer_matched, top
 from util.stats.intervals import accuracy, mcnemar, paired_interval, rank_p
 
@@ -31,14 +30,15 @@ if TYPE_CHECKING:
 
 
 Pattern = Literal["induction", "random-keys", "previous-part", "exact-tokens"]
-SHARE = 0.01  # of all heads: the smaller of the two that Crosbie & Shutova ablate
+SHARE = PAPER_SHARES[0]  # of all heads
 
 
 def ablate(
     model: ModelFlags = ModelFlags(),
     *,
     queries: Queries = Queries(),
-    heads: Compared = Compared(),
+    heads: Chosen = Chosen(),
+    controls: Seed = 0,
     mode: Mode = "mean",
     reference: Reference = Reference(),
     out: Out = Out(),
@@ -46,27 +46,30 @@ def ablate(
     """Ablate heads on classification tasks. Raises ValueError, before anything is loaded, for an unknown name.
 
     Args:
+        controls: also this many such sets of other heads
         mode: what replaces a head's output
     """
-    _compare("ablate", model, queries, heads, out, partial(Edit.ablate, mode=mode), **asdict(reference))
+    _compare("ablate", model, queries, heads, controls, out, partial(Edit.ablate, mode=mode), **asdict(reference))
 
 
 def knockout(
     model: ModelFlags = ModelFlags(),
     *,
     queries: Queries = Queries(),
-    heads: Compared = Compared(),
+    heads: Chosen = Chosen(),
+    controls: Seed = 0,
     pattern: Pattern = "induction",
     out: Out = Out(),
 ) -> None:
     """Knock a pattern out on classification tasks. Raises ValueError, before any loading, for an unknown name.
 
     Args:
+        controls: also this many such sets of other heads
         pattern: what the heads may not read: what followed an earlier part of the same kind (the default), as many
             random keys, or what followed any earlier part
     """
     edit = partial(Edit.knock_out, pattern=pattern.replace("-", " "))
-    _compare("knockout", model, queries, heads, out, edit)
+    _compare("knockout", model, queries, heads, controls, out, edit)
 
 
 def means(
@@ -100,9 +103,6 @@ def edited_heads(flags: Chosen, sequences: Callable[[], SequenceStudy], controls
     sequences: gives the study whose prefix-matching scores choose; it is not called where heads are named and no others
     are drawn. Raises ValueError for heads that the model has not, and where a layer has too few others.
     """
-    from util.figures.edits import how_many
-    from util.roles.attention_scores import INDUCTION_HEAD
-
     score = cache(lambda: sequences().scores().mean())
     chosen = list(flags.heads or top(score(), how_many(flags.top or SHARE, score().size)))
     if flags.random is not None:
@@ -118,7 +118,8 @@ def _compare(
     command: str,
     model: ModelFlags,
     queries: Queries,
-    flags: Compared,
+    flags: Chosen,
+    controls: int,
     out: Out,
     edit: Callable[[Sequence[Head]], Edit],
     **reference: Any,
@@ -126,33 +127,35 @@ def _compare(
     """Measure all tasks under an edit of some heads beside the whole model, and write the result."""
     from util.roles.sequences_study import SequenceStudy
 
+    if controls and flags.random is not None:
+        raise ValueError("give --controls or --random, not both")
     source = model.source
     studies, sequences = queries.studies(source, redo=out.redo, **reference), SequenceStudy(source, redo=out.redo)
-    heads = {**asdict(flags), "heads": flags.heads or flags.top or SHARE, "scores": sequences.request}
-    requests = [study.request for study in studies]
-    result = out.checked(command, sequences, **heads, edit=edit([]).plain(), studies=requests)
-    sets = edited_heads(flags, lambda: sequences, flags.controls)
-    how = edit([]).mode or edit([]).pattern
-    for name, chosen in sets.items():
-        print(f"{name}, {command} ({how}): {', '.join(map(head_name, chosen))}")
-    edits = {"whole model": INTACT} | {name: edit(chosen) for name, chosen in sets.items()}
+    chosen = flags.heads or flags.top or SHARE
+    heads = {**asdict(flags), "controls": controls, "heads": chosen, "scores": sequences.request}
+    how, requests = edit([]), [study.request for study in studies]
+    result = out.checked(command, sequences, **heads, edit=how.plain(), studies=requests)
+    sets = edited_heads(flags, lambda: sequences, controls)
+    for name, edited in sets.items():
+        print(f"{name}, {command} ({how.mode or how.pattern}): {', '.join(map(head_name, edited))}")
+    edits = {WHOLE: INTACT} | {name: edit(edited) for name, edited in sets.items()}
     rows = pd.concat([_rows(study, *answers) for study in studies for answers in study.answers(edits).items()])
-    tasks = {task: _results(of_task, edits, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}
+    tasks = {task: _results(of_task, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}
     lines = {(task, name): numbers for task, results in tasks.items() for name, numbers in results.items()}
     table = pd.DataFrame(lines).T.rename_axis(["task", "edit"])
     result.write({"heads": sets, "tasks": tasks}, rows, table, [sequences, *studies])
 
 
-def _results(rows: pd.DataFrame, edits: Iterable[str], seeds: int) -> dict[str, dict[str, Any]]:
-    """The accuracy of every edit, and what it changes; of the first set its rank among the others."""
-    right = {name: rows.loc[rows["edit"] == name, "right"].to_numpy().reshape(seeds, -1) for name in edits}
+def _results(rows: pd.DataFrame, seeds: int) -> dict[str, dict[str, Any]]:
+    """The accuracy of every edit of a task, and what it changes; of the first set of heads its rank among others."""
+    right = {edit: of_edit.to_numpy().reshape(seeds, -1) for edit, of_edit in rows.groupby("edit", sort=False)["right"]}
+    results: dict[str, dict[str, Any]] = {edit: {"accuracy": accuracy(values)} for edit, values in right.items()}
     whole, first, *others = right
-    results: dict[str, dict[str, Any]] = {name: {"accuracy": accuracy(values)} for name, values in right.items()}
-    for name in (first, *others):
-        change = paired_interval(right[name].mean(0) - right[whole].mean(0))
-        results[name] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[name])}
+    for edit in (first, *others):
+        change = paired_interval(right[edit].mean(0) - right[whole].mean(0))
+        results[edit] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[edit])}
     if others:
-        p, least = rank_p(right[first].mean(), [right[name].mean() for name in others])
+        p, least = rank_p(right[first].mean(), [right[edit].mean() for edit in others])
         results[first] |= {"rank_p": p, "least_rank_p": least}
     return results
 
@@ -160,16 +163,18 @@ def _results(rows: pd.DataFrame, edits: Iterable[str], seeds: int) -> dict[str, 
 def _rows(study: TaskStudy, edit: str, answers: Answers) -> pd.DataFrame:
     """A line for each query of one run; log-probabilities of labels are in nats."""
     labels = study.classes.labels
-    scores = pd.DataFrame(answers.log_prob.astype(np.float64), columns=[f"log_prob {label}" for label in labels])
-    rows = {
-        "task": study.task,
-        "edit": edit,
-        "seed": study.seed,
-        "query": [prompt.texts("x")[-1] for prompt in study.drawn],
-        "gold": [labels[place] for place in answers.gold],
-        "right": answers.right,
-    }
-    return pd.concat([pd.DataFrame(rows), scores], axis=1)
+    scores = {f"log_prob {label}": values for label, values in zip(labels, answers.log_prob.T, strict=True)}
+    return pd.DataFrame(
+        {
+            "task": study.task,
+            "edit": edit,
+            "seed": study.seed,
+            "query": [prompt.texts("x")[-1] for prompt in study.drawn],
+            "gold": [labels[place] for place in answers.gold],
+            "right": answers.right,
+            **scores,
+        }
+    )
 
 
 def evaluate(
@@ -178,11 +183,12 @@ def evaluate(
     pattern: Pattern | None = None,
     chosen: Chosen = Chosen(),
     reference: Reference = Reference(),
-    seed: Seeds = (42, 43, 44),
+    seed: Numbers = (42, 43, 44),
 ) -> None:
     """Run the harness for each seed: it prints and writes what it always does; the means over seeds come last.
 
-    Raises ValueError, before anything is loaded, where the harness is missing, and for flags that do not fit together.
+    Raises ValueError, before anything is loaded, for flags that do not fit together, and ImportError where the harness
+    is missing.
 
     Args:
         harness: behind `--`, the harness's own arguments; its --output_path receives its files by seed, and the means
@@ -190,16 +196,14 @@ def evaluate(
         pattern: knock a pattern out: what the heads may not read
         seed: of demonstrations, a run of the harness for each
     """
-    from util.extras.harness.evaluate import check_installed, refuse_caches, table
-
     if not (mode or pattern) and chosen != Chosen():
         raise ValueError("say what is done to heads: --mode ablates them, --pattern knocks a pattern out")
     if mode and pattern:
         raise ValueError("give --mode or --pattern, not both")
-    check_installed()
     from util.extras.harness.interventions import checked_reference
-    from util.extras.harness.model import NAME
+    from util.extras.harness.model import NAME, InterventionLM, refuse_caches
     from util.extras.harness.tasks import FOLDER
+    from util.roles.sequences_study import SequenceStudy
 
     cli, given, settings = _of_harness(harness)
     if settings.get("model") not in (None, NAME):
@@ -217,11 +221,12 @@ def evaluate(
     given.model, given.device = NAME, loading["device"]
     edit = INTACT
     if mode or pattern:
-        heads = _heads(chosen, loading)
+        (heads,) = edited_heads(chosen, lambda: SequenceStudy(InterventionLM(**loading).source)).values()
+        print("heads:", json.dumps(heads))
         edit = Edit.ablate(heads, mode) if mode else Edit.knock_out(heads, str(pattern).replace("-", " "))
 
-    with ExitStack() as stack:
-        out = Path(settings.get("output_path") or stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(settings.get("output_path") or scratch)
         by_seed = {}
         for number in seed:
             given.model_args = {**model_args, "edit": edit.plain(), "reference": {**means, "seed": number}}
@@ -231,20 +236,10 @@ def evaluate(
             files = Path(given.output_path).rglob("results_*.json")
             newest = max(files, key=lambda file: file.stat().st_mtime_ns)
             by_seed[number] = json.loads(newest.read_text(encoding="utf-8"))
-        means_of_seeds = table(by_seed)
+        means_of_seeds = _accuracies(by_seed)
         print(means_of_seeds.to_string(float_format="{:.4f}".format))
         result = {"acc": means_of_seeds.to_dict("index"), "intervention": by_seed[seed[-1]]["config"]["intervention"]}
         (out / "means.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
-
-
-def _heads(chosen: Chosen, loading: dict[str, Any]) -> list[Head]:
-    """The heads that are edited; the model is loaded where they are chosen by their scores."""
-    from util.extras.harness.model import InterventionLM
-    from util.roles.sequences_study import SequenceStudy
-
-    (heads,) = edited_heads(chosen, lambda: SequenceStudy(InterventionLM(**loading).source)).values()
-    print("heads:", json.dumps(heads))
-    return heads
 
 
 def _of_harness(words: Sequence[str]) -> tuple[Any, Any, dict[str, Any]]:
@@ -262,3 +257,15 @@ def _of_harness(words: Sequence[str]) -> tuple[Any, Any, dict[str, Any]]:
         sys.argv = before
     file = EvaluatorConfig.load_yaml_config(given.config) if given.config else {}
     return cli, given, {**file, **{name: value for name, value in vars(given).items() if value is not None}}
+
+
+def _accuracies(by_seed: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
+    """The accuracy in each task and group of what the harness gave: a column for each seed, and their mean."""
+    columns = {}
+    for seed, results in by_seed.items():
+        rows = {**results["results"], **results.get("groups", {})}
+        columns[f"seed {seed}"] = {
+            task: value for task, row in rows.items() for name, value in row.items() if name.split(",")[0] == "acc"
+        }
+    made = pd.DataFrame(columns).astype(float)
+    return made.assign(mean=made.mean(axis=1))

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 
 from util import paths
-from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Positions, Words
-from util.commands.results import Out, by_head, made
+from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Numbers, Out, Words, by_head, made
+from util.figures.edits import PAPER_SHARES, how_many
 from util.figures.forerunner_heads.numbers import SHARE, THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
 from util.prompts.ioi import Corruption
 from util.prompts.sequences import EXCLUDE
 from util.show import files
-from util.stats.heads import check_heads, head_name, heads_where, top
+from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def scores(
         frequent_exclude: the share of the most frequent tokens, and of the least frequent ones, that are never drawn
         figure: also scores.png and .pdf, the mean and the standard deviation of the sequences by head
     """
-    from util.figures.edits import PAPER_SHARES, how_many
     from util.roles.sequences_study import SequenceStudy
 
     study = SequenceStudy(
@@ -83,8 +82,8 @@ def _scores_picture(heads: HeadScores) -> Figure:
     spread = heads.scores["prefix_matching"].std(0, ddof=1)
     best = top(score, 1)[0]
     maps = [
-        partial(panels.heads, values=values, limits=(0, limit), title=title, bar="")
-        for values, limit, title in ((score, 1, "mean"), (spread, spread.max() or 1, "standard deviation"))
+        partial(panels.heads, values=score, limits=(0, 1), title="mean", bar=""),
+        partial(panels.heads, values=spread, limits=(0, spread.max() or 1), title="standard deviation", bar=""),
     ]
     sequences = f"{len(heads.ids)} sequences: {heads.length} random tokens, {heads.copies} times"
     title = f"{head_name(best)} has the highest prefix-matching score, {score[best]:.2f}"
@@ -133,8 +132,7 @@ def forerunner(
         often = heads_where(np.array(counts) >= SHARE * values["prompts"][series])
         print(f"{series}: {', '.join(map(head_name, often)) or 'no head'}")
     result.write(values, pd.concat(rows), table, [study])
-    picture = drawn(study.figure.parts["counts"], study.values_of("counts")) if figure else None
-    if picture:
+    if figure and (picture := drawn(study.figure.parts["counts"], study.values_of("counts"))):
         print(*files.write_figure(picture, result.folder / "counts"), sep="\n")
 
 
@@ -189,13 +187,13 @@ def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed:
     from util.engine.handshake import prepare
     from util.figures.role_atlas.measure import kinds
     from util.figures.role_atlas.numbers import HAS, of_heads, with_role
+    from util.roles.head_scores import heads_by_layer
     from util.study.study import Study
 
     study = Study("role_atlas", model.source, redo=out.redo, seed=seed, untrained_control=False)
     result = out.checked("roles", study, studies=[study.request], heads=heads)
     if heads:
-        support = prepare(study.pair[0])
-        check_heads(heads, len(support.layers), support.heads)
+        heads_by_layer(prepare(study.pair[0]), heads)  # raises ValueError for those that the model has not
     evidence = study.arrays("atlas")["evidence"]
     rows = of_heads(evidence, heads or with_role(evidence))
     if not heads:
@@ -255,7 +253,7 @@ def look(
     text: str | None = None,
     file: Path | None = None,
     task: str | None = None,
-    tokens: Positions | None = None,
+    tokens: Numbers | None = None,
     out: Path | None = None,
 ) -> None:
     """Write the page. Raises ValueError unless one of text, file and task is given.

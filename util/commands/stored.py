@@ -12,28 +12,24 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from util import card as circuit_cards
 from util import paths
-from util.card import atlas as cards_atlas
-from util.card.page import LOOK
-from util.commands.arguments import ModelFlags, Seed, Words
-from util.commands.results import made
+from util.commands.arguments import ModelFlags, Seed, Words, made
 from util.figures import FIGURES
 from util.show import files
-from util.show.draw import draw as drawing
 from util.show.part import drawn, figure_of, stored
 from util.show.style import WIDTH
-from util.stats.heads import head_name
+from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 
-PROMPTS = {"induction_scores": 200, "edge_ablation": 250}  # of claims
-CONTROL_SETS = 20
+CONTROL_SETS = 20  # of claims
 MOVED = 10  # numbers that moved are listed
 
 
@@ -55,22 +51,19 @@ def card(
         out: receives card.html, card.json, and look.html: all heads on the sentence of IOI
         redo: measure again what is cached
     """
-    from util.card import page
-    from util.card.measure import card as measured
-
     source, twin = model.source, ""
     if untrained is not None:
         source, twin = source.twin(untrained), f"untrained-{untrained}"
     folder = made(out or paths.output("cards", model.model) / twin)
-    result = measured(source, size, seed, redo=redo)
+    result = circuit_cards.measured(source, size, seed, redo=redo)
     command = model.command("card", untrained=untrained, size=size, seed=seed or None)
-    if untrained is None and (redo or not (folder / LOOK).exists()):
+    if untrained is None and (redo or not (folder / circuit_cards.LOOK).exists()):
         from util.look import example, look
 
-        print(look(source, None, example("ioi", source)).write(folder / LOOK, command))
+        print(look(source, None, example("ioi", source)).write(folder / circuit_cards.LOOK, command))
     for topic, sentences in result["sentences"].items():
         print(f"{topic}:", *sentences)
-    print(*page.write(result, folder, command), sep="\n")
+    print(*circuit_cards.write(result, folder, command), sep="\n")
 
 
 def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
@@ -82,15 +75,18 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
         out: receives card_atlas.png, .pdf, .json and .html, from which a head leads to look.html beside its card;
             default: data/cards/ in what ICL_OUTPUT names
     """
-    read = [cards_atlas.read(place) for place in (card, *cards)]
-    cards_atlas.check(read)
-    print(cards_atlas.table(read).to_string())
+    places = (card, *cards)
+    read = [circuit_cards.read(place) for place in places]
+    models = [one["model"] for one in read]
+    if len({*models}) < len(models):
+        raise ValueError(f"cards of {', '.join(models)}: give one of each model")
+    print(circuit_cards.table(read).to_string())
     file = made(out or paths.output("cards")) / "card_atlas"
-    pictures = files.write_figure(drawing(cards_atlas.grid(read), cards_atlas.finding(read), cards_atlas.ABOUT), file)
-    depths = {one["model"]: cards_atlas.depths(one) for one in read}
-    looks = [(place if place.is_dir() else place.parent) / LOOK for place in (card, *cards)]
+    pictures = files.write_figure(circuit_cards.picture(read), file)
+    depths = {one["model"]: circuit_cards.depths(one) for one in read}
+    looks = [(place if place.is_dir() else place.parent) / circuit_cards.LOOK for place in places]
     beside = [Path(os.path.relpath(look, file.parent)).as_posix() if look.exists() else None for look in looks]
-    page = files.write_whole(file.with_suffix(".html"), cards_atlas.html(read, beside))
+    page = files.write_whole(file.with_suffix(".html"), circuit_cards.atlas_page(read, beside))
     print(*pictures, files.write_values(depths, file.with_suffix(".json")), page, sep="\n")
 
 
@@ -105,21 +101,19 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
     from util.stats import verdicts
     from util.study.study import Study
 
+    def save(claims: Mapping[str, Any], study: Study) -> None:
+        print(verdicts.table(claims["claims"]).to_string())
+        print(files.save_claims(claims, study.figure.stem, model.model))
+
     paths.output("values", model.model)  # where nothing can be written is known before hours of work
-    source, counts = model.source, PROMPTS if prompts is None else dict.fromkeys(PROMPTS, prompts)
-    sets = {"control_sets": CONTROL_SETS, "other_sets": CONTROL_SETS, "shots": (0, 10)}
-    settings: dict[str, dict[str, Any]] = {
-        "induction_scores": {"prompts": counts["induction_scores"], **sets},
-        "edge_ablation": {"prompts": counts["edge_ablation"]},
-    }
-    studies = {stem: Study(stem, source, untrained_control=False, **given) for stem, given in settings.items()}
-    for stem, measure in {
-        "induction_scores": lambda study: induction_claims.stored(source.title, study.arrays("shots"), study.settings),
-        "edge_ablation": judge,
-    }.items():
-        values = measure(studies[stem])
-        print(verdicts.table(values["claims"]).to_string())
-        print(files.save_claims(values, stem, model.model))
+    source = model.source
+    patterns = Study(
+        "induction_scores", source, untrained_control=False, prompts=200 if prompts is None else prompts,
+        control_sets=CONTROL_SETS, other_sets=CONTROL_SETS, shots=(0, 10),
+    )  # fmt: skip
+    pairs = Study("edge_ablation", source, untrained_control=False, prompts=250 if prompts is None else prompts)
+    save(induction_claims.stored(source.title, patterns.arrays("shots"), patterns.settings), patterns)
+    save(judge(pairs), pairs)
 
 
 def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH, out: Path | None = None) -> None:
@@ -162,12 +156,12 @@ def replication(first: Path, second: Path) -> None:
         first: a folder of values files, such as data/values
         second: the same figures, measured on other prompts
     """
-    shared = [f"{stem}.json" for stem in FIGURES if (second / f"{stem}.json").exists()]
+    shared = [stem for stem in FIGURES if (second / f"{stem}.json").exists()]
     if not shared:
         raise ValueError(f"second = {second}: there is no values file of a figure")
-    for name in shared:
-        both = [json.loads((folder / name).read_text(encoding="utf-8")) for folder in (first, second)]
-        lines, moved = compared(name.removesuffix(".json"), *both)
+    for stem in shared:
+        both = [json.loads((folder / f"{stem}.json").read_text(encoding="utf-8")) for folder in (first, second)]
+        lines, moved = compared(stem, *both)
         print(*lines, sep="\n")
         if len(moved):
             print(f"  moved most:\n{textwrap.indent(moved[:MOVED].to_string(), '    ')}")
@@ -192,29 +186,24 @@ def compared(stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> 
     unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
     left_out = {*unlike} | ({"claims"} & (first.keys() ^ second.keys()))
     ours, theirs = (
-        {
-            ": ".join(map(str, place)): interval
-            for place, interval in intervals({name: run[name] for name in run if name not in left_out})
-        }
+        {": ".join(map(str, place)): interval for place, interval in intervals(run) if place[0] not in left_out}
         for run in (first, second)
     )
     shared = [name for name in ours if name in theirs]
-    errors = [standard_errors(ours[name], theirs[name]) for name in shared]
-    table = {"first": [str(ours[name]) for name in shared], "again": [str(theirs[name]) for name in shared]}
-    apart = pd.DataFrame({**table, "standard errors": errors}, index=shared)
-    moved = apart[np.greater(errors, NORMAL)].sort_values("standard errors", ascending=False, kind="stable")
+    rows = [(str(ours[name]), str(theirs[name]), standard_errors(ours[name], theirs[name])) for name in shared]
+    apart = pd.DataFrame(rows, shared, ["first", "again", "standard errors"])
+    moved = apart[apart["standard errors"] > NORMAL].sort_values("standard errors", ascending=False, kind="stable")
     judged, again = (
         {one["number"]: one for one in run.get("claims", {"claims": ()})["claims"]} for run in (first, second)
     )
     remarks = [
-        *(
-            f"claim {number}, {claim['text']}: {claim['verdict']}, now {again[number]['verdict']}"
-            for number, claim in judged.items()
-            if number in again and claim["verdict"] != again[number]["verdict"]
-        ),
-        *(f"not compared: {part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike),
-        *[f"in one of the runs alone: {len(ours.keys() ^ theirs.keys())}"] * (ours.keys() != theirs.keys()),
+        f"claim {number}, {claim['text']}: {claim['verdict']}, now {again[number]['verdict']}"
+        for number, claim in judged.items()
+        if again.get(number, claim)["verdict"] != claim["verdict"]
     ]
+    remarks += [f"not compared: {part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike]
+    if alone := ours.keys() ^ theirs.keys():
+        remarks.append(f"in one of the runs alone: {len(alone)}")
     held = f"{len(shared) - len(moved)} of {len(shared)} numbers held"
     lines = [f"{stem}: {held}; by chance at most 1 in 20 moves.", *(f"  {remark}" for remark in remarks)]
     return lines, moved.round(1)
@@ -232,12 +221,18 @@ def standard_errors(first: Interval, second: Interval) -> float:
     return 0.0 if apart == 0 else apart / joint if joint > 0 else math.inf
 
 
-def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]]:
+def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Iterator[tuple[Place, Interval]]:
     """Every interval in the values of a figure, with its place; places without a value (null) are left out.
 
     An interval is a list (value, low, high) with low <= value <= high, or an entry with numbers or arrays
-    "low", "high", and one of `VALUES`. Those of control sets are left out, because every run draws its own.
+    "low", "high", and one of `VALUES`. Those of control sets are left out, because every run draws its own. Where an
+    entry has a list "heads" (layer, head), places in the lists below it are by the names of these heads, since which
+    heads they are may differ from run to run. heads: that list.
     """
+
+    def step(number: int) -> str | int:
+        return head_name(heads[number]) if number < len(heads) else number
+
     if isinstance(values, Mapping):
         value = next((name for name in VALUES if name in values), "")
         ends = (value, "low", "high") if value and {"low", "high"} <= values.keys() else ()
@@ -245,25 +240,15 @@ def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]
             arrays = np.array([values[name] for name in ends], dtype=float)  # null becomes NaN
             for cell in np.ndindex(arrays.shape[1:]):
                 if not np.isnan(numbers := arrays[(slice(None), *cell)]).any():
-                    yield (*place, *cell), Interval(*numbers.tolist())
+                    yield (*place, *map(step, cell)), Interval(*numbers.tolist())
+        below = values["heads"] if isinstance(values.get("heads"), list) else heads
         for name, entry in values.items():
             if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):
-                for inner, interval in intervals(entry, (*place, str(name))):
-                    yield _with_heads(inner, values.get("heads"), len(place) + 1), interval
+                yield from intervals(entry, (*place, str(name)), below)
     elif isinstance(values, list):
         plain = [type(entry) in (int, float) for entry in values]
         if plain == [True] * 3 and values[1] <= values[0] <= values[2]:
             yield place, Interval(*map(float, values))
         else:
             for number, entry in enumerate(values):
-                yield from intervals(entry, (*place, number))
-
-
-def _with_heads(place: Place, heads: Any, start: int) -> Place:
-    """A place whose numbers from `start` on are places in a list of heads (layer, head), with the heads' names instead.
-
-    Which heads the list has may differ from run to run. heads: None, or something else, where there is no such list.
-    """
-    if not isinstance(heads, list):
-        return place
-    return (*place[:start], *(head_name(heads[step]) if isinstance(step, int) else step for step in place[start:]))
+                yield from intervals(entry, (*place, step(number)), heads)

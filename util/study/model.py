@@ -81,9 +81,10 @@ def weights_digest(model: PreTrainedModel) -> str | None:
     for name, tensor in weights:
         taken.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         taken.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+    sixteen = taken.hexdigest()[:16]
     if sum(tensor.nbytes for _, tensor in weights) > LARGE:
-        _LARGE_MODELS[model] = taken.hexdigest()[:16]
-    return taken.hexdigest()[:16]
+        _LARGE_MODELS[model] = sixteen
+    return sixteen
 
 
 def refuse_hooks(model: PreTrainedModel) -> None:
@@ -124,7 +125,7 @@ def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
         attributes = {name: value for name, value in vars(module).items() if name[0] != "_" and name not in UNRELATED}
         if module is model:  # it has notes of the loader too
             attributes = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
-        passing = {name: module._buffers[name] for name in sorted(module._non_persistent_buffers_set)}
+        passing = {name: module._buffers[name] for name in module._non_persistent_buffers_set}
         for name, value in sorted((attributes | passing).items()):
             if isinstance(value, torch.Tensor):
                 if value.device.type == "meta":
@@ -144,12 +145,6 @@ def lists_digest(names: Iterable[str]) -> str:
     return digest(sha256(paths.root() / "data" / "word_lists" / name) for name in names)
 
 
-def code_digest() -> str:
-    """A digest of the suite's source code, so that a record shows which code made it."""
-    folder = Path(__file__).resolve().parents[1]
-    return digest(file.read_text() for file in sorted(folder.rglob("*.py")))
-
-
 def versions() -> dict[str, str]:
     """The installed versions of PACKAGES."""
     return {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -159,6 +154,7 @@ def provenance(request: dict[str, Any], pair: Pair) -> dict[str, Any]:
     """The provenance of measurements on this pair (model, tokenizer), but for their prompts."""
     model, tokenizer = pair
     device = input_device(model)  # model.device says nothing if weights are offloaded
+    code = sorted(Path(__file__).resolve().parents[1].rglob("*.py"))  # of the suite
     return {
         "revision": resolved_revision(request["model"], model),
         "weights": weights_digest(model),
@@ -166,7 +162,7 @@ def provenance(request: dict[str, Any], pair: Pair) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "tokenizer_digest": tokenizer_digest(tokenizer),
         "versions": versions(),
-        "code_digest": code_digest(),
+        "code_digest": digest(file.read_text() for file in code),
         "model": describe(model, request["model"]),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
     }

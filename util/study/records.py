@@ -18,10 +18,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from safetensors.numpy import load as load_arrays
@@ -41,7 +41,6 @@ Compute = Callable[[], Fields]
 Blocks = Callable[[], Sequence[Sequence[int]]]
 ComputeBlock = Callable[[Sequence[int]], Fields]
 Join = Callable[[list[Fields]], Fields]
-AnyMeasurement = TypeVar("AnyMeasurement", bound="Measurement")
 ARRAY = "$array"
 NO_DIGEST = b"0" * 64
 TEMPORARY = ".unfinished-"  # how names of files begin that are being written
@@ -178,30 +177,25 @@ def write(record: Record, folder: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def kept(request: Fields, folder: Path, expected: Mapping[str, Any], *, redo: bool = False) -> Iterator[list[Record]]:
-    """Gives a list with the stored record of a request; who finds it empty measures, and appends the record to be kept.
+def kept(
+    request: Fields, folder: Path, expected: Mapping[str, Any], measure: Callable[[], Record], *, redo: bool = False
+) -> Record:
+    """The stored record of a request; where there is none, what `measure` gives, which is stored.
 
     Of several processes one measures, and the others wait. Raises OSError as `write` does, before anything is measured
     where the folder cannot be written to.
     """
     file = place_of(request, folder)
-
-    def stored() -> list[Record]:
-        record = None if redo else read(request, folder, expected)
-        return [record] if record else []
-
-    if found := stored():
-        yield found
-        return
+    if not redo and (record := read(request, folder, expected)):
+        return record
     with _writing(folder):
         lock = paths.locked(file, f"measures {file.name}")
     with lock:
-        found = stored()  # what another process has measured meanwhile
-        missing = not found
-        yield found
-        if missing:
-            write(found[0], folder)
+        if not redo and (record := read(request, folder, expected)):  # another process has measured it meanwhile
+            return record
+        record = measure()
+        write(record, folder)
+        return record
 
 
 def joined(*names: str, axis: int = 0, by: str = "") -> Join:
@@ -280,28 +274,8 @@ class Records:
         """
         return {file.name: self._records[file].provenance for file in self._asked}
 
-    @contextmanager
-    def _asked_for(self, request: Fields, texts: Texts) -> Iterator[list[Record]]:
-        """Gives the record of a request as `kept` does; what could not be written stays in memory."""
-        file, before = place_of(request, self.folder), dict(self._asked)
-        if file in self._records:
-            yield [self._records[file]]
-        else:
-            expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
-            with kept(request, self.folder, expected, redo=self.redo) as found:
-                yield found
-                self._records[file] = found[0]
-        self._asked.clear()
-        self._asked.update(before | {file: None})
-
-    def _made(self, request: Fields, data: Fields, texts: Texts) -> Record:
-        """The record of what is measured now. Raises NotFinite."""
-        more = data.pop("provenance", {}) | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
-        origin = self._provenance | {"prompt_digest": digest(texts())}
-        return Record(request, origin | more, check_record(data, self.pair[0]))
-
     def record(self, measure: str, compute: Compute, texts: Texts, **asked: Any) -> Record:
-        """The record of one measurement, loaded or computed now.
+        """The record of one measurement, loaded or computed now; what cannot be written stays in memory.
 
         measure: its name, with a version where its numbers have changed. asked: all that decides its numbers beside
         the model, in plain JSON. compute: its data, and as "provenance", if anything, what the record's has more.
@@ -309,10 +283,22 @@ class Records:
         `kept` raise, and NotFinite.
         """
         request = {"measure": measure, **self.model.request, **asked}
-        with self._asked_for(request, texts) as found:
-            if not found:
-                found.append(self._made(request, compute(), texts))
-        return found[0]
+        file, before = place_of(request, self.folder), dict(self._asked)
+
+        def measured() -> Record:
+            data = compute()
+            finished = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+            more = data.pop("provenance", {}) | {"finished": finished}
+            origin = self._provenance | {"prompt_digest": digest(texts())} | more
+            self._records[file] = Record(request, origin, check_record(data, self.pair[0]))
+            return self._records[file]
+
+        if file not in self._records:
+            expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
+            self._records[file] = kept(request, self.folder, expected, measured, redo=self.redo)
+        self._asked.clear()
+        self._asked.update(before | {file: None})
+        return self._records[file]
 
     def blocks(
         self, measure: str, blocks: Blocks, compute: ComputeBlock, join: Join, texts: Texts, **asked: Any
@@ -325,18 +311,20 @@ class Records:
         """
         request = {"measure": measure, **self.model.request, **asked}
         folder = self.folder / "blocks" / place_of(request, self.folder).stem
-        with self._asked_for(request, texts) as found:
-            if not found:
-                origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Record]()
-                for numbers in self.progress(blocks(), measure, "block"):
-                    named = {**request, "block": list(numbers)}
-                    with kept(named, folder, origin) as part:
-                        if not part:
-                            part.append(Record(named, origin, check_record(compute(numbers), self.pair[0])))
-                    parts += part
-                found.append(self._made(request, join([part.data for part in parts]), texts))
+
+        def measured(numbers: Sequence[int], named: Fields, origin: Fields) -> Record:
+            return Record(named, origin, check_record(compute(numbers), self.pair[0]))
+
+        def compute_all() -> Fields:
+            origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Fields]()
+            for numbers in self.progress(blocks(), measure, "block"):
+                named = {**request, "block": list(numbers)}
+                parts.append(kept(named, folder, origin, partial(measured, numbers, named, origin)).data)
+            return join(parts)
+
+        record = self.record(measure, compute_all, texts, **asked)
         shutil.rmtree(folder, ignore_errors=True)
-        return found[0]
+        return record
 
     def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
         """The items, with a bar that says what is measured, how much is left, and where records are kept."""
@@ -374,11 +362,11 @@ class Measurement(Records):
         """What all records ask for, in plain JSON. It needs no loaded model."""
         return {"stem": self.stem, **self.model.request, **self.own_request}
 
-    def replace(self: AnyMeasurement, **changes: Any) -> AnyMeasurement:
+    def replace(self, **changes: Any) -> Self:
         """The same with some arguments changed, and checked again. It shares the model unless that is changed."""
         return replace(self, **changes)
 
-    def twin(self: AnyMeasurement) -> AnyMeasurement:
+    def twin(self) -> Self:
         """The same on the model's untrained twin."""
         return self.replace(model=self.model.twin())
 

@@ -16,7 +16,6 @@ from util.load_model_and_data import LOCAL
 from util.models.table import PACKAGED
 from util.show import files
 from util.show.part import Arrays, Part, beside, drawn, figure_of, findings, stored, title
-from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
 
@@ -120,13 +119,11 @@ class Study(Records):
     def description(self) -> str:
         """The model in words, as its records have it; its title where nothing of it was measured."""
         own = self.model.request.items()
-        found, *_ = (
-            *(record.provenance["model"] for record in self._records.values() if record.request.items() >= own),
-            *(arrays["description"] for arrays in self._arrays.values() if "description" in arrays),
-            self.model.title,
-        )
+        described = [record.provenance["model"] for record in self._records.values() if record.request.items() >= own]
+        described += [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
+        found = next(iter(described), self.model.title)
         twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
-        return "".join([self.model.title, *found.partition(":")[1:]]) if twin else found
+        return "".join([self.model.title, *found.partition(": ")[1:]]) if twin else found
 
     def save(self) -> Markdown:
         """Writes the values file, and returns what it says: the `findings` of all parts.
@@ -138,7 +135,7 @@ class Study(Records):
         files.save_values(own, self.figure.stem, self.model.name)
         return listing({title(values): findings(self.figure, values, self.figure.parts)})
 
-    def show(self, part: str, width: float = WIDTH) -> Any:
+    def show(self, part: str) -> Any:
         """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.
 
         Raises what `numbers` raises.
@@ -147,7 +144,7 @@ class Study(Records):
         for name in (*shown.needs, part):  # all is measured before numbers are computed of it
             self.arrays(name)
         values = self.values_of(*shown.needs, part)
-        picture = drawn(shown, values, width)
+        picture = drawn(shown, values)
         sentences, table = beside(shown, values, pictured=picture is not None)
         print(*sentences, sep="\n", end="\n" * bool(sentences))
         if table is not None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from util.engine.batches import Batch
 from util.engine.call import Instrument
@@ -119,57 +118,57 @@ def _batch(inps: Tensor, numbers: Sequence[int]) -> Batch:
     return Batch(np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
 
 
-class Ablation:
-    """Replaces what heads write, at all positions; without heads nothing. Raises ValueError for heads there are not.
+class Intervention:
+    """What an edit does inside the harness, whose tokenizer may differ from the model's; without heads nothing.
 
-    study: by the name of a task of the harness, the study that has the means for it.
-    """
-
-    def __init__(self, model: PreTrainedModel, edit: Edit, study: Callable[[str], TaskStudy]) -> None:
-        heads_by_layer(prepare(model), edit.heads)
-        self.edit, self.study = edit, study
-        self.knows_rows = edit.mode in BY_POSITION
-
-    def check(self, task: str, readings: Sequence[Reading]) -> None:
-        """Raises ValueError for a task that the reference has no means for."""
-        self.study(task)
-
-    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
-        """The ablation of one task. Measures the means of its reference, or loads them.
-
-        Raises ValueError for texts that are longer than the reference of their positions.
-        """
-        attach = self.study(task).instruments(self.edit, [len(reading.ids) for reading in readings])
-        return lambda inps: attach(_batch(inps, range(len(inps))))
-
-
-class KnockOut:
-    """Forbids some heads the cells of a pattern in each prompt. Raises ValueError for heads that there are not.
-
-    The cells are those of the prompt alone: the tokens of a continuation still read everything before them. A row of a
+    An ablation replaces what heads write, at all positions. A knockout forbids heads the cells of a pattern in each
+    prompt, and in the prompt alone: the tokens of a continuation still read everything before them. There a row of a
     batch is recognised by its tokens, since the harness sorts its requests, merges those that read the same tokens, and
     pads at the right with zeros.
+
+    reference: see `means_study`. knows_rows: whether what is done depends on the rows of a batch, or on positions.
+    Raises ValueError for what is no `Edit`, and for heads that there are not.
     """
 
-    knows_rows = True
-
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, edit: Edit) -> None:
+    def __init__(self, model: Model, tokenizer: Any, edit: Edit, reference: Mapping[str, Any]) -> None:
+        if not isinstance(edit, Edit):
+            raise ValueError(
+                f"edit = {edit!r:.200}: give an Edit (Edit.ablate, Edit.knock_out, WHOLE). Edges cannot be ablated "
+                "here: they are read from donor prompts, which the harness's tasks do not have; see `python -m util "
+                "edges`"
+            )
         self.edit, self.tokenizer = edit, tokenizer
-        self.heads = heads_by_layer(prepare(model), edit.heads)
+        self.heads = heads_by_layer(prepare(model.pair[0]), edit.heads)
+        self.knocks_out = edit.pattern is not None and bool(edit.heads)
+        self.knows_rows = self.knocks_out or edit.mode in BY_POSITION
+        self.study = cache(
+            partial(means_study, model, **reference) if takes_means(edit) else lambda _: TaskStudy(model)
+        )
         self.cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt, kept once they are found
 
-    def check(self, task: str, readings: Sequence[Reading]) -> None:
-        """Finds the cells of every prompt, and which row each of them is in.
+    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """What is attached to the requests of one task; see `ablation` and `knockout`, which say what they refuse."""
+        return self.knockout(task, readings) if self.knocks_out else self.ablation(task, readings)
+
+    def ablation(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """The ablation of one task. The first batch measures the means of its reference, or loads them.
+
+        Raises ValueError for a task that the reference has no means for; before the first batch, for texts that are
+        longer than the reference of their positions.
+        """
+        study, lengths = self.study(task), [len(reading.ids) for reading in readings]
+        instruments = cache(lambda: study.instruments(self.edit, lengths))
+        return lambda inps: instruments()(_batch(inps, range(len(inps))))
+
+    def knockout(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """The knockout in the rows of one task.
 
         Raises ValueError for a prompt that is longer than the model's context; where the pattern needs the parts of a
         prompt, for one that no known layout explains and for one whose tokens are not those of its text; and for two
         prompts that cannot be told apart by their rows.
         """
-        self._rows(task, readings)
-
-    def _rows(self, task: str, readings: Sequence[Reading]) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """The tokens of the prompt in each row, by the row's tokens without zeros at the end."""
-        rows: dict[tuple[int, ...], tuple[int, ...]] = {}
+        numbers: dict[tuple[int, ...], int] = {}  # of prompts, by their tokens
+        rows: dict[tuple[int, ...], int] = {}  # which prompt each has, by its tokens without zeros at the end
         for reading in readings:
             if reading.cut:
                 raise ValueError(
@@ -179,12 +178,14 @@ class KnockOut:
             prompt = reading.ids[: reading.prompt]
             if prompt not in self.cells:
                 self.cells[prompt] = self._cells_of(task, reading.context, prompt)
-            if rows.setdefault(_without_padding(reading.ids), prompt) != prompt:
+            number = numbers.setdefault(prompt, len(numbers))
+            if rows.setdefault(_without_padding(reading.ids), number) != number:
                 raise ValueError(
                     f"{task}: two prompts with their continuations are the same tokens, {reading.context!r:.200} is in "
                     "one of them, so that the cells to knock out cannot be told apart; evaluate them separately"
                 )
-        return rows
+        knock_out = knockouts([self.cells[prompt] for prompt in numbers], self.heads)
+        return lambda inps: knock_out(_batch(inps, [rows[_without_padding(row)] for row in inps.tolist()]))
 
     def _cells_of(self, task: str, context: str | None, prompt: tuple[int, ...]) -> np.ndarray:
         """The cells [C, 2] of one prompt."""
@@ -206,36 +207,7 @@ class KnockOut:
             )
         return induction_pattern.cells_among(parsed, tokens, pattern, self.edit.seed)
 
-    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
-        """The knockout in the rows of one task. Raises what `check` raises."""
-        rows = self._rows(task, readings)
-        prompts = list(dict.fromkeys(rows.values()))
-        number = {prompt: n for n, prompt in enumerate(prompts)}
-        knock_out = knockouts([self.cells[prompt] for prompt in prompts], self.heads)
 
-        def attached(inps: Tensor) -> Sequence[Instrument]:
-            places = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
-            return knock_out(_batch(inps, [number[prompt] for prompt in places]))
-
-        return attached
-
-
-def _without_padding(row: tuple[int, ...]) -> tuple[int, ...]:
+def _without_padding(row: Sequence[int]) -> tuple[int, ...]:
     """A row without the zeros at its end, with which the harness pads."""
     return tuple(np.trim_zeros(np.array(row), "b").tolist())
-
-
-def intervention(model: Model, tokenizer: Any, edit: Edit, reference: Mapping[str, Any]) -> Ablation | KnockOut:
-    """What an edit does inside the harness, whose tokenizer may differ from the model's.
-
-    reference: see `means_study`. Raises ValueError for what is no `Edit`, and for heads that there are not.
-    """
-    if not isinstance(edit, Edit):
-        raise ValueError(
-            f"edit = {edit!r:.200}: give an Edit (Edit.ablate, Edit.knock_out, WHOLE). Edges cannot be ablated here: "
-            "they are read from donor prompts, which the harness's tasks do not have; see `python -m util edges`"
-        )
-    if edit.pattern is not None and edit.heads:
-        return KnockOut(model.pair[0], tokenizer, edit)
-    study = partial(means_study, model, **reference) if takes_means(edit) else lambda task: TaskStudy(model)
-    return Ablation(model.pair[0], edit, cache(study))

@@ -6,23 +6,25 @@ import copy
 import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
 from lm_eval.api.registry import register_model
+from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
-from util.engine.handshake import prepare
-from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention, takes_means
+from util.extras.harness import tasks as harness_tasks
+from util.extras.harness.interventions import Attached, Intervention, Reading, checked_reference, edit_of, takes_means
 from util.figures.edits import INTACT, Edit
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
-from util.study.model import Model, provenance
+from util.study.model import Model, as_model, provenance
 
+TAKEN = ("device", "dtype", "cache_dir")  # options of a model that the suite loads
 # What the harness does with a model that is loaded already; its other options say how it is loaded.
 OPTIONS = {
     "add_bos_token", "backend", "batch_size", "chat_template_args", "enable_thinking", "logits_cache", "max_batch_size",
@@ -30,7 +32,6 @@ OPTIONS = {
 }  # fmt: skip
 
 NAME = "icl"  # of the class in the harness
-Request = tuple[Any, list[int], list[int]]  # (context, continuation), and the tokens of each
 Answer = TypeVar("Answer")
 
 
@@ -60,8 +61,13 @@ class InterventionLM(HFLM):
     ) -> None:
         means = dict(reference or {})
         of_means = checked_reference(**means)
-        if isinstance(pretrained, str) and _is_the_suites(pretrained):
-            pretrained, options = _model(pretrained, options)
+        named = pretrained if isinstance(pretrained, str) else ""
+        if named in PACKAGED or named.partition("/")[0] == "embedded" or named.endswith(".gguf"):  # the suite's alone
+            loading = {name: options.pop(name, None) for name in TAKEN}
+            if foreign := sorted({*options} - OPTIONS):
+                taken = f"{named} is loaded by the suite, which takes {', '.join(TAKEN)} alone"
+                raise ValueError(f"{', '.join(foreign)}: {taken}")
+            pretrained = _suites_model(named, **loading)
         model: Any = pretrained
         if isinstance(pretrained, Model):
             model, tokenizer = pretrained.pair
@@ -75,9 +81,8 @@ class InterventionLM(HFLM):
             self.source = Model.given(self.model, copy.deepcopy(self.tokenizer), f"given:{shown_name(pretrained)}")
         else:
             self.source = Model.given(pretrained, tokenizer, f"given:{type(pretrained).__name__}")
-        prepare(self.model)
         self.edit = edit_of(edit) if isinstance(edit, Mapping) else edit
-        self.intervention = intervention(self.source, self.tokenizer, self.edit, means)
+        self.intervention = Intervention(self.source, self.tokenizer, self.edit, means)
         self.reference = of_means if takes_means(self.edit) else None  # in plain JSON
         if str(self.batch_size).startswith("auto") and self.intervention.knows_rows:
             raise ValueError(
@@ -87,25 +92,21 @@ class InterventionLM(HFLM):
         self._attached: Attached = lambda inps: ()
         self._task_names: list[str] = [""]  # of the requests that are being answered; one stands for all
 
-    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Any], **options: Any) -> list[tuple[float, bool]]:
         """The log-probability of each continuation in nats, and whether it is what the model would write.
 
         Raises ValueError, before the first forward pass, for what the intervention refuses.
         """
         with self._having(_task_names=_tasks(requests)):
-            return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+            return super().loglikelihood(requests, **options)
 
-    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+    def loglikelihood_rolling(self, requests: list[Any], **options: Any) -> list[float]:
         """The log-probability of each text in nats. Raises what `loglikelihood` raises."""
-        roll = super().loglikelihood_rolling
+        roll, tasks = partial(super().loglikelihood_rolling, **options), _tasks(requests)
+        one = {task: [task] for task in tasks}  # the task of all windows
+        return self._by_task(tasks, requests, roll, _task_names=one)
 
-        def answer(task: str, numbers: list[int]) -> list[float]:
-            with self._having(_task_names=[task]):  # the one task of all windows
-                return roll([requests[n] for n in numbers], disable_tqdm=disable_tqdm)
-
-        return _by_task(_tasks(requests), answer)
-
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(self, requests: list[Any], **options: Any) -> list[str]:
         """What the model writes after each context.
 
         Raises ValueError for an edit that depends on the rows of a batch or on positions: the contexts are padded at
@@ -121,38 +122,41 @@ class InterventionLM(HFLM):
                 f"generate_until: {type(self.tokenizer).__name__} has no end-of-text token, at which the harness "
                 "stops; set tokenizer.eos_token, or take tasks that are answered by log-likelihoods"
             )
-        write = super().generate_until
+        write, tasks = partial(super().generate_until, **options), _tasks(requests)
+        attached = {task: self.intervention.attach(task, []) for task in {*tasks}}
+        return self._by_task(tasks, requests, write, _attached=attached)
 
-        def answer(task: str, numbers: list[int]) -> list[str]:
-            with self._having(_attached=self.intervention.attach(task, [])):
-                return write([requests[n] for n in numbers], disable_tqdm=disable_tqdm)
-
-        return _by_task(_tasks(requests), answer)
-
-    def _loglikelihood_tokens(
-        self, requests: list[Request], *arguments: Any, **options: Any
-    ) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(self, requests: list[Any], **options: Any) -> list[tuple[float, bool]]:
         names = self._task_names * len(requests) if len(self._task_names) == 1 else self._task_names
-        readings = [Reading.of(request, self.max_length) for request in requests]
-        for task in dict.fromkeys(names):
-            self.intervention.check(
-                task, [reading for reading, name in zip(readings, names, strict=True) if name == task]
-            )
-        score = super()._loglikelihood_tokens
+        readings: dict[str, list[Reading]] = {}
+        for name, request in zip(names, requests, strict=True):
+            readings.setdefault(name, []).append(Reading.of(request, self.max_length))
+        attached = {task: self.intervention.attach(task, of_task) for task, of_task in readings.items()}
+        score = partial(super()._loglikelihood_tokens, **options)
+        return self._by_task(names, requests, score, _attached=attached)
 
-        def answer(task: str, numbers: list[int]) -> list[tuple[float, bool]]:
-            with self._having(_attached=self.intervention.attach(task, [readings[n] for n in numbers])):
-                return score([requests[n] for n in numbers], *arguments, **options)
-
-        return _by_task(names, answer)
-
-    def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+    def _model_call(self, inps: Tensor, *arguments: Any, **options: Any) -> Tensor:
         with instrument(self.model, *self._attached(inps)):
-            return super()._model_call(inps, attn_mask, labels)
+            return super()._model_call(inps, *arguments, **options)
 
-    def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
+    def _model_generate(self, context: Tensor, *arguments: Any, **options: Any) -> Tensor:
         with torch.no_grad(), instrument(self.model, *self._attached(context)):
-            return super()._model_generate(context, max_length, stop, **options)
+            return super()._model_generate(context, *arguments, **options)
+
+    def _by_task(
+        self,
+        names: Sequence[str],
+        requests: Sequence[Any],
+        answer: Callable[[list[Any]], list[Answer]],
+        **attributes: Mapping[str, Any],
+    ) -> list[Answer]:
+        """The answers to requests of tasks with these names, in their order. attributes: ours meanwhile, by task."""
+        answers: dict[int, Answer] = {}
+        for task in dict.fromkeys(names):
+            numbers = [number for number, name in enumerate(names) if name == task]
+            with self._having(**{attribute: by_task[task] for attribute, by_task in attributes.items()}):
+                answers |= dict(zip(numbers, answer([requests[number] for number in numbers]), strict=True))
+        return [answers[number] for number in range(len(names))]
 
     @contextmanager
     def _having(self, **attributes: Any) -> Iterator[None]:
@@ -191,34 +195,60 @@ def _tasks(requests: Sequence[Any]) -> list[str]:
     return [request.task_name or "" for request in requests]
 
 
-def _by_task(names: Sequence[str], answer: Callable[[str, list[int]], list[Answer]]) -> list[Answer]:
-    """What answer(task, its numbers) gives for the requests of each task, in the order of `names`, their tasks."""
-    answers: dict[int, Answer] = {}
-    for task in dict.fromkeys(names):
-        numbers = [number for number, name in enumerate(names) if name == task]
-        answers |= dict(zip(numbers, answer(task, numbers), strict=True))
-    return [answers[number] for number in range(len(names))]
-
-
-def _is_the_suites(name: str) -> bool:
-    """Whether a name is one that only the suite can load."""
-    return name in PACKAGED or name.partition("/")[0] == "embedded" or name.endswith(".gguf")
-
-
-def _model(name: str, options: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
-    """The suite's model of this name, and the options that are left for the harness.
-
-    Raises ValueError for options of the harness's own loading.
-    """
-    taken = ("device", "dtype", "cache_dir")
-    loading = {key: str(options[key]) for key in taken if options.get(key) is not None}
-    others = {key: value for key, value in options.items() if key not in taken}
-    foreign = sorted(set(others) - OPTIONS)
-    if foreign:
-        raise ValueError(f"{', '.join(foreign)}: {name} is loaded by the suite, which takes {', '.join(taken)} alone")
-    return _suites_model(name, **loading), others
-
-
 @lru_cache(maxsize=1)  # runs with other seeds follow each other
-def _suites_model(name: str, **loading: str) -> Model:
-    return Model(name, **loading, verbose=False)  # type: ignore[arg-type]  # text, as the fields take it
+def _suites_model(name: str, **loading: Any) -> Model:
+    given: Any = {option: str(value) for option, value in loading.items() if value is not None}
+    return Model(name, **given, verbose=False)
+
+
+# ------------------------------------------------------------------------------------------------ the way in
+
+
+def refuse_caches(settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for the harness's own caches: of answers, and of requests."""
+    for name in ("use_cache", "cache_requests"):
+        if settings.get(name):
+            raise ValueError(
+                f"{name}: the harness's cache does not know of interventions or seeds, so that it gives what belongs "
+                "to another run; leave it out"
+            )
+
+
+def evaluate(
+    model: str | Model,
+    tasks: Sequence[str | Mapping[str, Any]],
+    edit: Edit = INTACT,
+    *,
+    k: int | None = None,
+    limit: int | None = None,
+    seeds: Sequence[int] = (42, 43, 44),
+    batch_size: int = 8,
+    reference: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[int, dict[str, Any]]:
+    """Runs the harness once for each seed of demonstrations, and returns its dictionaries by seed, as they are.
+
+    tasks: names such as "icl_wordseq1", or the harness's configurations. k: demonstrations, default each task's
+    own number; limit: how many queries of each task, default all. The harness's own tasks are found too where a name
+    does not begin with "icl_". seeds: by default those of Crosbie & Shutova's Table 2. reference: what the means of an
+    ablation are taken over, see `interventions.means_study`. options: of the harness's `simple_evaluate`, such as a
+    `task_manager` that knows more tasks.
+
+    Raises ValueError for the harness's own caches (`use_cache`, `cache_requests`), and for what `InterventionLM`
+    refuses, before the first forward pass.
+    """
+    refuse_caches(options)
+    foreign = any(isinstance(task, str) and not task.startswith(harness_tasks.PREFIX) for task in tasks)
+    source = as_model(model)
+    by_seed = {}
+    for seed in seeds:
+        means = {"k": k, "prompts": limit, "seed": seed, **(reference or {})}
+        by_seed[seed] = simple_evaluate(
+            InterventionLM(source, edit=edit, reference=means, batch_size=batch_size),
+            tasks=list(tasks),
+            num_fewshot=k,
+            limit=limit,
+            fewshot_random_seed=seed,
+            **{"task_manager": harness_tasks.manager(defaults=foreign), "bootstrap_iters": 0, **options},
+        )
+    return by_seed

@@ -33,9 +33,7 @@ from util.stats.answers import label_mass, right, which_label
 
 FOLDER = Path(__file__).parent / "task_configs"
 PREFIX = "icl_"
-METRICS = ("acc", "which_label", "label_mass")
 UNRELATED = "_sul"  # behind the names of NLP tasks with labels that are unrelated to the classes
-NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELATED) for name in TEXT_TASKS))
 
 _TASKS: dict[str, Task] = {}  # by name: those that this process has used
 _FOLDERS: dict[str, Path] = {}  # by name: where the texts of those were read, if in a folder
@@ -96,8 +94,12 @@ def dataset(icl_task: str, icl_data: str | None = None, **settings: Any) -> dict
 def scores(doc: dict[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
     """The metrics of one query: acc; log P(right label | labels) and log P(any label), in nats."""
     log_prob, gold = np.array([[answer[0] for answer in results]]), np.array([doc["gold"]])
-    terms = (right(log_prob, gold), which_label(log_prob, gold), label_mass(log_prob))
-    return {name: float(value[0]) for name, value in zip(METRICS, terms, strict=True)}
+    terms = {
+        "acc": right(log_prob, gold),
+        "which_label": which_label(log_prob, gold),
+        "label_mass": label_mass(log_prob),
+    }
+    return {name: float(value[0]) for name, value in terms.items()}
 
 
 class Demonstrations(ContextSampler):
@@ -106,8 +108,8 @@ class Demonstrations(ContextSampler):
     The harness's own sampler draws from one stream for all queries, so that `limit` and the order of queries decide.
     """
 
-    def __init__(self, df: Sequence[dict[str, Any]] | None = None, *, rnd: int | None = None, **options: Any) -> None:
-        super().__init__(df, rnd=rnd, **options)
+    def __init__(self, *rows: Any, rnd: int | None = None, **options: Any) -> None:
+        super().__init__(*rows, rnd=rnd, **options)
         self.seed = rnd
 
     def set_rnd(self, rnd: int | None) -> Demonstrations:
@@ -115,13 +117,7 @@ class Demonstrations(ContextSampler):
         self.seed = rnd
         return self
 
-    def sample(
-        self,
-        n: int,
-        eval_doc: dict[str, Any] | None = None,
-        df: Sequence[dict[str, Any]] | None = None,
-        **options: Any,
-    ) -> list[dict[str, Any]]:
+    def sample(self, n: int, eval_doc: dict[str, Any] | None = None, **options: Any) -> list[dict[str, Any]]:
         """n demonstrations for the query `eval_doc`, as rows of `dataset`.
 
         Raises ValueError without a query, which then could be its own demonstration, and without a seed.
@@ -140,12 +136,9 @@ class Demonstrations(ContextSampler):
         ]
 
 
-def manager(include_path: str | Path | None = None, defaults: bool = False) -> TaskManager:
-    """The harness's task manager with the suite's tasks.
-
-    include_path: a folder of more. defaults: also the harness's own tasks, nearly all of which need the hub.
-    """
-    return TaskManager(include_path=[*filter(None, [FOLDER, include_path])], include_defaults=defaults)
+def manager(*, defaults: bool = False) -> TaskManager:
+    """The harness's task manager with the suite's tasks. defaults: also its own, nearly all of which need the hub."""
+    return TaskManager(include_path=[FOLDER], include_defaults=defaults)
 
 
 def prompt_of(context: str) -> Prompt | None:
