@@ -1,4 +1,4 @@
-"""Exact effects of edges of the component graph, the referee of all estimates, and of paths between heads.
+"""Exact effects of edges, the referee of all estimates, and of paths between heads; circuits of edges, run.
 
 **Edges.** An edge u -> v is corrupted where v alone reads what u adds to the stream in a source run, and everything
 behind v is computed again. Only layers from v on are called, and many edges together, see `engine.replay`.
@@ -8,6 +8,11 @@ what the sender says spreads through MLPs and norms alone. The stream of this ru
 and the query, key and value that any later head, a receiver, would have. In a second run the receiver has one of these,
 or all three together, and all else is free: the metric then moves by what the sender tells the receiver (Wang et al.
 2022, appendix B). One frozen run serves all receivers of a sender.
+
+**Circuits.** Every edge that a circuit leaves out is corrupted, all of them in one pass. Each head's query, key and
+value, each MLP and the logits read a stream of their own: of senders by kept edges what they put out in this very run,
+of all others what they put out in the source run (Conmy et al. 2023; the circuit localisation track of MIB, Mueller et
+al. 2025).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +22,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.call import Call
@@ -33,6 +40,9 @@ from util.stats.heads import Head
 STATES = ("query", "key", "value")  # what a head reads the stream for
 Edge = tuple[int, int]  # places of sender and reader in `graph.ComponentGraph`
 Edges = Sequence[Edge]
+
+
+# ------------------------------------------------------------------------------------------------ edges
 
 
 @torch.no_grad()
@@ -137,6 +147,8 @@ def _metrics(parts: Components, edits: Sequence[Edit], answers: Tensor, first: i
     return torch.cat(metrics)
 
 
+# ------------------------------------------------------------------------------------------------ streams
+
 STREAMS = ("residual stream before the layer", "attention's output", "MLP's output")
 
 
@@ -202,6 +214,8 @@ def head_edit(layer: int, head: int, z: Tensor) -> Edit:
 
     return Edit(layer, instruments)
 
+
+# ------------------------------------------------------------------------------------------------ paths
 
 CHANNELS = (*STATES, "together")
 Path = tuple[int, int, int]  # places of sender, receiver and channel
@@ -293,3 +307,108 @@ def _frozen_runs(
         joined += len(streams) - 1
         stream = parts.behind(layer, torch.cat(streams), torch.cat(added))
     return paths, stream
+
+
+# ------------------------------------------------------------------------------------------------ circuits
+
+
+def circuit_metrics(
+    model: PreTrainedModel,
+    base: Tensor,
+    source: Tensor,
+    answers: Tensor,
+    circuits: NDArray[np.bool_] | Tensor,
+    budget: int = BUDGET,
+) -> Tensor:
+    """Returns the metric of every circuit for every prompt [C, N], on the CPU.
+
+    base, source: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one; the metric is
+    the difference of their logits. circuits: the edges that each keeps [C, U, V], senders and readers in the order of
+    `graph.ComponentGraph`. budget: bytes of one batch. With all edges it is the base run's metric, with none the
+    source run's. What stands where no edge is does not count. Raises ValueError, before any pass, for prompts,
+    answers or circuits of other shapes or types, UnsupportedModel for a class that `Components` refuses.
+    """
+    check_pairs(model, base, source, answers)
+    graph, kept = model_graph(model), torch.as_tensor(circuits).cpu()
+    if kept.dtype != torch.bool or kept.shape[1:] != graph.shape:
+        raise ValueError(f"circuits: {kept.dtype} {[*kept.shape]}; give bool [circuits, *{graph.shape}]")
+    size = max(1, budget // (graph.width * row_bytes(model, base.shape[1], base.shape[1])))  # one reader each, at most
+    metrics = torch.empty(len(kept), len(base), dtype=torch.promote_types(model.dtype, torch.float32))
+    with tqdm(total=metrics.numel(), unit="run", leave=False, delay=5) as bar:
+        for start in range(0, len(base), size):
+            some = slice(start, start + size)
+            parts = Components(model, base[some])
+            source_run = parts.run(source[some])
+            with torch.no_grad():
+                blocks = zip(parts.blocks, source_run.z, strict=True)
+                projected = [block.projection(z.flatten(-2)) for block, z in blocks]
+            for number, circuit in enumerate(kept):
+                metrics[number, some] = _metric(parts, source_run, projected, circuit, answers[some]).cpu()
+                bar.update(len(base[some]))
+    check_finite(metrics.T, "the metrics of circuits", model, base)
+    return metrics
+
+
+@torch.no_grad()
+def _metric(parts: Components, source: Parts, projected: Sequence[Tensor], kept: Tensor, answers: Tensor) -> Tensor:
+    """The metric [N] of the circuit that keeps these edges [U, V].
+
+    projected: by layer, what the projection makes of all heads in the source run.
+    """
+    of_heads, of_mlps = list[Tensor](), list[Tensor]()  # by layer: what each adds to `projected`, and to the stream
+    heads, embedded = parts.heads, parts.base.hidden[0]
+
+    def streams(kept: Tensor) -> Tensor:
+        """What readers read [P, N, T, d], which read these senders of this run [S, P] and all others of the source.
+
+        The first S senders; the last of them may be the heads of a layer whose MLP has not been called.
+        """
+        weights = kept.T.to(embedded)
+        stream = _mixed(weights[:, 0], embedded, source.hidden[0])
+        for layer, start in enumerate(range(1, len(kept), heads + 1)):
+            device = source.z[layer].device
+            stream, weights = stream.to(device), weights.to(device)
+            own = torch.einsum("ph,nthd->pntd", weights[:, start : start + heads], of_heads[layer])
+            stream = stream + parts.blocks[layer].added(projected[layer] + own)
+            if start + heads < len(kept):
+                stream = stream + _mixed(weights[:, start + heads], of_mlps[layer], source.mlp[layer])
+        return stream
+
+    for layer in range(parts.layers):
+        senders, column = 1 + layer * (heads + 1), layer * (3 * heads + 1)
+        patterns, which = kept[:senders, column : column + 3 * heads].unique(dim=1, return_inverse=True)
+        read = parts.reads(layer, streams(patterns).flatten(0, 1))
+        z = _mixed_attention(read, patterns.shape[1], which.view(3, heads))
+        of_heads.append(parts.head_writes(layer, z - source.z[layer]))
+        of_layer = 0 if parts.parallel else heads
+        pattern = kept[: senders + of_layer, column + 3 * heads, None]
+        of_mlps.append(parts.adds(layer, streams(pattern)[0]))
+    return metric(parts, streams(kept[:, -1:])[0], answers)
+
+
+def _mixed(weights: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """One tensor [N, T, d] where the weight [P] is 1, the other where it is 0: [P, N, T, d]."""
+    return torch.where(weights[:, None, None, None] > 0, one, other)
+
+
+def _mixed_attention(read: Call, patterns: int, which: Tensor) -> Tensor:
+    """The heads' outputs z [N, T, H, dv], where query, key and value of each head read streams of their own.
+
+    read: the attention call of P patterns of N prompts, pattern by pattern. which [3, H]: the pattern that each head's
+    query, key and value read.
+    """
+    prompts, heads = read.batch // patterns, read.query.shape[1]
+    shared = heads // read.key.shape[1]
+    alone = read.only(torch.arange(prompts))
+    query, key, value = (state.unflatten(0, (patterns, prompts)) for state in (read.query, read.key, read.value))
+    own, z = torch.arange(heads), []
+    for member in range(shared):  # of the heads that share keys and values, one head of each group at a time
+        asking = own[member::shared]
+        call: Call = replace(
+            alone,
+            query=query[which[0], :, own].transpose(0, 1),
+            key=key[which[1, asking], :, asking // shared].transpose(0, 1),
+            value=value[which[2, asking], :, asking // shared].transpose(0, 1),
+        )
+        z.append(call.plain()[:, :, asking])
+    return torch.stack(z, 3).flatten(2, 3)

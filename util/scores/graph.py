@@ -66,7 +66,7 @@ class ComponentGraph:
     @property
     def shape(self) -> tuple[int, int]:
         """(U, V), the shape of arrays of edges: U = 1 + L (H + 1) senders, V = L (3 H + 1) + 1 readers."""
-        return 1 + self.layers * (self.heads + 1), self.layers * (3 * self.heads + 1) + 1
+        return 1 + self.layers * (self.heads + 1), self.layers * self.width + 1
 
     @property
     def size(self) -> int:
@@ -94,14 +94,6 @@ class ComponentGraph:
     def width(self) -> int:
         """The number of readers of a layer: queries, keys and values of all heads, and the MLP."""
         return 3 * self.heads + 1
-
-    def layer_of(self, reader: int) -> int:
-        """The layer of a reader [V]; the number of layers for the logits."""
-        return reader // self.width
-
-    def is_mlp(self, reader: int) -> bool:
-        """Whether a reader [V] of a layer is its MLP."""
-        return reader % self.width == self.width - 1
 
     # ------------------------------------------------------------------------------------------------ names
 

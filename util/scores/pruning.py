@@ -60,30 +60,20 @@ class Circuit:
             raise ValueError("start: remove edges by corruption 0; nothing else goes with pruning")
 
     @classmethod
-    def whole(
-        cls,
-        layers: int,
-        heads: int,
-        prompts: Sequence[TypedTokens] = (),
-        start: Ablation = WHOLE,
-        types: Sequence[str] = HEAD_TYPES,
-        kinds: Sequence[Edge] = TYPE_PAIRS,
-    ) -> Circuit:
-        """The circuit of all units.
+    def whole(cls, layers: int, heads: int, prompts: Sequence[TypedTokens], start: Ablation = WHOLE) -> Circuit:
+        """The circuit of all units: of HEAD_TYPES and TYPE_PAIRS those that occur in any of these prompts.
 
-        prompts: types and kinds that occur in none of them are left out, and an edge unit is dead if `start` removes
-        all of its cells. Without prompts there are units of all types and kinds, and all are alive.
+        An edge unit is dead if `start` removes all of its cells.
         """
         layouts = list({(tokens.types, tokens.examples, tokens.slots): tokens for tokens in prompts}.values())
-        if prompts:
-            types = [name for name in types if any(name in plain_types(tokens) for tokens in layouts)]
-            kinds = [edge for edge in kinds if any(edge.cells(tokens).any() for tokens in layouts)]
+        types = tuple(name for name in HEAD_TYPES if any(name in plain_types(tokens) for tokens in layouts))
+        kinds = tuple(edge for edge in TYPE_PAIRS if any(edge.cells(tokens).any() for tokens in layouts))
         living = np.ones((layers, heads, len(kinds)), bool)
         removed = [start.codes(tokens) == 1 for tokens in layouts]
-        for place, edge in enumerate(kinds if layouts else ()):
+        for place, edge in enumerate(kinds):
             if all(codes[edge.cells(tokens)].all() for tokens, codes in zip(layouts, removed, strict=True)):
                 living[:, :, place] = ~start.acts(layers, heads)
-        return cls(tuple(types), tuple(kinds), np.ones((layers, heads, len(types)), bool), living, start)
+        return cls(types, kinds, np.ones((layers, heads, len(types)), bool), living, start)
 
     def living(self, sort: Sort) -> Alive:
         """Which units of a sort are alive [L, H, K]."""

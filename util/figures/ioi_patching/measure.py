@@ -31,8 +31,7 @@ from util.figures.ioi_patching.numbers import Bools, Ints
 from util.prompts.ioi import IOITokens, group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
-from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores, path_effects, stream_effects
+from util.scores.exact import circuit_metrics, exact_scores, path_effects, stream_effects
 from util.scores.graph import ComponentGraph, circuits_of
 from util.stats.heads import Head, top
 from util.study.model import digest, lists_digest
@@ -354,8 +353,8 @@ def circuit(study: Study) -> Arrays:
 def paths_between(study: Study, heads: Sequence[Head]) -> Arrays:
     """What K heads tell each other and the output, on fresh pairs, 32 at most.
 
-    direct [N, K] and edges [N, K, K, 4]: changes of the logit difference, see `scores.paths`; base, source [N];
-    clusters [N]. Raises ValueError for no head, one that there is not, and one that comes twice, and UnsupportedModel
+    direct [N, K] and edges [N, K, K, 4]: changes of the logit difference, see `scores.exact.path_effects`; base, source
+    [N]; clusters [N]. Raises ValueError for no head, one that there is not, and one that comes twice, and UnsupportedModel
     for a class whose layers cannot be taken apart.
     """
     pairs = _fresh(study, PATHS)
