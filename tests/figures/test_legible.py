@@ -15,7 +15,7 @@ def line(ax):
 
 @pytest.fixture
 def figure():
-    drawn = draw(Grid([line], height=2.0), None, "", COLUMN)
+    drawn = draw(Grid([line], height=2.0), "", "", COLUMN)
     drawn.axes[0].lines[0].set_label("identity")
     return drawn
 

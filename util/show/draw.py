@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import matplotlib as mpl
@@ -51,21 +52,22 @@ class Grid:
     finish: Callable[[Figure, Sequence[Axes]], object] | None = None
 
 
-def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> Figure:
-    """A picture of a grid, `width` inches wide. title: what it shows; None where the numbers show nothing."""
+def draw(grid: Grid, title: str, subtitle: str, width: float = WIDTH) -> Figure:
+    """A picture of a grid, `width` inches wide. title: what it shows; "" where the numbers show nothing."""
     columns = min(grid.columns, columns_of(len(grid.panels) - len(grid.wide), width, grid.least))
     rows = _rows(grid, columns)
     size = grid.height(width / columns) if callable(grid.height) else grid.height
     heights = [max(size[number] for number in {*row} - {-1}) if isinstance(size, Sequence) else size for row in rows]
     headline = [
-        broken(text, points, 72 * width - 2 * MARGIN)
-        for text, points in zip((title or "", subtitle), HEADLINE, strict=True)
+        broken(text, points, 72 * width - 2 * MARGIN) for text, points in zip((title, subtitle), HEADLINE, strict=True)
     ]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, headline_height(headline) + sum(heights)), layout="constrained")
         figure.patch.set_in_layout(True)  # saved whole by whoever crops to what is in the layout, as Jupyter does
-        shared = {"sharex": "x" in grid.share, "sharey": "y" in grid.share}
-        by_number = figure.subplot_mosaic(rows, height_ratios=heights, empty_sentinel=-1, **shared)  # type: ignore
+        mosaic: Any = rows  # numbers, where matplotlib's types want strings
+        by_number = figure.subplot_mosaic(
+            mosaic, sharex="x" in grid.share, sharey="y" in grid.share, height_ratios=heights, empty_sentinel=-1
+        )
         axes = [by_number[number] for number in range(len(grid.panels))]
         for panel, ax in zip(grid.panels, axes, strict=True):
             panel(ax)
@@ -100,11 +102,10 @@ def _rows(grid: Grid, columns: int) -> list[list[int]]:
 def _hide_inner_labels(share: str, rows: Sequence[Sequence[int]], axes: Sequence[Axes]) -> None:
     """Of axes that are shared, only the panels at the left and those with none below keep their labels."""
     grid = np.array(rows)
-    inner = grid[:, 1:]
     for number in grid[:-1][grid[1:] != -1] if "x" in share else ():
         axes[number].tick_params(labelbottom=False)
         axes[number].set_xlabel("")
-    for number in inner[(inner != -1) & (inner != grid[:, :1])] if "y" in share else ():
+    for number in {*grid[:, 1:].flat} - {-1, *grid[:, 0]} if "y" in share else ():
         axes[number].tick_params(labelleft=False)
         axes[number].set_ylabel("")
 
@@ -175,7 +176,7 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
         covered = ax.transData.transform(np.concatenate([np.empty((0, 2)), *dots]))
         for text in sorted(names, key=lambda one: one.xy[1]):
             half = np.array([0.31 * NAME * len(text.get_text()) + 1, 0.62 * NAME])
-            places = list[tuple[float, int, Any, Bbox]]()
+            places = list[tuple[float, Any, Bbox]]()
             points = ax.transData.transform([text.xy, *(one.xy for one in names if one is not text)])
             for far, way in product((3.0, 9.0, 16.0, 26.0, 38.0), WAYS):
                 middle = points[0] + way * (half + far) * point
@@ -184,9 +185,9 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
                 if ax.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken):
                     cost = 4 * box.padded(point).count_contains(covered) + far + 2 * abs(way[1])
                     cost += OTHERS * (away.argmin() > 0)
-                    places.append((cost, len(places), way * (half + far), box))
+                    places.append((cost, way * (half + far), box))
             if places:
-                _, _, text.xyann, box = min(places)
+                _, text.xyann, box = min(places, key=itemgetter(0))
                 taken.append(box)
             else:
                 text.remove()

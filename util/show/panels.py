@@ -22,6 +22,7 @@ from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike, NDArray
 
 from util.show.draw import Grid, broken, room
+from util.show.part import interval_at
 from util.show.style import GREY, RED
 from util.stats.heads import Head
 from util.stats.intervals import Interval
@@ -102,7 +103,7 @@ def heads(
         colour_bar(ax.figure, [ax], bar, **options)
 
 
-def colour_bar(figure: Any, axes: Sequence[Axes], label: str = "", **options: Any) -> None:
+def colour_bar(figure: Any, axes: Sequence[Axes], label: str, **options: Any) -> None:
     """Draw one colour bar for panels, by the image or the points of the first: beside them, below in narrow figures.
 
     options: of matplotlib's `Figure.colorbar`.
@@ -138,12 +139,9 @@ def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
 # ------------------------------------------------------------------------------------------------ curves and intervals
 
 
-def curve(ax: Axes, found: Curve, least: float = -np.inf, first: int = 0, **options: Any) -> None:
-    """A line [X] over whole numbers from `first` on, with the band of its intervals, and points where they are few.
-
-    What is smaller than `least` is drawn as this much.
-    """
-    mean, low, high = (np.maximum(np.asarray(found[name], dtype=float), least) for name in ("mean", "low", "high"))
+def curve(ax: Axes, found: Curve, first: int = 0, **options: Any) -> None:
+    """A line [X] over whole numbers from `first` on, with the band of its intervals, and points where they are few."""
+    mean, low, high = (np.asarray(found[name], dtype=float) for name in ("mean", "low", "high"))
     x = np.arange(first, first + len(mean))
     ax.plot(x, mean, **{"marker": "o" if len(x) < 20 else None, "ms": 3, "lw": 1.2, **options})
     ax.fill_between(x, low, high, color=options["color"], alpha=0.25, lw=0)
@@ -207,18 +205,17 @@ def name_rows(ax: Axes, names: Sequence[str], *, zero: bool = True) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(3))
 
 
-def name_columns(ax: Axes, names: Sequence[str], least: float = 0.13) -> None:
-    """The upright names of columns, each needs `least` inches: as many as fit, and a grey line at 0."""
-    step = max(1, -(-len(names) // int((room(ax)[0] - MARGIN) / least)))
+def name_columns(ax: Axes, names: Sequence[str]) -> None:
+    """The upright names of columns, each needs 0.13 inches: as many as fit, and a grey line at 0."""
+    step = max(1, -(-len(names) // int((room(ax)[0] - MARGIN) / 0.13)))
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set_xticks(range(0, len(names), step), list(names)[::step], rotation=90, fontsize=SMALL)
     ax.set_xlim(-0.7, max(len(names), 1) - 0.3)
 
 
-def triples(entries: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Triple]:
+def triples(entries: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Interval]:
     """The intervals of some heads, of maps [L, H] of values, lower and upper ends."""
-    parts = [np.asarray(entries[name], dtype=float) for name in (value, "low", "high")]
-    return [[float(part[layer, head]) for part in parts] for layer, head in heads]
+    return [interval_at(entries, *head, value=value) for head in heads]
 
 
 def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:

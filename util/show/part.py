@@ -235,4 +235,4 @@ def none_or(count: int) -> str:
 
 def interval_at(arrays: Mapping[str, Any], *place: int, value: str = "value") -> Interval:
     """The interval at a place of stored arrays of values, lower and upper ends."""
-    return Interval(*(float(np.asarray(arrays[name])[place]) for name in (value, "low", "high")))
+    return Interval(*(float(np.asarray(arrays[name], dtype=float)[place]) for name in (value, "low", "high")))
