@@ -170,11 +170,9 @@ def faithfulness(circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLi
     the whole model. Beyond 1, and below 0, are possible. All of it is NaN where the whole model has no higher mean than
     the empty one: there is nothing to be faithful to.
     """
-    linear = _linearised(circuit, full, empty, clusters)
-    if linear is None:
-        return Intervals(*np.full((3, len(circuit)), np.nan))
-    around = mean_intervals(linear[1], comparisons=len(circuit))
-    return Intervals(linear[0], around.low, around.high)
+    value, linearised = _linearised(circuit, full, empty, clusters)
+    around = mean_intervals(linearised, comparisons=len(circuit))
+    return Intervals(value, around.low, around.high)
 
 
 def area(
@@ -190,10 +188,7 @@ def area(
     are summed with their interval; each other distance adds nothing to the lower end, and all that the interval of f
     allows to the upper one.
     """
-    linear = _linearised(circuit, full, empty, clusters)
-    if linear is None:
-        return Interval(np.nan, np.nan, np.nan)
-    (value, linearised), steps = linear, np.diff(SHARES)
+    (value, linearised), steps = _linearised(circuit, full, empty, clusters), np.diff(SHARES)
     weights = (np.r_[0, steps] + np.r_[steps, 0]) / 2  # of trapezoids
     if not absolute:
         around = mean_interval(linearised @ weights)
@@ -206,11 +201,8 @@ def area(
     return Interval(float(np.abs(1 - value) @ weights), around.low, around.high + float(farthest @ weights))
 
 
-def _linearised(
-    circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLike | None
-) -> tuple[Floats, Floats] | None:
-    """f [K], and its linearised values [C, K], see `ratio_of_means`; None where f is not defined."""
-    if not full.mean(dtype=np.float64) > empty.mean(dtype=np.float64):
-        return None
+def _linearised(circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLike | None) -> tuple[Floats, Floats]:
+    """f [K], and its linearised values [C, K], see `ratio_of_means`; NaN where f is not defined."""
     full, empty = full.astype(np.float64), empty.astype(np.float64)
-    return ratio_of_means((circuit - empty).T, full - empty, clusters)
+    whole = full - empty if full.mean() > empty.mean() else np.full_like(full, np.nan)
+    return ratio_of_means((circuit - empty).T, whole, clusters)

@@ -115,8 +115,8 @@ def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
 
 def checks(figure: Figure, values: Values) -> list[str]:
     """The first sentence of every part, each once."""
-    firsts = (next(iter(part.says(values)), "") for part in figure.parts.values())
-    return [*dict.fromkeys(first for first in firsts if first)]
+    firsts = dict.fromkeys(next(iter(part.says(values)), "") for part in figure.parts.values())
+    return [first for first in firsts if first]
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,7 @@ class Conclusions:
     def _repr_markdown_(self) -> str:
         return "\n\n".join("\n- ".join([f"**{name}**\n", *lines]) for name, lines in self.sentences.items())
 
-    def __str__(self) -> str:
-        return self._repr_markdown_()
+    __str__ = _repr_markdown_
 
 
 def figure_of(stem: str) -> Figure:
