@@ -33,6 +33,7 @@ from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
+from util.roles.effects import chunks
 from util.scores.attribution import Sender, check_pairs, first_difference, metric, model_graph, senders_of
 from util.scores.graph import ComponentGraph
 from util.stats.heads import Head
@@ -86,8 +87,7 @@ def _batches(
     for layer in range(graph.layers + 1):
         wanted = sorted({edge for edge in edges if edge[1] // graph.width == layer})
         writers = sorted({sender for sender, _ in wanted})
-        for start in range(0, len(writers), at_once):
-            some = writers[start : start + at_once]
+        for some in chunks(writers, at_once):
             edits |= _edits(parts, graph, senders, layer, [edge for edge in wanted if edge[0] in some])
             if len(edits) >= at_once:
                 yield edits
@@ -260,8 +260,7 @@ def path_effects(
     paths: dict[Path, Edit] = {}
     direct = torch.empty(len(base), len(heads), dtype=torch.promote_types(model.dtype, torch.float32))
     plain = metric(parts, parts.base.hidden[-1], answers).cpu()
-    for start in range(0, len(order), size):
-        senders = order[start : start + size]
+    for senders in chunks(order, size):
         heard, stream = _frozen_runs(parts, source_run, heads, senders)
         paths |= heard
         direct[:, senders] = (metric(parts, stream, answers).cpu().unflatten(0, (-1, len(base))) - plain).T
@@ -318,21 +317,20 @@ def circuit_metrics(
     source: Tensor,
     answers: Tensor,
     circuits: NDArray[np.bool_] | Tensor,
-    budget: int = BUDGET,
 ) -> Tensor:
     """Returns the metric of every circuit for every prompt [C, N], on the CPU.
 
     base, source: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one; the metric is
     the difference of their logits. circuits: the edges that each keeps [C, U, V], senders and readers in the order of
-    `graph.ComponentGraph`. budget: bytes of one batch. With all edges it is the base run's metric, with none the
-    source run's. What stands where no edge is does not count. Raises ValueError, before any pass, for prompts,
-    answers or circuits of other shapes or types, UnsupportedModel for a class that `Components` refuses.
+    `graph.ComponentGraph`. With all edges it is the base run's metric, with none the source run's. What stands where no
+    edge is does not count. Raises ValueError, before any pass, for prompts, answers or circuits of other shapes or
+    types, UnsupportedModel for a class that `Components` refuses.
     """
     check_pairs(model, base, source, answers)
     graph, kept = model_graph(model), torch.as_tensor(circuits).cpu()
     if kept.dtype != torch.bool or kept.shape[1:] != graph.shape:
         raise ValueError(f"circuits: {kept.dtype} {[*kept.shape]}; give bool [circuits, *{graph.shape}]")
-    size = max(1, budget // (graph.width * row_bytes(model, base.shape[1], base.shape[1])))  # one reader each, at most
+    size = max(1, BUDGET // (graph.width * row_bytes(model, base.shape[1], base.shape[1])))  # one reader each, at most
     metrics = torch.empty(len(kept), len(base), dtype=torch.promote_types(model.dtype, torch.float32))
     with tqdm(total=metrics.numel(), unit="run", leave=False, delay=5) as bar:
         for start in range(0, len(base), size):

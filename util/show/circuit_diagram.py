@@ -24,8 +24,8 @@ from util.stats.intervals import Interval
 Place: TypeAlias = Any  # an array [2] of points
 
 LOGITS = "logits"  # no node: what a part tells it stands on the part's card
-CHANNELS: dict[str, str] = {"": "-", "value": "-", "query": "--", "key": ":"}  # and the lines they are drawn with
-BENDS = {"": 0.05, "value": 0.05, "query": -0.08, "key": 0.18}  # of lines, so that none lies on another
+CHANNELS: dict[str, str] = {"query": "--", "key": ":", "value": "-"}  # and the lines they are drawn with
+BENDS = {"query": -0.08, "key": 0.18, "value": 0.05}  # of lines, so that none lies on another
 POSITIVE, NEGATIVE = (mpl.colormaps["RdBu_r"](end) for end in (0.9, 0.1))  # as in the maps of heads
 LETTER, NOTE = 7.0, 6.5  # points: of names, of weights and roles
 CELL = 9.0  # points: the height of a line of a card, which has three
@@ -50,12 +50,15 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """What a reader hears of a sender. channel: one of CHANNELS. interval: of the weight, where there is one."""
+    """What a reader hears of a sender.
+
+    channel: one of CHANNELS, if it is a head that reads. interval: of the weight, where there is one.
+    """
 
     sender: str
     reader: str
     weight: float
-    channel: str = ""
+    channel: str = "value"
     interval: Interval | None = None
 
 
@@ -162,7 +165,7 @@ def _panel(
         ax.add_patch(arrow)
         for at in _course(start, end, bend) if number < LABELLED else ():
             if all((abs(at - box) > (LABEL + size) / 2).any() for box, size in boxes):
-                text = f"{short_number(edge.weight)} {edge.channel[:1]}".strip()
+                text = f"{short_number(edge.weight)} {edge.channel[0]}"
                 _write(ax, at, text, NOTE, _colour(edge.weight), "white")
                 boxes.append((at, LABEL))
                 break
@@ -202,9 +205,7 @@ def _key(nodes: Sequence[Node], lines: Sequence[Edge], weights: Sequence[float],
     if any(weight <= 0 for weight in weights):
         handles.append(line(color=NEGATIVE, lw=1.4, label="works against it"))
     used = {edge.channel for edge in lines}
-    handles += [line(ls=CHANNELS[name], label=name) for name in ("query", "key") if name in used]
-    if solid := [name for channel, name in (("value", "value"), ("", "all channels")) if channel in used]:
-        handles.append(line(label=" or ".join(solid)))
+    handles += [line(ls=style, label=channel) for channel, style in CHANNELS.items() if channel in used]
     if lines:
         label = f"{abs(lines[0].weight):.2f} of the effect"
         handles.append(line(lw=THICK, label=label, solid_capstyle="butt"))

@@ -22,7 +22,7 @@ from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike, NDArray
 
 from util.show.draw import Grid, broken, room
-from util.show.part import interval_at
+from util.show.part import interval_at, sign
 from util.show.style import GREY, RED
 from util.stats.heads import Head
 from util.stats.intervals import Interval
@@ -154,11 +154,6 @@ def level(ax: Axes, value: float, text: str) -> None:
     ax.text(1.01, value, text, fontsize=SMALL, color="0.35", transform=ax.get_yaxis_transform(), va="center")
 
 
-def excludes_0(triple: Triple) -> bool:
-    """Whether an interval lies above or below 0."""
-    return triple[1] > 0 or triple[2] < 0
-
-
 def intervals(
     ax: Axes,
     triples: Sequence[Triple | None],
@@ -179,7 +174,7 @@ def intervals(
     for place, triple in enumerate(triples):
         if triple is None:
             continue
-        (value, low, high), full = triple, excludes_0(triple)
+        (value, low, high), full = triple, sign(triple) != 0
         reach = [[abs(value - low)], [abs(high - value)]]  # rounding may leave less than 0
         look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8, "label": label}
         look["mfc"] = colour if full or not hollow else "white"
