@@ -4,8 +4,8 @@ It writes the pages of `workflow.pages` too.
 """
 
 from util import paths
+from util.show.draw import WIDTH
 from util.show.part import STORED, figure_of, stored, title
-from util.show.style import WIDTH
 from workflow import pages
 
 PAGE = "figures/README.md"

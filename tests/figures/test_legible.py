@@ -3,8 +3,7 @@
 import pytest
 
 from tests.figures.legible import faults
-from util.show.draw import Grid, draw
-from util.show.style import COLUMN
+from util.show.draw import COLUMN, Grid, draw
 
 
 def line(ax):

@@ -10,8 +10,7 @@ from tests.figures.legible import LONG_NAME, faults
 from util.roles.rules import Role
 from util.show import circuit_diagram as diagram
 from util.show.circuit_diagram import LOGITS, Edge, Node, circuit_grid
-from util.show.draw import draw
-from util.show.style import COLUMN, WIDTH
+from util.show.draw import COLUMN, WIDTH, draw
 
 
 @pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (48, WIDTH)])

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.figures.legible import LONG_NAME, faults
-from util.show.draw import Grid, broken, draw, matrix
-from util.show.style import COLUMN, WIDTH
+from util.show.draw import COLUMN, WIDTH, Grid, broken, draw, matrix
 
 EYE = partial(matrix, values=np.eye(2))
 

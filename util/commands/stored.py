@@ -26,9 +26,9 @@ from util.commands.arguments import ModelFlags, Seed, Words
 from util.commands.results import made
 from util.figures import FIGURES
 from util.show import files
+from util.show.draw import WIDTH
 from util.show.draw import draw as drawing
 from util.show.part import drawn, figure_of, stored
-from util.show.style import WIDTH
 from util.stats.heads import head_name
 from util.stats.intervals import Interval
 

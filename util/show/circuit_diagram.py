@@ -16,9 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.typing import ColorType
 
-from util.show.draw import Grid, room
+from util.show.draw import NO_ROLE, ROLES, WIDTH, Grid, RoleLook, room
 from util.show.panels import ink, short_number
-from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook
 from util.stats.intervals import Interval
 
 Place: TypeAlias = Any  # an array [2] of points

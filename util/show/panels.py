@@ -21,9 +21,8 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike, NDArray
 
-from util.show.draw import Grid, broken, room
+from util.show.draw import GREY, RED, Grid, broken, room
 from util.show.part import interval_at, sign
-from util.show.style import GREY, RED
 from util.stats.heads import Head
 from util.stats.intervals import Interval
 

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure as Picture
 from util import paths
 from util.models.table import PACKAGED
 from util.show import files
-from util.show.draw import Grid, draw
-from util.show.style import WIDTH
+from util.show.draw import WIDTH, Grid, draw
 from util.stats.intervals import Interval
 
 WORDS = 12  # of a title

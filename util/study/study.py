@@ -14,8 +14,8 @@ from IPython.display import display
 from util import paths
 from util.load_model_and_data import LOCAL
 from util.show import files
+from util.show.draw import WIDTH
 from util.show.part import Arrays, Conclusions, Part, beside, checks, conclusions, drawn, figure_of
-from util.show.style import WIDTH
 from util.study.model import Model, as_model
 from util.study.records import Records
 

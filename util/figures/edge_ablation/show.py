@@ -22,10 +22,9 @@ from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
-from util.show.draw import Floats, Grid
+from util.show.draw import BLUE, GREY, RED, Floats, Grid
 from util.show.panels import colour_bar, ink, intervals, name_rows, points, short_number
 from util.show.part import Figure, Part, Values, in_words, listed, say, sign, title, written
-from util.show.style import BLUE, GREY, RED
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]

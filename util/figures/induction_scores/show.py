@@ -29,7 +29,7 @@ from util.figures.induction_scores.plan import (
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
-from util.show.draw import Grid
+from util.show.draw import BLUE, GREY, PALE_RED, RED, Grid
 from util.show.panels import (
     CHANCE,
     CONTROLS,
@@ -46,7 +46,6 @@ from util.show.panels import (
     triples,
 )
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
-from util.show.style import BLUE, GREY, PALE_RED, RED
 from util.stats.heads import head_name, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
 from util.scores.graph import SHARES
-from util.show.draw import Grid, Panel, name_beside
+from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Grid, Panel, name_beside
 from util.show.panels import (
     colour_bar,
     colour_limit,
@@ -29,7 +29,6 @@ from util.show.panels import (
 )
 from util.show.panels import intervals as points_of
 from util.show.part import Values
-from util.show.style import BLUE, GREY, LIGHT_BLUE, ORANGE, RED
 from util.stats.heads import Head, head_name, heads_where, top
 
 Floats = NDArray[np.float64]
