@@ -215,12 +215,11 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
 
     A line leads to a name that is not beside its point. Names without any room go.
     """
-    named = [ax for ax in axes if any(text.get_gid() == NAMED for text in ax.texts)]
-    if named:
+    named: list[list[Any]] = [[text for text in ax.texts if text.get_gid() == NAMED] for ax in axes]
+    point = figure.dpi / 72
+    if any(named):
         figure.draw_without_rendering()  # gives panels their places
-    for ax in named:
-        point = figure.dpi / 72
-        names: list[Any] = [text for text in ax.texts if text.get_gid() == NAMED]
+    for ax, names in zip(axes, named, strict=True):
         dots, taken = [line.get_xydata() for line in ax.lines if line.get_marker() != "None"], list[Bbox]()
         covered = ax.transData.transform(np.concatenate([np.empty((0, 2)), *dots]))
         for text in sorted(names, key=lambda one: one.xy[1]):

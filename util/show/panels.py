@@ -71,8 +71,8 @@ def heads(
     limits: tuple[float, float] | None = None,
     title: str = "",
     *,
+    bar: str,
     texts: Mapping[Head, str] | None = None,
-    bar: str | None = None,
     colours: str = "Blues",
     **options: Any,
 ) -> None:
@@ -80,7 +80,7 @@ def heads(
 
     limits: the ends of the colour scale. Without them it is red and blue, symmetric around 0, for values of both signs.
     colours: of a scale with limits. texts: in cells, where these are large enough for three digits. bar: the label of a
-    colour bar for this map alone, None for no bar; options: of the bar.
+    colour bar for this map alone; options: of the bar.
     """
     cells = np.asarray(values, dtype=float)
     layers, count = cells.shape
@@ -98,19 +98,17 @@ def heads(
     if texts and (width - AXIS) / layers >= 0.24 and (height - MARGIN) / count >= 0.1:
         print_in_cells(image, texts)
     ax.set_title(title, fontsize=7)
-    if bar is not None:
-        colour_bar(ax.figure, [ax], bar, **options)
+    colour_bar(ax.figure, [ax], bar, **options)
 
 
 def colour_bar(figure: Any, axes: Sequence[Axes], label: str, **options: Any) -> None:
-    """Draw one colour bar for panels, by the image or the points of the first: beside them, below in narrow figures.
+    """Draw one colour bar for panels, by the image of the first: beside them, below in narrow figures.
 
     options: of matplotlib's `Figure.colorbar`.
     """
     place = "right" if figure.get_figwidth() >= BAR else "bottom"
-    shades = (axes[0].images or axes[0].collections)[0]
     look = {"pad": 0.02, "location": place, "aspect": 25, "label": label, **options}
-    figure.colorbar(shades, ax=list(axes), **look).outline.set_visible(False)
+    figure.colorbar(axes[0].images[0], ax=list(axes), **look).outline.set_visible(False)
 
 
 def short_number(value: float) -> str:
@@ -155,7 +153,7 @@ def level(ax: Axes, value: float, text: str) -> None:
 
 def intervals(
     ax: Axes,
-    triples: Sequence[Triple | None],
+    triples: Sequence[Triple],
     shift: float = 0.0,
     colour: str = RED,
     *,
@@ -165,14 +163,12 @@ def intervals(
     digits: str | None = None,
     hollow: bool = True,
 ) -> None:
-    """A point with its interval for each row, or upright for each column; None for no point.
+    """A point with its interval for each row, or upright for each column.
 
     shift: how far below its row a point lies. Points are empty where the interval holds 0, unless `hollow` is False;
-    digits: how the values of the others are printed beside them, such as "+.2f", None for not at all.
+    digits: how the values of the others are printed above them in rows, such as "+.2f", None for not at all.
     """
     for place, triple in enumerate(triples):
-        if triple is None:
-            continue
         (value, low, high), full = triple, sign(triple) != 0
         reach = [[abs(value - low)], [abs(high - value)]]  # rounding may leave less than 0
         look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8, "label": label}
@@ -183,10 +179,9 @@ def intervals(
             ax.errorbar(value, place + shift, xerr=reach, **look)
         label = "_"  # once is enough for a legend
         if full and digits is not None:
-            text, over = f"{value:{digits}}", (place, high) if upright else (value, place + shift - 0.1)
             ax.annotate(
-                f" {text}" if upright else text, over, fontsize=SMALL, color=colour, ha="center", va="bottom",
-                rotation=90 * upright, path_effects=[withStroke(linewidth=1.5, foreground="white")],
+                f"{value:{digits}}", (value, place + shift - 0.1), fontsize=SMALL, color=colour, ha="center",
+                va="bottom", path_effects=[withStroke(linewidth=1.5, foreground="white")],
             )  # fmt: skip
 
 
@@ -218,16 +213,15 @@ def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any
     ax.errorbar(x, value, np.abs([low - value, high - value]), **{"ms": 3, "lw": 0.9, **options})
 
 
-def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]], least: float) -> None:
+def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]]) -> None:
     """Write the names of lines at the right of the axes, beside their levels.
 
-    levels: the height of each, in data, and its colour. least: how far apart names have to be, as a share of the axes;
-    names of closer lines are moved up, in the order of their levels.
+    levels: the height of each, in data, and its colour. Names of close lines are moved up, in the order of these.
     """
     bottom, top = ax.get_ylim()
     last = -np.inf
     for name, (level, colour) in sorted(levels.items(), key=lambda item: item[1][0]):
-        last = max((level - bottom) / (top - bottom), last + least)
+        last = max((level - bottom) / (top - bottom), last + 0.085)
         ax.annotate(
             name, (1, last), (3, 0), xycoords="axes fraction", textcoords="offset points",
             fontsize=6, color=colour, va="center", annotation_clip=False,

@@ -263,7 +263,7 @@ def _best(ax: Axes, entries: Values) -> None:
         ax.axhline(level, color=colour, lw=0.8, ls=dashes)
     ax.set_xticks(range(len(strongest)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)
     ax.set(ylim=(-0.03, 1.03), yticks=(0, 0.5, 1), ylabel="prefix-matching score", title="B) the best heads")
-    name_at_right(ax, levels, 0.085)
+    name_at_right(ax, levels)
 
 
 def pattern(values: Values) -> Grid:
