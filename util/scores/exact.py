@@ -106,8 +106,8 @@ def _edits(
         ends = (hidden - changes)[:, :, -1:]
         return {edge: Edit(layer, _nothing, end) for edge, end in zip(edges, ends, strict=True)}
     edits: dict[Edge, Edit] = {}
-    by_part = ([edge for edge in edges if edge[1] % graph.width // graph.heads == part] for part in range(4))
-    *of_heads, of_mlp = by_part
+    # readers of a layer: queries of all heads, keys, values, and the MLP
+    *of_heads, of_mlp = ([edge for edge in edges if edge[1] % graph.width // graph.heads == part] for part in range(4))
     if any(of_heads):
         before, after = parts.reads(layer, hidden), parts.reads(layer, (hidden - changes).flatten(0, 1))
         for name, chosen in zip(STATES, of_heads, strict=True):

@@ -13,7 +13,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.ft2font import LoadFlags
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
@@ -267,7 +267,7 @@ def write_headline(figure: Figure, headline: Sequence[str]) -> None:
 
 def text_width(text: str, size: float) -> float:
     """The width in points of the ink of a text in letters of so many points."""
-    font = get_font(findfont(FontProperties(family=STYLE["font.family"])))
+    font = get_font(findfont(STYLE["font.family"]))
     font.set_size(100, 72)
     font.set_text(text, 0, flags=LoadFlags.NO_HINTING)
     first, last = (font.load_char(ord(letter), flags=LoadFlags.NO_HINTING) for letter in (text[0], text[-1]))

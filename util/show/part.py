@@ -50,6 +50,10 @@ class Part:
     table: Callable[[Values], pd.DataFrame] | None = None
     needs: Sequence[str] = ()
 
+    def first(self, values: Values) -> str:
+        """The first sentence; "" where there is none."""
+        return next(iter(self.says(values)), "")
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -78,7 +82,7 @@ def headline(part: Part, values: Values) -> str:
     It ends at the first semicolon or dot, and where it has more than WORDS words, at the last comma or colon that
     leaves as many.
     """
-    shorter = re.sub(r" \[[^]]*\]", "", next(iter(part.says(values)), ""))
+    shorter = re.sub(r" \[[^]]*\]", "", part.first(values))
     shorter = re.sub(r" \([^)]*\)", "", shorter)
     clauses = re.split(r"(?=[,:] )", re.split(r"; |\. ", shorter)[0])
     while len(clauses) > 1 and words("".join(clauses)) > WORDS:
@@ -105,16 +109,19 @@ def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
     Primary endpoints stand first, met or not.
     """
     parts = [part for part in figure.parts.values() if bool(part.measure) == measured]
-    lines = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
-    if measured and figure.concludes:
+    if not measured:
+        lines = [part.first(values) for part in parts]
+    elif figure.concludes:
         lines = list(figure.concludes(values))
+    else:
+        lines = [sentence for part in parts for sentence in part.says(values)]
     lines.sort(key=lambda sentence: not sentence.startswith("Primary endpoint"))
     return [f"{sentence.rstrip('.')}." for sentence in dict.fromkeys(lines) if sentence]
 
 
 def checks(figure: Figure, values: Values) -> list[str]:
     """The first sentence of every part, each once."""
-    firsts = dict.fromkeys(next(iter(part.says(values)), "") for part in figure.parts.values())
+    firsts = dict.fromkeys(part.first(values) for part in figure.parts.values())
     return [first for first in firsts if first]
 
 
