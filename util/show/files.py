@@ -34,12 +34,9 @@ VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
 
 def write_figure(figure: Figure, file: Path) -> list[Path]:
     """Write <file>.png and <file>.pdf, and return their paths. The same figure gives the same bytes."""
-    png, pdf = (file.with_name(f"{file.name}{suffix}") for suffix in (".png", ".pdf"))
-    with mpl.rc_context({"savefig.dpi": DPI, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
-        figure.savefig(png)
-        figure.savefig(pdf, metadata=dict.fromkeys(("CreationDate", "Producer", "Creator")))
-    with Image.open(png) as drawn:
-        reduced_colours(drawn.convert("RGB")).save(png, dpi=(DPI, DPI), optimize=True)
+    png, pdf = write_beside([figure], file), file.with_name(f"{file.name}.pdf")
+    with mpl.rc_context({"pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
+        figure.savefig(pdf, dpi=DPI, metadata=dict.fromkeys(("CreationDate", "Producer", "Creator")))
     return [png, pdf]
 
 
