@@ -16,7 +16,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageChops
 from safetensors.numpy import load_file, save_file
 
 from util import paths
@@ -62,7 +62,7 @@ def png_of(figure: Figure, dpi: int = DPI) -> BytesIO:
 def reduced_colours(full: Image.Image) -> Image.Image:
     """Returns a picture in 256 colours, which takes less than half the bytes; itself where that changes it visibly."""
     reduced = full.quantize(256, dither=Image.Dither.NONE)
-    changed = np.abs(np.array(full, dtype=int) - np.array(reduced.convert("RGB"), dtype=int))
+    changed = np.array(ImageChops.difference(full, reduced.convert("RGB")))
     return reduced if changed.max() <= VISIBLE else full
 
 
@@ -131,11 +131,11 @@ def plain(
             return [made(entry, *place) for entry in value]
         if not isinstance(value, float):
             return value
+        if math.isfinite(value):
+            return value if decimals is None else round(value, decimals)
         where = ": ".join(place)
         if math.isinf(value):
             raise ValueError(f"{where} is infinite; a figure has no place for it")
-        if not math.isnan(value):
-            return value if decimals is None else round(value, decimals)
         if where not in undefined:
             undefined[where] = next((IN_VALUES[name] for name in reversed(place) if name in IN_VALUES), "not known")
             if undefined[where] == "not known":
