@@ -229,8 +229,7 @@ def check_pairs(model: PreTrainedModel, base: Tensor, source: Tensor, answers: T
 
 def first_difference(base: Tensor, source: Tensor) -> int:
     """The first position [0, T) where prompts [N, T] differ from their source ones; 0 where none does."""
-    different = (base != source).any(0).nonzero()
-    return int(different[0]) if len(different) else 0
+    return int((base != source).any(0).int().argmax())
 
 
 def model_graph(model: PreTrainedModel) -> ComponentGraph:
