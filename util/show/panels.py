@@ -68,7 +68,7 @@ def count_ticks(count: int, most: int) -> NDArray[np.int64]:
 def heads(
     ax: Axes,
     values: ArrayLike,
-    limits: tuple[float, float] | None = None,
+    limits: tuple[float, float],
     title: str = "",
     *,
     bar: str,
@@ -78,15 +78,12 @@ def heads(
 ) -> None:
     """A map of heads [L, H]: layers from left to right, heads from bottom to top, both from 0.
 
-    limits: the ends of the colour scale. Without them it is red and blue, symmetric around 0, for values of both signs.
-    colours: of a scale with limits. texts: in cells, where these are large enough for three digits. bar: the label of a
-    colour bar for this map alone; options: of the bar.
+    limits: the ends of the colour scale; colours: its name. texts: in cells, where these are large enough for three
+    digits. bar: the label of a colour bar for this map alone; options: of the bar.
     """
     cells = np.asarray(values, dtype=float)
     layers, count = cells.shape
     width, height = room(ax)
-    if limits is None:
-        limits, colours = (-colour_limit(cells), colour_limit(cells)), "RdBu_r"
     low, high = limits
     image = ax.imshow(
         cells.T, cmap=colours, vmin=low, vmax=high, aspect="auto", origin="lower", interpolation="nearest"

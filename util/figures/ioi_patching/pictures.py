@@ -57,9 +57,9 @@ def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: 
     Red is what works for the answer in all maps: a share of the effect above 0, a logit difference that falls without.
     """
     texts = {head: short_number(effects[head]) for head in strongest(effects, PRINTED)}
-    limits = None if limit is None else (-limit, limit)
     colours, beyond = ("RdBu", "both") if limit else ("RdBu_r", "neither")
-    heads(ax, effects, limits, title, texts=texts, bar=unit, colours=colours, location="right", extend=beyond)
+    end = limit or colour_limit(effects)
+    heads(ax, effects, (-end, end), title, texts=texts, bar=unit, colours=colours, location="right", extend=beyond)
     for layer, head in framed:
         ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, ec="black", lw=0.6, clip_on=False))
 
