@@ -44,8 +44,7 @@ from util.prompts.prompt import LabelledTokens
 from util.prompts.token_types import TypedTokens
 from util.scores import token_types
 from util.scores.attribution import Method, edge_scores, model_graph
-from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores, path_effects
+from util.scores.exact import circuit_metrics, exact_scores, path_effects
 from util.scores.pruning import Circuit
 
 Numbers = dict[str, Any]  # by name, tensors or arrays; None where a class does not allow a run

@@ -25,10 +25,9 @@ from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.role_atlas import show as roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.rules import Role
-from util.show.draw import Grid, draw
+from util.show.draw import ROLES, Grid, draw
 from util.show.files import filled, plain, png_of, write_whole
 from util.show.part import Figure, Values, drawn, listed, written
-from util.show.style import ROLES
 from util.stats.heads import head_name, heads_where
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from PIL import Image
 
 from util import paths
 from util.figures.beside import beside
+from util.show.draw import WIDTH
 from util.show.part import STORED, Values, figure_of, findings, stored, title
 from util.show.part import beside as part_beside
-from util.show.style import WIDTH
 from util.study.study import listing, published
 
 PAGE = "figures/README.md"
@@ -78,7 +78,7 @@ def page() -> str:
                 continue
             name, executed = title(values), f"../notebooks/{paths.model_folder(model)}/{notebook}.ipynb"
             picture = f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">'
-            found = next(iter(figure_of(stem).parts[part].says(values))).rstrip(".")
+            found = figure_of(stem).parts[part].first(values).rstrip(".")
             columns.append((f"[{name}]({executed})".replace("//", "/"), "---", picture, f"{found}."))
         lines += [*(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)), ""]
         lines.append(f"`make figures NOTEBOOKS=notebooks/{notebook}.ipynb MODEL=smollm2`\n")

@@ -24,8 +24,8 @@ from util import paths
 from util.commands.arguments import ModelFlags, Seed, Words, made
 from util.figures import FIGURES
 from util.show import files
+from util.show.draw import WIDTH
 from util.show.part import drawn, figure_of, stored
-from util.show.style import WIDTH
 from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 

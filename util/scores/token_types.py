@@ -68,19 +68,19 @@ class PrunedRun(Ablated):
     ) -> None:
         super().__init__(model, groups, circuit.start, store)
         there = len(self.support.layers), self.support.heads
-        if circuit.living_heads.shape[:2] != there or circuit.living_edges.shape[:2] != there:
+        if circuit.living_heads.shape[:2] != there:
             raise ValueError(f"the circuit has {circuit.living_heads.shape[:2]} layers and heads, the model {there}")
         if any(0 not in group.donors for group in groups):
             raise ValueError("a prompt has no donor of corruption 0, which pruned units are read from")
-        self.count = len(circuit.kinds)
+        self.no_type = len(circuit.types)
 
         def codes(tokens: TypedTokens) -> Tensor:  # kinds from 1, and beyond these again the kinds of removed cells
             edges, removed = kinds((), circuit.kinds, tokens), circuit.start.codes(tokens) == 1
-            return torch.from_numpy(np.where(edges > 0, edges - 1, edges) + (self.count + 1) * removed)
+            return torch.from_numpy(np.where(edges > 0, edges - 1, edges) + (len(circuit.kinds) + 1) * removed)
 
         def types(tokens: TypedTokens) -> Tensor:  # their number where a token is of none of them
             places = {name: place for place, name in enumerate(circuit.types)}
-            return torch.tensor([places.get(name, len(places)) for name in plain_types(tokens)])
+            return torch.tensor([places.get(name, self.no_type) for name in plain_types(tokens)])
 
         self.codes, self.types = of_layouts(groups, codes), of_layouts(groups, types)
         self.set_circuit(circuit)
@@ -121,8 +121,7 @@ class PrunedRun(Ablated):
     def padded_types(self, numbers: Numbers) -> Tensor:
         """The place of each token's type among the types of head units [B, T], their number where it is none."""
         types = [self.types[number][: self.lengths[number]] for number in numbers]
-        none = next(iter(self.dead_heads.values())).shape[1] - 1
-        return nn.utils.rnn.pad_sequence(types, batch_first=True, padding_value=none)
+        return nn.utils.rnn.pad_sequence(types, batch_first=True, padding_value=self.no_type)
 
     def run_donors(self, numbers: Numbers) -> Donors:
         """What donors of these prompts leave when they run alone, which is the same for every circuit."""
@@ -220,7 +219,7 @@ def scores(
 
     def visit(numbers: list[int]) -> None:
         parts, lost, log_probs = _estimated(run, numbers)
-        losses[numbers] = lost.detach().cpu().numpy()
+        losses[numbers] = lost.cpu().numpy()
         right[numbers] = log_probs.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
         for sort, layer, effects in parts:  # only now: a batch without memory is run again
             check_finite(effects, f"the scores of {sort} units", model, [groups[number].base.ids for number in numbers])

@@ -16,7 +16,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageChops
 from safetensors.numpy import load_file, save_file
 
 from util import paths
@@ -34,12 +34,9 @@ VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
 
 def write_figure(figure: Figure, file: Path) -> list[Path]:
     """Write <file>.png and <file>.pdf, and return their paths. The same figure gives the same bytes."""
-    png, pdf = (file.with_name(f"{file.name}{suffix}") for suffix in (".png", ".pdf"))
-    with mpl.rc_context({"savefig.dpi": DPI, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
-        figure.savefig(png)
-        figure.savefig(pdf, metadata=dict.fromkeys(("CreationDate", "Producer", "Creator")))
-    with Image.open(png) as drawn:
-        reduced_colours(drawn.convert("RGB")).save(png, dpi=(DPI, DPI), optimize=True)
+    png, pdf = write_beside([figure], file), file.with_name(f"{file.name}.pdf")
+    with mpl.rc_context({"pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
+        figure.savefig(pdf, dpi=DPI, metadata=dict.fromkeys(("CreationDate", "Producer", "Creator")))
     return [png, pdf]
 
 
@@ -65,7 +62,7 @@ def png_of(figure: Figure, dpi: int = DPI) -> BytesIO:
 def reduced_colours(full: Image.Image) -> Image.Image:
     """Returns a picture in 256 colours, which takes less than half the bytes; itself where that changes it visibly."""
     reduced = full.quantize(256, dither=Image.Dither.NONE)
-    changed = np.abs(np.array(full, dtype=int) - np.array(reduced.convert("RGB"), dtype=int))
+    changed = np.array(ImageChops.difference(full, reduced.convert("RGB")))
     return reduced if changed.max() <= VISIBLE else full
 
 
@@ -134,11 +131,11 @@ def plain(
             return [made(entry, *place) for entry in value]
         if not isinstance(value, float):
             return value
+        if math.isfinite(value):
+            return value if decimals is None else round(value, decimals)
         where = ": ".join(place)
         if math.isinf(value):
             raise ValueError(f"{where} is infinite; a figure has no place for it")
-        if not math.isnan(value):
-            return value if decimals is None else round(value, decimals)
         if where not in undefined:
             undefined[where] = next(
                 (NAN_IN_VALUES[name] for name in reversed(place) if name in NAN_IN_VALUES), "not known"

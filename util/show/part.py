@@ -16,8 +16,7 @@ from matplotlib.figure import Figure as Picture
 from util import paths
 from util.models.table import PACKAGED
 from util.show import files
-from util.show.draw import Grid, draw
-from util.show.style import WIDTH
+from util.show.draw import WIDTH, Grid, draw
 from util.stats.intervals import Interval
 
 WORDS = 12  # of a title
@@ -51,6 +50,10 @@ class Part:
     table: Callable[[Values], pd.DataFrame] | None = None
     needs: Sequence[str] = ()
 
+    def first(self, values: Values) -> str:
+        """The first sentence; "" where there is none."""
+        return next(iter(self.says(values)), "")
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -80,7 +83,7 @@ def headline(part: Part, values: Values) -> str:
     It ends at the first semicolon or dot, and where it has more than WORDS words, at the last comma or colon that
     leaves as many.
     """
-    shorter = re.sub(r" \[[^]]*\]", "", next(iter(part.says(values)), ""))
+    shorter = re.sub(r" \[[^]]*\]", "", part.first(values))
     shorter = re.sub(r" \([^)]*\)", "", shorter)
     clauses = re.split(r"(?=[,:] )", re.split(r"; |\. ", shorter)[0])
     while len(clauses) > 1 and words("".join(clauses)) > WORDS:
@@ -200,4 +203,4 @@ def none_or(count: int) -> str:
 
 def interval_at(arrays: Mapping[str, Any], *place: int, value: str = "value") -> Interval:
     """The interval at a place of stored arrays of values, lower and upper ends."""
-    return Interval(*(float(np.asarray(arrays[name])[place]) for name in (value, "low", "high")))
+    return Interval(*(float(np.asarray(arrays[name], dtype=float)[place]) for name in (value, "low", "high")))

@@ -330,7 +330,7 @@ class Pruner:
         whole = self.search.answers({names.FULL: WHOLE})[names.FULL]
         with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
 
-            def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats | None]:
+            def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats]:
                 steps.update()
                 if number < len(score_files):
                     scores = read_scores(Path(score_files[number]), circuit, sort)

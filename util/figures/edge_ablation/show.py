@@ -22,10 +22,9 @@ from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
-from util.show.draw import Floats, Grid
-from util.show.panels import colour_bar, excludes_0, ink, intervals, name_rows, points, short_number
-from util.show.part import Figure, Part, Values, in_words, listed, say, title, written
-from util.show.style import BLUE, GREY, RED
+from util.show.draw import BLUE, GREY, RED, Floats, Grid
+from util.show.panels import colour_bar, ink, intervals, name_rows, points, short_number
+from util.show.part import Figure, Part, Values, in_words, listed, say, sign, title, written
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
@@ -282,7 +281,7 @@ def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
     for edge in TYPE_PAIRS:
         cost = costs[str(edge)]
         place = SOURCES.index(edge.source), TARGETS.index((edge.target, edge.relation))
-        sure = excludes_0((cost["log_prob"], cost["low"], cost["high"])) or cost["p"] < 0.05
+        sure = sign((cost["log_prob"], cost["low"], cost["high"])) != 0 or cost["p"] < 0.05
         nats[place], p[place] = cost["log_prob"] * sure, cost["p"]
         right[place] = cost["accuracy"] if abs(cost["accuracy"]) >= 0.005 else np.nan
     limit = float(np.nanmax(np.abs(nats))) or 1.0

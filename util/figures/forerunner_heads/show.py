@@ -18,9 +18,8 @@ from pydantic import Field
 from util.figures.forerunner_heads import numbers
 from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE, TITLES
 from util.show import panels
-from util.show.draw import Grid, name_beside
+from util.show.draw import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES, Grid, name_beside
 from util.show.part import Figure, Part, Values, say, title, written
-from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
 from util.stats.answers import TERMS
 from util.stats.heads import head_name
 from util.stats.intervals import Interval, signed

@@ -29,7 +29,7 @@ from util.figures.induction_scores.numbers import (
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
-from util.show.draw import Grid
+from util.show.draw import BLUE, GREY, PALE_RED, RED, Grid
 from util.show.panels import (
     CHANCE,
     CONTROLS,
@@ -46,7 +46,6 @@ from util.show.panels import (
     triples,
 )
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
-from util.show.style import BLUE, GREY, PALE_RED, RED
 from util.stats.heads import head_name, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct
@@ -261,7 +260,7 @@ def _best(ax: Axes, entries: Values) -> None:
         ax.axhline(level, color=colour, lw=0.8, ls=dashes)
     ax.set_xticks(range(len(strongest)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)
     ax.set(ylim=(-0.03, 1.03), yticks=(0, 0.5, 1), ylabel="prefix-matching score", title="B) the best heads")
-    name_at_right(ax, levels, 0.085)
+    name_at_right(ax, levels)
 
 
 def pattern(values: Values) -> Grid:

@@ -16,11 +16,10 @@ from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
 from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS, ROOM
 from util.roles.rules import units_of
-from util.show.draw import Grid, Panel, broken, name_beside, room
+from util.show.draw import BLUE, NO_ROLE, ROLES, Grid, Panel, RoleLook, broken, name_beside, room
 from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples
 from util.show.panels import ROW as SHARE_ROW
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, sign, title, written
-from util.show.style import BLUE, NO_ROLE, ROLES, RoleLook
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked

@@ -27,11 +27,10 @@ from util.figures.toy_induction_head.numbers import (
     WHOLE,
     WITHOUT,
 )
-from util.show.draw import Grid, Panel, matrix
+from util.show.draw import BLUE, GREY, ORANGE, Grid, Panel, matrix
+from util.show.draw import ROLES as LOOKS
 from util.show.panels import colour_bar, level
 from util.show.part import Figure, Part, Values, listed, say, title, written
-from util.show.style import BLUE, GREY, ORANGE
-from util.show.style import ROLES as LOOKS
 from util.study.checked import AsList, Count, Int, Natural, Number, Text, checked
 
 AtLeastTwo = Annotated[Int, Field(ge=2)]
