@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from util.roles.heads import named_heads
+from util.figures.edits import named_heads
 from util.stats.heads import Head
 from util.study.checked import as_list, distinct
 

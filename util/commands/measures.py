@@ -26,7 +26,7 @@ from util.stats.intervals import Interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from util.roles.head_scores import HeadScores
+    from util.roles.sequences_study import HeadScores
 
 BEST = 10  # heads in the printed table
 

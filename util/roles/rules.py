@@ -22,7 +22,6 @@ from the cut that costs all others a little, no test of a mean holds it on few p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
@@ -93,6 +92,7 @@ class Score:
         """The score above its null on the P prompts of a half, [P, L, H]."""
         return np.asarray(self.value - self.null, np.float64)[self.halves[half]]
 
+    @cached_property
     def chosen(self) -> list[Head]:
         """The heads whose score passes on the first half; Holm's correction is over all heads."""
         p = mean_p(self.excess(0), self.clusters_of(0))
@@ -122,16 +122,19 @@ class TestedHead:
 class Evidence:
     """Score and effect of one role, and what follows from them.
 
-    heads [C]: those that the score chooses; effect [M, C]: what the model loses on the M prompts of the second half
-    without what one of them does in the role; control [M, C], or an array that broadcasts to it: what it loses by a
-    control.
+    effect [M, C]: what the model loses on the M prompts of the second half without what one of the C heads that the
+    score chooses does in the role; control [M, C], or an array that broadcasts to it: what it loses by a control.
     """
 
     role: Role
     score: Score
-    heads: Sequence[Head]
     effect: Floats
     control: Floats
+
+    @property
+    def heads(self) -> list[Head]:
+        """The C heads that are tested."""
+        return self.score.chosen
 
     @property
     def n(self) -> int:

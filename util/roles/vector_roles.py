@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, Heads, Numbers, chunks, evidence
+from util.roles.effects import Blocks, Numbers, chunks, evidence
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
@@ -78,7 +78,7 @@ class VectorRoles(Measurement):
             corruption: [
                 FunctionVectorStudy(
                     self.model, task, self.k, self.prompts, self.seed,
-                    intact=self.intact, corruption=corruption, folder=self.folder, redo=self.redo,
+                    intact=self.intact, corruption=corruption, **self.places,
                 )
                 for task in self.tasks
             ]
@@ -179,17 +179,18 @@ class VectorRoles(Measurement):
         second = self._score.halves[1]
         count, tasks = len(second), len(self.tasks)
 
-        def blocks(heads: Heads) -> Blocks:
+        def blocks() -> Blocks:
             """Prompts of one task together: prompt i of task t has the number t * count + i."""
             return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
 
-        def measure(numbers: Numbers, heads: Heads) -> Fields:
+        def measure(numbers: Numbers) -> Fields:
             """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
             task = numbers[0] // count
             prompts = self._prompts[task].iloc[second[np.array(numbers) % count]]
             # the control is one other task, each in turn
             others = (task + 1 + prompts.index.to_numpy() % (tasks - 1)) % tasks
-            writes = [(head, self._means[(of, *head)]) for of in (np.full(len(others), task), others) for head in heads]
+            means_of = np.full(len(others), task), others
+            writes = [(head, self._means[(of, *head)]) for of in means_of for head in self._score.chosen]
             ids, answers = prompts["corrupted"].tolist(), prompts["answer"].tolist()
             corrupted, patched = probabilities_under(self.pair[0], ids, answers, writes)
             own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)

@@ -105,6 +105,7 @@ def dataset_name(value: Any) -> str:
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Natural = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]
+AtLeastTwo = Annotated[Int, Field(ge=2)]
 AtLeastFour = Annotated[Int, Field(ge=4)]  # two halves of two: an interval needs two
 Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Share = Annotated[Number, Field(gt=0, le=1)]

@@ -298,11 +298,9 @@ def grid(study: Study) -> dict[str, Any]:
 
 def task(study: Study) -> Arrays:
     """The checks of data sets, tried in order until the model does one, and as "left out" why others do not fit."""
-    s, places = study.settings, {"folder": study.folder, "redo": study.redo}
+    s = study.settings
     measured = max(s.ablated, s.grid_prompts)
-    tried = label_roles.candidates(
-        study.model, s.causal_datasets, s.causal_k, s.choice_prompts, s.seed, measured, **places
-    )
+    tried = label_roles.candidates(study, s.causal_datasets, s.causal_k, s.choice_prompts, s.seed, measured)
     checks, left_out = label_roles.first_done(tried)
     return {"checks": checks, "left out": left_out}
 

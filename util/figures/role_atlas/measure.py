@@ -63,17 +63,13 @@ Kind = SequenceRoles | NameRoles | LabelRoles | VectorRoles
 
 def kinds(study: Study) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
     """The studies of the four kinds of prompts. Raises ValueError for settings that one of them refuses."""
-    s, places = study.settings, _places(study)
+    s, places = study.settings, study.places
     return (
         SequenceRoles(study.model, sequences=s.sequences, seed=s.seed, **places),
         NameRoles(study.model, prompts=s.pairs, seed=s.seed, **places),
         LabelRoles(study.model, s.datasets, s.ks, s.prompts, s.seed, **places),
         VectorRoles(study.model, prompts=s.word_prompts, intact=s.intact, seed=s.seed, **places),
     )
-
-
-def _places(study: Study) -> Fields:
-    return {"folder": study.folder, "redo": study.redo}
 
 
 check = kinds  # before anything is loaded
@@ -213,8 +209,7 @@ class WordPairs(Measurement):
 
 def induction(study: Study) -> Study:
     """The study of the same model's induction heads, see notebook 02."""
-    of = {"model": study.model, "seed": study.settings.seed, "folder": study.folder, "redo": study.redo}
-    return Study("induction_scores", **of, untrained_control=False)
+    return Study("induction_scores", study.model, seed=study.settings.seed, **study.places, untrained_control=False)
 
 
 def indirect_effects(study: Study) -> FunctionVectorHeads:
@@ -229,7 +224,7 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
     small, s = study.arrays("scores")["heads"].mean().size < 100, study.settings
     prompts, intact = (25, 100) if small else (10, 25)
     for corruption in get_args(Corruption):
-        of: dict[str, Any] = {"intact": intact, "corruption": corruption, "folder": study.folder, "redo": study.redo}
+        of = {"intact": intact, "corruption": corruption, **study.places}
         heads = function_vector_heads(
             [FunctionVectorStudy(study.model, task, s.k, prompts, s.seed, **of) for task in TASKS]
         )
@@ -251,11 +246,10 @@ def function_vectors(study: Study) -> dict[str, Any]:
     small = matching.size < 100
     queries, draws = (20, 20) if small else (8, 10)
     size = max(1, min(4, matching.size // 3)) if small else how_many(PAPER_SHARES[1], matching.size)
-    places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
     classified = task_studies(study, s.primary_task, prompts=2 * queries)[0]
     heads = indirect_effects(study)
     tasks = tuple(task for task in TASKS if task not in heads.left_out)
-    pairs = WordPairs(study.model, tasks, s.k, queries, s.seed, **places)
+    pairs = WordPairs(study.model, tasks, s.k, queries, s.seed, **study.places)
     sets = head_sets(matching, heads.mean(), pairs.means()["norms"], size, draws, s.seed)
     edits = {name: Edit.ablate(chosen) if chosen else INTACT for name, chosen in ablations(sets).items()}
     return {
@@ -295,7 +289,7 @@ def planted(study: Study, **options: Any) -> Fields:
 
 def planted_evidence(study: Study, model: Model) -> list[Evidence]:
     """The evidence on a planted model, of all roles."""
-    places = _places(study)
+    places = study.places
     of: Sequence[Kind] = (
         SequenceRoles(model, **places),
         NameRoles(model, prompts=64, held_out=True, **places),

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
-from util.engine.batches import TOKEN_BUDGET, Row
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward
 from util.engine.handshake import prepare
-from util.engine.instruments import PatchHeads
+from util.engine.instruments import CaptureRows, PatchHeads
 from util.engine.label_scores import text_losses
 from util.engine.means import position_means
 from util.engine.replay import BaseRuns
@@ -19,20 +20,31 @@ from util.figures.planted_controls import planted_control
 from util.figures.task_study import SKIPPED_POSITIONS
 from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
 from util.models import planted
-from util.prompts.sequences import excerpts
+from util.prompts.sequences import Sequences, excerpts, repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads
-from util.roles.head_scores import heads_by_layer
-from util.roles.sequences_study import patterns, scores
+from util.roles.effects import heads_by_layer
+from util.roles.sequences_study import measured_scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
 from util.study.study import Study
 
 LONGEST, CONTROLS = 511, 3  # tokens of an excerpt; control sets
 
 
-def _sequences(study: Study) -> dict[str, Any]:
-    settings = study.settings
-    seeds = list(range(settings.seed, settings.seed + settings.sequences))
-    return {"length": settings.length, "copies": settings.copies, "seeds": seeds}
+def _on_sequences(
+    study: Study, name: str, compute: Callable[[PreTrainedModel, Sequences], dict[str, Any]], **heads: Any
+) -> dict[str, Any]:
+    """A record of what is measured on the repeated sequences of the settings. heads: what its request has of them."""
+    s = study.settings
+    request: dict[str, Any] = {
+        "length": s.length,
+        "copies": s.copies,
+        "seeds": [*range(s.seed, s.seed + s.sequences)],
+        "bos": True,
+    }
+    drawn = cache(lambda: repeated_sequences(study.pair[1], **request))
+    return study.record(
+        name, lambda: compute(study.pair[0], drawn()), lambda: map(str, drawn().ids.tolist()), **request, **heads
+    ).data
 
 
 def heads(study: Study) -> dict[str, Any]:
@@ -42,9 +54,10 @@ def heads(study: Study) -> dict[str, Any]:
     """
     model, truth = planted_control(planted.induction, {})
     known = study.replace(model=model, redo=False, untrained_control=False)
-    arrays = {"planted": scores(known, **_sequences(study)), "trained": scores(study, **_sequences(study))}
+    studies = {"planted": known, "trained": study}
     if study.settings.untrained_control:
-        arrays["untrained"] = scores(study.twin(), **_sequences(study))
+        studies["untrained"] = study.twin()
+    arrays = {name: _on_sequences(one, "sequence scores", measured_scores, ablated=[]) for name, one in studies.items()}
     roles = [[*head, role] for head, role in truth.names.items()]
     return {**arrays, "title": study.model.title, "roles": roles, "decoys": [list(head) for head in truth.decoys]}
 
@@ -52,7 +65,16 @@ def heads(study: Study) -> dict[str, Any]:
 def attention(study: Study) -> dict[str, Any]:
     """The whole attention [T, T], BOS first, of the best trained head of each role, on the last sequence."""
     best = best_heads(study.arrays("heads")["trained"])
-    rows = patterns(study, [head for head, _ in best.values()], **_sequences(study))
+    heads = [head for head, _ in best.values()]
+
+    def measured(model: PreTrainedModel, sequences: Sequences) -> dict[str, Any]:
+        ids, layers = sequences.ids[-1], prepare(model).layers
+        rows = CaptureRows(torch.arange(len(ids)), layers={layers[layer] for layer, _ in heads})
+        forward(model, Batch.of([Row(tuple(ids.tolist()))], [0]), rows)
+        attention = [rows.weights[layers[layer]][0, head].float().cpu().numpy() for layer, head in heads]
+        return {"attention": np.stack(attention), "ids": ids}
+
+    rows = _on_sequences(study, "sequence patterns", measured, heads=[*map(list, heads)])
     return {"title": study.model.title, "best": best, "attention": dict(zip(best, rows["attention"], strict=True))}
 
 
