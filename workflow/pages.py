@@ -14,7 +14,7 @@ from nbformat.v4 import new_output
 from PIL import Image
 
 from util import paths
-from util.figures.beside import beside
+from util.figures import beside
 from util.show.part import ANY, STORED, Conclusions, Values, checks, figure_of, sentences, stored, title
 from util.show.part import beside as part_beside
 

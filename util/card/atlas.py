@@ -14,13 +14,12 @@ from matplotlib.axes import Axes
 from util.card.page import SCHEMA, Card
 from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.ioi_patching.show import kept_alone
-from util.figures.role_atlas.show import place_of
 from util.roles.rules import Role
 from util.show.draw import Grid
 from util.show.files import filled
 from util.show.part import listed, written
 from util.show.style import ROLES
-from util.stats.heads import head_name, heads_where
+from util.stats.heads import head_name, heads_where, place_of
 
 ROW, MODEL = 0.22, 1.4  # inches: the height of a role, and the least width of a model
 ABOUT = "roles by score and effect; a ring: the head carries more than a hundredth of the effect in IOI, too"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,13 +14,14 @@ from matplotlib.patches import Patch, Rectangle
 from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
 from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS, ROOM
+from util.figures.stored_roles import by_head
 from util.roles.rules import units_of
 from util.show.draw import Grid, Panel, broken, name_beside, room
 from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples
 from util.show.panels import ROW as SHARE_ROW
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, sign, title, written
 from util.show.style import BLUE, NO_ROLE, ROLES, RoleLook
-from util.stats.heads import Head, head_name, top
+from util.stats.heads import head_name, place_of, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
@@ -61,28 +61,13 @@ class Settings:
     untrained_control: bool = True
 
 
-def by_head(values: Values) -> dict[str, list[str]]:
-    """The roles of each head that has any, by name, heads in their order."""
-    names = {name for tested in values["roles"].values() for name in tested["heads"]}
-    return {
-        name: [role for role, tested in values["roles"].items() if name in tested["heads"]]
-        for name in sorted(names, key=place_of)
-    }
-
-
-def place_of(name: str) -> Head:
-    """The place of a head by its name, such as (3, 5) of L3H5."""
-    layer, head = map(int, re.findall(r"\d+", name))
-    return layer, head
-
-
 # ------------------------------------------------------------------------------------------------ sentences
 
 
 def atlas_say(values: Values) -> Iterator[str]:
     yield values["finding"]
     yield from values["left out"]
-    yield from (f"{name}: {', '.join(roles)}" for name, roles in by_head(values).items())
+    yield from (f"{name}: {', '.join(roles)}" for name, roles in by_head(values["roles"]).items())
 
 
 def atlas_about(values: Values) -> str:
@@ -113,7 +98,7 @@ def concludes(values: Values) -> Iterator[str]:
     if without:
         yield f"Not detected: {listed(without)}."
     yield from (f"{line[0].upper()}{line[1:]}." for line in values["left out"])
-    several = sorted(item for item in by_head(values).items() if len(item[1]) > 1)
+    several = sorted(item for item in by_head(roles).items() if len(item[1]) > 1)
     if several:
         yield f"Heads with several roles: {listed([f'{name} ({listed(roles)})' for name, roles in several])}."
     if twin and not (n := sum(tested["tested"] for name, tested in twin.items() if name != "heads")):
@@ -121,11 +106,6 @@ def concludes(values: Values) -> Iterator[str]:
     elif twin:
         text = "of {n:words} {n:head|heads} of the untrained twin whose score passes {having} {verb} a role."
         yield say(text, n=n, having=none_or(twin["heads"]), verb="have" if twin["heads"] > 1 else "has")
-
-
-def all_conclude(values: Values) -> Iterator[str]:
-    yield from concludes(values)
-    yield from vectors_say(values)
 
 
 def planted_say(values: Values) -> Iterator[str]:
@@ -196,7 +176,7 @@ def _atlas(ax: Axes, values: Values, key: str) -> None:
     ax.spines[:].set_visible(False)
     cell = 72 * (width - 0.6) / layers, 72 * (height - 0.6) / heads
     largest = {role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in tested.items()}
-    for name, roles in by_head(values).items():
+    for name, roles in by_head(tested).items():
         layer, head = place_of(name)
         high = 1 / len(roles)
         for number, role in enumerate(roles):
@@ -310,5 +290,5 @@ FIGURE = Figure(
         "untrained": Part(numbers.untrained, "untrained", untrained_say),
         "planted": Part(numbers.planted, "planted", planted_say),
     },
-    all_conclude,
+    lambda values: [*concludes(values), *vectors_say(values)],
 )
