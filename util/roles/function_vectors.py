@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Annotated, Literal
 
 import numpy as np
@@ -175,7 +175,7 @@ class FunctionVectorHeads:
     @property
     def effects(self) -> Floats:
         """The effects [P, T, L, H] on T tasks, of the P prompts whose number every task has."""
-        common = sorted(set.intersection(*({*effects.index.tolist()} for effects in self.tasks)))
+        common = reduce(np.intersect1d, [task.index for task in self.tasks])
         return np.stack([task.effects[np.isin(task.index, common)] for task in self.tasks], axis=1)
 
     @property

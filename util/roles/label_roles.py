@@ -30,10 +30,16 @@ from util.prompts.prompt import LabelledTokens, Prompt, with_bos
 from util.roles.effects import Blocks, Cells, Numbers, chunks, cuts, evidence, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.answers import TaskCheck, chosen, label_mass, majority_right, right, task_check, which_label
-from util.study.checked import QUERIES, Counts, Dataset, Datasets, Natural, Prompts, TwoHalves, checked
+from util.study.checked import Counts, Dataset, Datasets, Natural, Prompts, TwoHalves, check_disjoint, checked
 from util.study.records import Fields, Measurement, Records, joined
 
 DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
+
+
+def check_pool(dataset: str, k: int) -> None:
+    """Raises ValueError where a data set has fewer than k demonstrations."""
+    if k > (pool := demonstration_pool(dataset)):
+        raise ValueError(f"k = {k}: {dataset} has a pool of {pool} demonstrations; choose a smaller k")
 
 
 @checked
@@ -55,8 +61,7 @@ class LabelTask(Measurement):
     stem = "label_task"
 
     def __post_init__(self) -> None:
-        if self.k > (pool := demonstration_pool(self.dataset)):
-            raise ValueError(f"k = {self.k}: {self.dataset} has a pool of {pool} demonstrations; choose a smaller k")
+        check_pool(self.dataset, self.k)
 
     @property
     def own_request(self) -> Fields:
@@ -98,11 +103,7 @@ def candidates(
 
     measured: how many prompts are to be measured. Raises ValueError where some of them would choose the task.
     """
-    if measured + prompts > QUERIES:
-        raise ValueError(
-            f"{measured} prompts to be measured and {prompts} to choose the task on share some: there are {QUERIES} "
-            "queries; take fewer of either"
-        )
+    check_disjoint(measured, prompts)
     return tuple(LabelTask(study.model, dataset, k, prompts, seed, **study.places) for k in ks for dataset in datasets)
 
 
@@ -226,7 +227,7 @@ class LabelRoles(Measurement):
                 read[batch.numbers, at] = to_labels.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
                 for row, number in zip(to_previous, batch.numbers, strict=True):
                     before[number, at] = row[:, labels[number] - 1].mean(1)
-                    elsewhere[number, at] = row[:, _others(self._plan.tokens[number]) - 1].mean(1)
+                    elsewhere[number, at] = row[:, other_tokens(self._plan.tokens[number]) - 1].mean(1)
 
         run_rows(model, [Row(ids) for ids in self._plan.ids], visit, batches.TOKEN_BUDGET)
         uniform = np.stack([(1 / (labels + 1)).mean(1), k / (last + 1)])
@@ -286,6 +287,6 @@ def _cells(role: Role, tokens: LabelledTokens) -> Cells:
     return np.stack([np.full(len(labels), tokens.forerunners[-1]), labels], axis=1)[shown]
 
 
-def _others(tokens: LabelledTokens) -> NDArray[np.int64]:
+def other_tokens(tokens: LabelledTokens) -> NDArray[np.int64]:
     """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
     return np.setdiff1d(np.arange(2, tokens.labels[-1]), _labels(tokens)[:, 1])

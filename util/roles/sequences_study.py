@@ -208,7 +208,7 @@ class SequenceRoles(SequenceStudy):
         if role == Role.PREVIOUS_TOKEN:
             query = np.arange(1 + self.bos, self.copies * self.length + self.bos)
             return np.stack([query, query - 1], axis=1)
-        rows, keys = np.nonzero(attention_scores.successors(*self.layout))
+        rows, keys = np.nonzero(attention_scores.cells(*self.layout)["prefix_matching"])
         return np.stack([attention_scores.queries(*self.layout)[rows], keys], axis=1)
 
     # -------------------------------------------------------------------------------------------- runs

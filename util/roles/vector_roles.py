@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain
 from typing import get_args
 
@@ -140,7 +140,7 @@ class VectorRoles(Measurement):
     def _drawn(self, corruption: Corruption) -> list[pd.DataFrame]:
         """The prompts of every task: those whose number every task has."""
         tokens = [study.tokens for study in self._studies[corruption]]
-        common = sorted(set.intersection(*map(set, (of_task.index for of_task in tokens))))
+        common = reduce(np.intersect1d, [of_task.index for of_task in tokens])
         return [of_task.loc[common] for of_task in tokens]
 
     @cached_property

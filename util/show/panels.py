@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from util.show.draw import Grid, broken, room
 from util.show.style import GREY, RED
 from util.stats.heads import Head
-from util.stats.intervals import Interval
 
 Curve = Mapping[str, ArrayLike]  # "mean", "low" and "high", [X] each
 Triple = Sequence[float]  # value, low, high
@@ -221,7 +220,7 @@ def triples(entries: Mapping[str, Any], heads: Sequence[Head], value: str = "val
     return [[float(part[layer, head]) for part in parts] for layer, head in heads]
 
 
-def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
+def points(ax: Axes, x: ArrayLike, intervals: Iterable[Sequence[float]], **options: Any) -> None:
     """Draw values with their 95 % intervals at x [N]. options: of matplotlib's `Axes.errorbar`."""
     value, low, high = np.array(list(intervals)).T
     ax.errorbar(x, value, np.abs([low - value, high - value]), **{"ms": 3, "lw": 0.9, **options})

@@ -30,7 +30,7 @@ from util.figures.forerunner_heads.numbers import (
     layer_range,
 )
 from util.figures.planted_controls import first_tokens, planted_control
-from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_request
+from util.load_model_and_data import staicc_prompts, staicc_request
 from util.models import planted as circuits
 from util.prompts.prompt import (
     Appended,
@@ -41,6 +41,7 @@ from util.prompts.prompt import (
     with_bos,
 )
 from util.roles import label_roles
+from util.roles.effects import chunks
 from util.stats.answers import chosen
 from util.study.study import Study
 
@@ -90,8 +91,7 @@ def check(study: Study) -> None:
     s = study.settings
     for k, names in ((s.k, (s.dataset, *s.grid_datasets)), (max(s.causal_k), s.causal_datasets)):
         for name in names:
-            if k > (pool := demonstration_pool(name)):
-                raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
+            label_roles.check_pool(name, k)
 
 
 # ------------------------------------------------------------------------------------------------ copy magnitudes
@@ -199,10 +199,9 @@ def copy_magnitudes(
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:
     """Up to `count` positions t of a prompt, sorted, that are no label tokens and have 1 <= t - 1."""
-    labels = {y + i for y, n in zip(labelled.labels, labelled.label_lengths, strict=True) for i in range(n)}
-    eligible = [t for t in range(2, labelled.labels[-1]) if t not in labels]
-    chosen = np.random.default_rng(seed).permutation(len(eligible))[:count]
-    return sorted(eligible[i] for i in chosen)
+    eligible = label_roles.other_tokens(labelled)
+    drawn = np.random.default_rng(seed).permutation(len(eligible))[:count]
+    return sorted(eligible[drawn].tolist())
 
 
 def _rectangle(lists: Sequence[Sequence[int]]) -> Tensor:
@@ -230,7 +229,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
 
     record = study.blocks(
         "copy magnitudes",
-        lambda: [range(start, min(start + BLOCK, data.prompts)) for start in range(0, data.prompts, BLOCK)],
+        lambda: chunks(range(data.prompts), BLOCK),
         lambda block: copy_magnitudes(
             study.pair[0], plan(), CONTROL_TOKENS, data.seed, block, token_budget=batches.TOKEN_BUDGET
         ),
@@ -281,16 +280,15 @@ def grid(study: Study) -> dict[str, Any]:
 
     Raises UnsupportedModel where none does.
     """
-    s, measured = study.settings, dict[str, Any]()
-    measured["left out"] = {}
+    s, left_out, measured = study.settings, dict[str, str](), dict[str, Any]()
     for name in s.grid_datasets:
         try:
             measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))
         except UnsupportedModel as error:
-            measured["left out"][name] = too_long(error)
-            if len(measured["left out"]) == len(s.grid_datasets):
+            left_out[name] = too_long(error)
+            if len(left_out) == len(s.grid_datasets):
                 raise
-    return measured
+    return {"left out": left_out, **measured}
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts
@@ -321,7 +319,7 @@ def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condi
     def measured(condition: Condition) -> Arrays:
         attach: Attach = nothing
         if condition.cut is not None:
-            layers = layer_range(list(support(study.pair[0]).layers), condition.part)  # the model's own numbers
+            layers = layer_range(support(study.pair[0]).layers, condition.part)  # the model's own numbers
             attach = knockouts(_cells(study, data, plan(), condition), dict.fromkeys(layers))
         text = condition.part == EVERYWHERE and condition.draw is None
         scores = label_log_probs(study.pair[0], plan(), attach, token_budget=batches.TOKEN_BUDGET, text=text)

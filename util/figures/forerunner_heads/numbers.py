@@ -341,6 +341,11 @@ def ablation(arrays: Mapping[str, Any], settings: Any) -> Numbers:
 # ------------------------------------------------------------------------------------------------ induction heads
 
 
+def same_label(arrays: Arrays) -> NDArray[np.bool_]:
+    """Which demonstrations have the query's own label, [N, k]."""
+    return arrays["demonstrations"] == arrays["gold"][:, None]
+
+
 def reads(arrays: Arrays) -> tuple[Floats, Floats, Floats]:
     """Induction heads as Cho et al. count them (Fig. 6 left, middle), from reads [N, L, H, k], A[s_q, y_i]: [N, L, H].
 
@@ -348,8 +353,7 @@ def reads(arrays: Arrays) -> tuple[Floats, Floats, Floats]:
     query's label in what is read, 0 where nothing is.
     """
     attention = arrays["reads"]
-    same = (arrays["demonstrations"] == arrays["gold"][:, None])[:, None, None, :]
-    total, of_same = attention.sum(axis=-1), np.where(same, attention, 0).sum(axis=-1)
+    total, of_same = attention.sum(axis=-1), np.where(same_label(arrays)[:, None, None], attention, 0).sum(axis=-1)
     return total, 2 * of_same - total, of_same / (total + 1e-5)
 
 
@@ -359,8 +363,7 @@ def similarity_share(arrays: Arrays) -> NDArray[np.float64]:
     "Vanilla attention" of Fig. 6 middle. Negative similarities count as none; with them a share would have no meaning.
     """
     weight = np.maximum(arrays["similarity"], 0)
-    same = (arrays["demonstrations"] == arrays["gold"][:, None])[:, None, :]
-    return np.where(same, weight, 0).sum(axis=-1) / (weight.sum(axis=-1) + 1e-5)
+    return np.where(same_label(arrays)[:, None], weight, 0).sum(axis=-1) / (weight.sum(axis=-1) + 1e-5)
 
 
 def best_head_null(arrays: Arrays) -> Curve:
@@ -369,8 +372,7 @@ def best_head_null(arrays: Arrays) -> Curve:
     The maximum over heads is large by chance alone. In each of 100 draws the labels of every prompt's demonstrations
     are shuffled, so that their composition and what the heads read stay as they are.
     """
-    rng, attention = np.random.default_rng(0), arrays["reads"]
-    same = arrays["demonstrations"] == arrays["gold"][:, None]
+    rng, attention, same = np.random.default_rng(0), arrays["reads"], same_label(arrays)
     total, best = attention.sum(axis=-1) + 1e-5, []
     for _ in range(100):
         of_same = np.einsum("nlhk,nk->nlh", attention, rng.permuted(same, axis=1).astype(attention.dtype))
@@ -389,7 +391,7 @@ def induction(arrays: Arrays, settings: Any) -> Numbers:
     """
     _, more, share = reads(arrays)
     least = threshold(arrays["n_t"], settings.threshold, more.dtype) / arrays["classes"]
-    same, frequent = arrays["demonstrations"] == arrays["gold"][:, None], float((more > least).mean(axis=0).max())
+    same, frequent = same_label(arrays), float((more > least).mean(axis=0).max())
     shares = {
         "best head": share.max(axis=2),
         "mean of heads": share.mean(axis=2),

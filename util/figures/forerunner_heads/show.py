@@ -23,9 +23,8 @@ from util.show.part import Figure, Part, Values, say, title, written
 from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
 from util.stats.answers import TERMS
 from util.stats.heads import head_name
-from util.stats.intervals import Interval, signed
+from util.stats.intervals import signed
 from util.study.checked import (
-    QUERIES,
     Counts,
     Dataset,
     Datasets,
@@ -33,6 +32,7 @@ from util.study.checked import (
     Number,
     Prompts,
     TwoHalves,
+    check_disjoint,
     checked,
 )
 
@@ -81,11 +81,7 @@ class Settings:
     untrained_control: bool = True
 
     def __post_init__(self) -> None:
-        if (measured := max(self.ablated, self.grid_prompts)) + self.choice_prompts > QUERIES:
-            raise ValueError(
-                f"{measured} prompts to be measured and {self.choice_prompts} to choose the task on share some: there "
-                f"are {QUERIES} queries; take fewer of either"
-            )
+        check_disjoint(max(self.ablated, self.grid_prompts), self.choice_prompts)
 
 
 def about(values: Values, prompts: int | None = None, place: str = "") -> str:
@@ -131,7 +127,7 @@ def counts_about(values: Values) -> str:
 def layers_say(values: Values) -> Iterator[str]:
     heads, others = values["heads_on_a_prompt"], values["more_heads"]
     start = f"On average {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
-    more = [f"{signed(Interval(*others[name]), 2)} compared with {BEFORE[name]}" for name in others]
+    more = [f"{signed(others[name], 2)} compared with {BEFORE[name]}" for name in others]
     some = heads["correct"][1] > heads.get("untrained", (0, 0, -1))[2]
     yield ", ".join([f"{start} read the correct label's forerunner", *more]) if some else ""
 
@@ -256,7 +252,7 @@ def task_table(values: Values) -> pd.DataFrame:
     """The data sets that were tried, in order."""
     shown = pd.DataFrame(values["task"]).set_index(["name", "k"]).round(3)
     for gain in ("over_none", "over_permuted"):
-        shown[gain] = [signed(Interval(*interval), 2) for interval in shown[gain]]
+        shown[gain] = [signed(interval, 2) for interval in shown[gain]]
     return shown
 
 
@@ -269,9 +265,9 @@ def ablation_say(values: Values) -> Iterator[str]:
         yield f"Without forerunners labels lose {-changes['label mass'][0]:.2f} nats of mass, which label: {which}"
     yield ". ".join(findings)
     loss = ablation["text loss"][str(EVERYWHERE)]["si_to_yi"]
-    yield f"That cut changes the loss on the rest of the text by {signed(Interval(*loss))} nats per token."
+    yield f"That cut changes the loss on the rest of the text by {signed(loss)} nats per token."
     shown, bare = map(written, values["accuracies"])
-    gained = {score: signed(Interval(*interval)) for score, interval in values["ablation"]["gained"].items()}
+    gained = {score: signed(interval) for score, interval in ablation["gained"].items()}
     yield (
         f"Accuracy with demonstrations {shown}, without {bare}, of {values['request']['ablated']} prompts: they "
         f"change it by {gained['accuracy']}, log P(right label | labels) by {gained['which label']} nats, label "
@@ -287,10 +283,7 @@ def ablation_about(values: Values) -> str:
 def ablation_table(values: Values) -> pd.DataFrame:
     """What cuts in all layers change, with 95 % intervals of one number each."""
     columns = {
-        score: {
-            TITLES[cut]: signed(Interval(*change), 2)
-            for cut, change in values["ablation"][score][str(EVERYWHERE)].items()
-        }
+        score: {TITLES[cut]: signed(change, 2) for cut, change in values["ablation"][score][str(EVERYWHERE)].items()}
         for score in ("accuracy", *TERMS, "text loss")
     }
     return pd.DataFrame(columns).rename_axis("cut in all layers")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from util.edges.splicing import groups_of
+from util.edges.splicing import Group, groups_of
 from util.engine.batches import TOKEN_BUDGET, Row
 from util.engine.call import UnsupportedModel
 from util.engine.label_scores import next_token_logits
@@ -181,13 +181,16 @@ class WordPairs(Measurement):
     def texts(self) -> list[str]:
         return [item.clean.text for split in self.drawn.values() for prompts in split for item in prompts.items]
 
-    def _rows(self, split: str) -> list[Row]:
-        groups = (group for prompts in self.drawn[split] for group in groups_of(prompts.items, self.pair[1]))
-        return [Row(group.base.ids[: group.length]) for group in groups]
+    def _groups(self, split: str) -> list[Group]:
+        return [group for prompts in self.drawn[split] for group in groups_of(prompts.items, self.pair[1])]
 
     def means(self) -> dict[str, Any]:
         """The mean outputs of all heads over prompts of all tasks with other queries, see `means_over`."""
-        return means_over(self, self.measured, lambda: self._rows("search"))
+
+        def rows() -> list[Row]:
+            return [Row(group.base.ids[: group.length]) for group in self._groups("search")]
+
+        return means_over(self, self.measured, rows)
 
     def answers(self, edits: Edits) -> dict[str, dict[str, NDArray[np.bool_]]]:
         """Which prompts are answered right under each ablation, [N] by the edit's name and the task.
@@ -196,13 +199,13 @@ class WordPairs(Measurement):
         """
 
         def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
-            model, ids = self.pair[0], [row.ids for row in self._rows("test")]
+            model, groups = self.pair[0], self._groups("test")
+            ids = [group.base.ids[: group.length] for group in groups]
             patches = mean_patches(model, edit.heads, self.means()["mean"])
             logits = next_token_logits(model, ids, *patches, token_budget=TOKEN_BUDGET, runs=runs)
-            groups = [groups_of(prompts.items, self.pair[1]) for prompts in self.drawn["test"]]
-            right = logits.argmax(axis=1) == [group.target[0] for of_task in groups for group in of_task]
-            parts = np.split(right, np.cumsum(list(map(len, groups)))[:-1])
-            return dict(zip(self.tasks, parts, strict=True))
+            right = logits.argmax(axis=1) == [group.target[0] for group in groups]
+            ends = np.cumsum([len(prompts.items) for prompts in self.drawn["test"]])
+            return dict(zip(self.tasks, np.split(right, ends[:-1]), strict=True))
 
         return under_edits(self, self.measured, "answers", "answers", edits, compute)
 

@@ -273,7 +273,7 @@ def _scatter(ax: Axes, values: Values) -> None:
         look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9}
         ax.plot(matching[places], effect[places], marker, label=f"best {label} heads", **look)
     best = list(map(tuple, entries["sets"][FUNCTION_VECTOR]))
-    spread = [Interval(*triple) for triple in triples(entries["AIE"], best, "mean")]
+    spread = triples(entries["AIE"], best, "mean")
     points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)
     name_beside(ax, {head_name(head): (float(matching[head]), float(effect[head])) for head in best[:3]})
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
