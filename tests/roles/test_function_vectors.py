@@ -141,7 +141,7 @@ def made(task, index, seed=0, shift=0.0):
 def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
     """Prompts that one task dropped are left out of all."""
     tasks = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7], shift=0.3)
-    heads = FunctionVectorHeads(tasks, "made")
+    heads = FunctionVectorHeads(tasks)
     shared = np.stack([tasks[0].effects[[0, 1, 2, 4, 5, 7]], tasks[1].effects], axis=1)
     np.testing.assert_array_equal(heads.effects, shared)
     np.testing.assert_allclose(heads.mean(), shared.mean(axis=(0, 1)))

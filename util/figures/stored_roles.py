@@ -1,15 +1,14 @@
 """The roles of a model's heads, as the role atlas has stored them: for figures that show heads with their roles."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from util.show.part import listed, say, stored
+from util.show.part import Values, listed, say, stored
 from util.stats.heads import place_of
 
 MODEL = ("model", "revision", "dtype", "quantized", "untrained_seed")  # what of a request says which model it is
 
 
-def stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def stored_atlas(request: Values) -> Values | None:
     """The stored values of each role that was tested; None where nothing is stored of this model.
 
     request: of any study of the model, see `Study.request`. Values that this run has written come before those of the
@@ -21,7 +20,7 @@ def stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return values["roles"]
 
 
-def by_head(atlas: Mapping[str, Any]) -> dict[str, list[str]]:
+def by_head(atlas: Values) -> dict[str, list[str]]:
     """The roles of each head that has any, by name, heads and roles in their order. atlas: see `stored_atlas`."""
     names = {name for tested in atlas.values() for name in tested["heads"]}
     return {
@@ -30,7 +29,7 @@ def by_head(atlas: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mapping[str, Any]) -> list[str]:
+def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Values) -> list[str]:
     """Returns sentences: which heads that carry most of an IOI effect have no role, and of which it is mostly direct.
 
     heads: by name, the effect of each and the part of it that goes directly to the output; None or NaN where that is

@@ -113,7 +113,7 @@ def other_cells(cut: Cells, special: int, seed: Numbers) -> Cells:
     special: how many special tokens stand in front, which are never drawn. There are fewer cells than in the cut where
     a query has not enough other earlier tokens.
     """
-    rng, drawn = np.random.default_rng(list(seed)), [np.empty((0, 2), np.int64)]
+    rng, drawn = np.random.default_rng(seed), [np.empty((0, 2), np.int64)]
     for query in np.unique(cut[:, 0]):
         read = cut[cut[:, 0] == query, 1]
         keys = rng.permutation(np.setdiff1d(np.arange(special, query), read))[: len(read)]

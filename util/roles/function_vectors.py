@@ -159,7 +159,6 @@ class FunctionVectorHeads:
     """The indirect effects of a model's heads on several tasks. left_out: why other tasks have none."""
 
     tasks: tuple[IndirectEffects, ...]
-    model_title: str
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -331,4 +330,4 @@ def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVec
             left_out[study.task] = why_no_prompts(error)
             if len(left_out) == len(studies):
                 raise
-    return FunctionVectorHeads(tuple(effects), studies[0].model.title, left_out)
+    return FunctionVectorHeads(tuple(effects), left_out)

@@ -36,6 +36,7 @@ Floats = NDArray[np.floating]
 
 LEVEL = 0.05  # the chance that any head of a model has a role by mistake, for each role
 FACTOR = 3.0  # times uniform attention is what a pattern must exceed; Cho et al. 2025 have 5, on longer prompts
+ROOM = 0.05  # how much more probable intact demonstrations must make an answer, for function vectors to be measured
 LEAST = 0.01  # nats, or probability: smaller effects are none; 0.01 nats change a probability by one hundredth of it
 
 

@@ -30,11 +30,10 @@ from util.roles.function_vectors import (
     probabilities_under,
     why_no_prompts,
 )
-from util.roles.rules import Evidence, Floats, Role, Score
+from util.roles.rules import ROOM, Evidence, Floats, Role, Score
 from util.study.checked import AtLeastFour, Count, Natural, checked
 from util.study.records import Fields, Measurement, joined
 
-ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
 BLOCK = 8  # prompts that are measured before what was measured is kept
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from util.engine import batches, memory
@@ -154,7 +154,7 @@ def copy_magnitudes(
     seed: int = 0,
     numbers: Sequence[int] | None = None,
     token_budget: int = TOKEN_BUDGET,
-) -> dict[str, Any]:
+) -> Arrays:
     """Attention from an appended label to its forerunner, A[y_q, s_q], of every head (Cho et al. 2025, Fig. 5 middle).
 
     The control is A[t, t-1], averaged over up to `control_tokens` other tokens t of the same prompt, drawn by seed and
@@ -167,13 +167,15 @@ def copy_magnitudes(
     support = prepare(model)
     tokens = next(iter(run.tokens.values()))
     place = {number: i for i, number in enumerate(range(len(tokens)) if numbers is None else numbers)}
-    drawn = {number: draw_control_tokens(tokens[number], control_tokens, (seed, number)) for number in place}
-    planned = [  # the row, its prompt, the conditions of its branches, and which other tokens' attention is read
-        (row, owner, labels, drawn[owner] if 0 in labels else []) for row, owner, labels in run.rows if owner in place
-    ]
+    planned = []  # rows, each with its prompt, the conditions of its branches, and the cells that are read of it
+    for row, owner, labels in run.rows:
+        if owner in place:
+            others = draw_control_tokens(tokens[owner], control_tokens, (seed, owner)) if 0 in labels else []
+            cells_read = [(branch, len(row.ids) - 1) for branch in range(len(row.ids), len(row))]
+            planned.append((row, owner, labels, cells_read + [(t, t - 1) for t in others]))
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
-    most = max((len(labels) + len(others) for _, _, labels, others in planned), default=0)
+    most = max(len(cells_read) for *_, cells_read in planned)
     memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most))
     heads = (len(support.layers), support.heads)
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
@@ -182,17 +184,16 @@ def copy_magnitudes(
 
     def visit(batch: Batch) -> None:
         here = [planned[i] for i in batch.numbers]
-        queries = [[*range(len(row.ids), len(row)), *others] for row, _, _, others in here]
-        keys = [[len(row.ids) - 1] * len(labels) + [t - 1 for t in others] for row, _, labels, others in here]
-        attention = CaptureRows(_rectangle(queries), _rectangle(keys)[:, :, None])
+        together = pad_sequence([torch.tensor(cells_read) for *_, cells_read in here], batch_first=True)  # [B, R, 2]
+        attention = CaptureRows(together[:, :, 0], together[:, :, 1:])
         forward(model, batch, attention)
         weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
-        for (_, owner, labels, others), read in zip(here, weights, strict=True):  # read: [L, H, R]
+        for (_, owner, labels, cells_read), read in zip(here, weights, strict=True):  # read: [L, H, R]
             magnitude[place[owner], labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
-            if others:
-                control[place[owner]] = read[..., len(labels) : len(labels) + len(others)].mean(-1)
+            if len(cells_read) > len(labels):
+                control[place[owner]] = read[..., len(labels) : len(cells_read)].mean(-1)
 
-    rows, owners = [row for row, *_ in planned], [owner for _, owner, *_ in planned]
+    rows, owners, *_ = zip(*planned, strict=True)
     halved = run_rows(model, rows, visit, token_budget, prompts=owners)
     return {"magnitude": magnitude, "control": control, "oom_backoff": halved}
 
@@ -202,12 +203,6 @@ def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int
     eligible = label_roles.other_tokens(labelled)
     drawn = np.random.default_rng(seed).permutation(len(eligible))[:count]
     return sorted(eligible[drawn].tolist())
-
-
-def _rectangle(lists: Sequence[Sequence[int]]) -> Tensor:
-    """Lists of different lengths as one tensor; a short list repeats its first entry."""
-    width = max(map(len, lists))
-    return torch.tensor([[*entries, *[entries[0]] * (width - len(entries))] for entries in lists])
 
 
 def readings(study: Study, data: Data) -> dict[str, Arrays]:
@@ -257,30 +252,26 @@ def counts(study: Study) -> dict[str, Arrays]:
     return read
 
 
-def planted(study: Study, **options: Any) -> Arrays:
-    """The reading behind the correct label of a planted model; roles: of its heads, [layer, head, role].
+def specificity(study: Study) -> Arrays:
+    """The `counts`, and as "planted" the reading behind the correct label of a planted model.
 
-    options: those of the planted circuit (family, seed).
+    roles: of planted heads, [layer, head, role].
     """
     s = study.settings
     labels = staicc_prompts(s.dataset, s.k)[0].labels
-    model, truth = planted_control(circuits.forerunner, options, partial(first_tokens, labels))
+    model, truth = planted_control(circuits.forerunner, {}, partial(first_tokens, labels))
     known = study.replace(model=model, untrained_control=False)
     reading = readings(known, Data(s.dataset, s.k, min(64, s.prompts), s.seed))["correct"]
-    return {**reading, "roles": [[*head, role] for head, role in truth.names.items()]}
+    roles = [[*head, role] for head, role in truth.names.items()]
+    return {**study.arrays("counts"), "planted": {**reading, "roles": roles}}
 
 
-def specificity(study: Study) -> Arrays:
-    """The `counts`, and the `planted` heads."""
-    return {**study.arrays("counts"), "planted": planted(study)}
-
-
-def grid(study: Study) -> dict[str, Any]:
+def grid(study: Study) -> Arrays:
     """The `readings` of every data set by its name, and as "left out" why others do not fit the model.
 
     Raises UnsupportedModel where none does.
     """
-    s, left_out, measured = study.settings, dict[str, str](), dict[str, Any]()
+    s, left_out, measured = study.settings, dict[str, str](), Arrays()
     for name in s.grid_datasets:
         try:
             measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from util.prompts.prompt import LabelledTokens
+from util.show.part import Arrays
 from util.stats.answers import TERMS, chosen, label_mass, right, which_label
 from util.stats.heads import top
 from util.stats.intervals import Interval, accuracy, halves, mean_interval, mean_intervals, resampled
@@ -85,7 +86,7 @@ def control_cells(cut: Cells, length: int, seed: Sequence[int]) -> Cells:
     free = np.tri(length, k=-1, dtype=bool)
     free[tuple(cut.T)] = False
     eligible = np.argwhere(free)
-    drawn = np.random.default_rng(list(seed)).permutation(len(eligible))[: len(cut)]
+    drawn = np.random.default_rng(seed).permutation(len(eligible))[: len(cut)]
     return eligible[np.sort(drawn)]
 
 
@@ -96,7 +97,6 @@ def layer_range(layers: Sequence[int], part: Part) -> list[int]:
 
 
 Floats = NDArray[np.floating]
-Arrays = Mapping[str, Any]
 Numbers = dict[str, Any]
 Curve = dict[str, NDArray[np.float64]]  # "mean", "low" and "high", [L] each
 Contrast = dict[str, NDArray[np.float64]]
@@ -180,7 +180,7 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
     }
 
 
-def grid(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def grid(arrays: Arrays, settings: Any) -> Numbers:
     """On how many prompts of every data set each head exceeds the threshold, and how many heads on a prompt."""
     correct = {name: of_set["correct"] for name, of_set in arrays.items() if name != "left out"}
     on_a_prompt = {name: heads_on_a_prompt(one, settings.threshold) for name, one in correct.items()}
@@ -219,7 +219,7 @@ def verdicts(reading: Arrays, c: float = THRESHOLD) -> NDArray[np.str_]:
     return np.where(specific, FORERUNNER, np.where(frequent, PREVIOUS_TOKEN, NEITHER))
 
 
-def specificity(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def specificity(arrays: Arrays, settings: Any) -> Numbers:
     """Heads that are chosen on one half of the prompts, and what they do on the other; beside them planted heads.
 
     chosen, confirmed: number of forerunner heads on the first half, and on both; than_wrong, than_other: of the
@@ -273,7 +273,7 @@ def scores(answer: Arrays) -> dict[str, NDArray[np.float64]]:
     the label mass. Demonstrations teach the first; the second says that a label comes.
     """
     log_prob, gold = answer["log_prob"].astype(np.float64), answer["gold"]
-    found: dict[str, Any] = {
+    found: Numbers = {
         "which label": which_label(log_prob, gold),
         "label mass": label_mass(log_prob),
         "accuracy": right(answer["log_prob"], gold).astype(np.float64),
@@ -313,7 +313,7 @@ def told(what: str, lost: Numbers, random: Numbers) -> str:
     return f"is not shown to cost {what} more than random cells: {cost} nats, {controls}"
 
 
-def ablation(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """What the model loses when a step of the circuit is cut, and what demonstrations are worth.
 
     findings: what the cut of the labels from their forerunners tells of both scores, where their premises are met.

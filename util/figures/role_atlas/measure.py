@@ -23,7 +23,7 @@ from util.engine.label_scores import next_token_logits
 from util.engine.replay import BaseRuns
 from util.figures.edits import INTACT, PAPER_SHARES, Edit, how_many
 from util.figures.planted_controls import first_tokens, name_tokens, planted_control
-from util.figures.role_atlas.numbers import ROOM, ablations, head_sets
+from util.figures.role_atlas.numbers import ablations, head_sets
 from util.figures.task_study import (
     SKIPPED_POSITIONS,
     mean_patches,
@@ -48,7 +48,7 @@ from util.roles.function_vectors import (
 from util.roles.label_roles import LabelRoles
 from util.roles.name_roles import NameRoles
 from util.roles.pair_task import words_digest
-from util.roles.rules import Evidence, Role
+from util.roles.rules import ROOM, Evidence, Role
 from util.roles.sequences_study import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 from util.study.checked import Count, Natural, checked
@@ -150,7 +150,7 @@ class WordPairs(Measurement):
         return [word_pairs.find(task, trained=word_pairs.is_trained(self.model.name)) for task in self.tasks]
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def own_request(self) -> Fields:
         return {
             "schema": 1,
             "method_version": 1,
@@ -168,7 +168,7 @@ class WordPairs(Measurement):
     @cached_property
     def drawn(self) -> dict[str, list[word_pair_prompts.WordPairPrompts]]:
         """The prompts of each task by split. Raises UnsupportedTokenizer where it leaves fewer queries than asked."""
-        options: dict[str, Any] = {"k": self.k, "seed": self.seed, "corruptions": (), "in_turn": True}
+        options: Fields = {"k": self.k, "seed": self.seed, "corruptions": (), "in_turn": True}
         drawn = {
             split: [word_pair_prompts.prompts(task, self.pair[1], n, split=split, **options) for task in self.found]
             for split, n in (("test", self.prompts), ("search", REFERENCE_PROMPTS))
@@ -184,7 +184,7 @@ class WordPairs(Measurement):
     def _groups(self, split: str) -> list[Group]:
         return [group for prompts in self.drawn[split] for group in groups_of(prompts.items, self.pair[1])]
 
-    def means(self) -> dict[str, Any]:
+    def means(self) -> Fields:
         """The mean outputs of all heads over prompts of all tasks with other queries, see `means_over`."""
 
         def rows() -> list[Row]:
@@ -198,7 +198,7 @@ class WordPairs(Measurement):
         Right is an answer whose first token is the most probable one.
         """
 
-        def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
+        def compute(edit: Edit, runs: BaseRuns) -> Fields:
             model, groups = self.pair[0], self._groups("test")
             ids = [group.base.ids[: group.length] for group in groups]
             patches = mean_patches(model, edit.heads, self.means()["mean"])
@@ -236,7 +236,7 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
     return heads
 
 
-def function_vectors(study: Study) -> dict[str, Any]:
+def function_vectors(study: Study) -> Fields:
     """Function-vector heads beside induction heads, and what the model does without either.
 
     pairs: which word pairs are answered right, [N] by ablation and task; classified: which queries of notebook 02's

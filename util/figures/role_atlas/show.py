@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
-from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS, ROOM
+from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS
 from util.figures.stored_roles import by_head
-from util.roles.rules import units_of
+from util.roles.rules import ROOM, units_of
 from util.show.draw import Grid, Panel, broken, name_beside, room
 from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples
 from util.show.panels import ROW as SHARE_ROW
@@ -89,11 +88,11 @@ def concludes(values: Values) -> Iterator[str]:
     """How many heads have a role, which have each, which have several, and what the untrained twin has."""
     yield f"{values['finding']}."
     roles, twin = values["roles"], values["untrained"]
-    for role, tested in ((role, tested) for role, tested in roles.items() if tested["heads"]):
-        named = [f"{name} {written(head['effect'])}" for name, head in tested["heads"].items()]
-        more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
-        count = say("{n:words} {role} {n:head|heads}", n=len(named), role=role)
-        yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
+    for role, tested in roles.items():
+        if named := [f"{name} {written(head['effect'])}" for name, head in tested["heads"].items()]:
+            more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
+            count = say("{n:words} {role} {n:head|heads}", n=len(named), role=role)
+            yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
     without = [f"{role} ({beside(role, roles[role])})" for role in roles if not roles[role]["heads"]]
     if without:
         yield f"Not detected: {listed(without)}."
@@ -164,14 +163,12 @@ def atlas(values: Values) -> Grid:
 def _atlas(ax: Axes, values: Values, key: str) -> None:
     (layers, heads), tested = values["shape"], values["roles"]
     width, height = room(ax)
-    ax.set(facecolor=NO_ROLE, xlim=(-0.5, layers - 0.5), ylim=(-0.5, heads - 0.5))
-    ax.set_xticks(count_ticks(layers, max(2, int((width - 0.6) / TICK))))
-    ax.set_yticks(count_ticks(heads, 9))
+    ticks = {"xticks": count_ticks(layers, max(2, int((width - 0.6) / TICK))), "yticks": count_ticks(heads, 9)}
+    ax.set(facecolor=NO_ROLE, xlim=(-0.5, layers - 0.5), ylim=(-0.5, heads - 0.5), ylabel="head", **ticks)
     ax.set_xticks(np.arange(0.5, layers - 1), minor=True)
     ax.set_yticks(np.arange(0.5, heads - 1), minor=True)
     ax.grid(which="minor", color="white", lw=0.6)
     ax.tick_params(which="minor", length=0)
-    ax.set(ylabel="head")
     ax.set_xlabel(f"layer\n{broken(key, 7, 72 * width - 30)}", fontsize=7)
     ax.spines[:].set_visible(False)
     cell = 72 * (width - 0.6) / layers, 72 * (height - 0.6) / heads
@@ -254,8 +251,8 @@ def vectors(values: Values) -> Grid:
             continue
         heading = f"{'ABC'[len(shown)]}) {measure}\n{found['asked'][measure]}"
         rows = {"none" if name == WHOLE else name: share for name, share in accuracy.items()}
-        look: dict[str, Any] = {"label": "share of right answers", "chance": chance, "colours": {"none": BLUE}}
-        shown.append(partial(row_panel, rows=rows, heading=heading, **look))
+        look = partial(row_panel, label="share of right answers", chance=chance, colours={"none": BLUE})
+        shown.append(partial(look, rows=rows, heading=heading))
     heights = [2.3, *[0.7 + SHARE_ROW * len(row_names(rows))] * (len(shown) - 1)]
     return Grid(
         shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE],
@@ -270,8 +267,8 @@ def _scatter(ax: Axes, values: Values) -> None:
     ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4, label="each head")
     for kind, (label, marker, colour, size) in RINGS.items():
         places = tuple(np.array(entries["sets"][kind]).T)
-        look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9}
-        ax.plot(matching[places], effect[places], marker, label=f"best {label} heads", **look)
+        name = f"best {label} heads"
+        ax.plot(matching[places], effect[places], marker, label=name, mfc="none", mec=colour, ms=size, mew=0.9)
     best = list(map(tuple, entries["sets"][FUNCTION_VECTOR]))
     spread = triples(entries["AIE"], best, "mean")
     points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)

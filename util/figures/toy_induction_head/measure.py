@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, context_length, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, PatchHeads
 from util.engine.label_scores import text_losses
@@ -25,17 +25,18 @@ from util.roles.attention_scores import INDUCTION_HEAD, best_heads
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import measured_scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
+from util.study.records import Fields
 from util.study.study import Study
 
 LONGEST, CONTROLS = 511, 3  # tokens of an excerpt; control sets
 
 
 def _on_sequences(
-    study: Study, name: str, compute: Callable[[PreTrainedModel, Sequences], dict[str, Any]], **heads: Any
-) -> dict[str, Any]:
+    study: Study, name: str, compute: Callable[[PreTrainedModel, Sequences], Fields], **heads: Any
+) -> Fields:
     """A record of what is measured on the repeated sequences of the settings. heads: what its request has of them."""
     s = study.settings
-    request: dict[str, Any] = {
+    request: Fields = {
         "length": s.length,
         "copies": s.copies,
         "seeds": [*range(s.seed, s.seed + s.sequences)],
@@ -47,7 +48,7 @@ def _on_sequences(
     ).data
 
 
-def heads(study: Study) -> dict[str, Any]:
+def heads(study: Study) -> Fields:
     """Attention scores [N, L, H] of a planted model, of the trained one and of its untrained twin, by whose they are.
 
     roles: of planted heads, [layer, head, role]; decoys: [layer, head].
@@ -62,12 +63,12 @@ def heads(study: Study) -> dict[str, Any]:
     return {**arrays, "title": study.model.title, "roles": roles, "decoys": [list(head) for head in truth.decoys]}
 
 
-def attention(study: Study) -> dict[str, Any]:
+def attention(study: Study) -> Fields:
     """The whole attention [T, T], BOS first, of the best trained head of each role, on the last sequence."""
     best = best_heads(study.arrays("heads")["trained"])
     heads = [head for head, _ in best.values()]
 
-    def measured(model: PreTrainedModel, sequences: Sequences) -> dict[str, Any]:
+    def measured(model: PreTrainedModel, sequences: Sequences) -> Fields:
         ids, layers = sequences.ids[-1], prepare(model).layers
         rows = CaptureRows(torch.arange(len(ids)), layers={layers[layer] for layer, _ in heads})
         forward(model, Batch.of([Row(tuple(ids.tolist()))], [0]), rows)
@@ -78,7 +79,7 @@ def attention(study: Study) -> dict[str, Any]:
     return {"title": study.model.title, "best": best, "attention": dict(zip(best, rows["attention"], strict=True))}
 
 
-def text(study: Study) -> dict[str, Any]:
+def text(study: Study) -> Fields:
     """Losses of excerpts of a novel [N, T - 1], by what is ablated: nothing, all induction heads, or control sets.
 
     uniform: the loss of equal odds. heads: those with a prefix-matching score of INDUCTION_HEAD or more; their outputs
@@ -87,7 +88,9 @@ def text(study: Study) -> dict[str, Any]:
     """
     score = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     heads, others = heads_where(score >= INDUCTION_HEAD), score < INDUCTION_HEAD
-    sets: dict[str, list[Head]] = {WHOLE: []} | ({WITHOUT: heads} if heads else {})
+    sets: dict[str, list[Head]] = {WHOLE: []}
+    if heads:
+        sets[WITHOUT] = heads
     if heads and not shortage(heads, others):
         drawn = layer_matched(heads, others, CONTROLS, study.settings.seed)
         sets |= {f"without other heads {number}": some for number, some in enumerate(drawn, 1)}
@@ -95,10 +98,12 @@ def text(study: Study) -> dict[str, Any]:
     @cache
     def texts() -> list[list[int]]:
         model, tokenizer = study.pair
-        context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST
-        return excerpts(tokenizer, min(LONGEST, context), study.settings.excerpts).tolist()
+        length = min(LONGEST, context_length(model) or LONGEST)
+        return excerpts(tokenizer, length, study.settings.excerpts).tolist()
 
-    def losses(ablated: list[Head]) -> dict[str, Any]:
+    runs = cache(lambda: BaseRuns(study.pair[0]))
+
+    def losses(ablated: list[Head]) -> Fields:
         by_layer = heads_by_layer(prepare(study.pair[0]), ablated)
         patches = [
             PatchHeads(layer, some, torch.from_numpy(means()[str(layer)][some])) for layer, some in by_layer.items()
@@ -107,10 +112,10 @@ def text(study: Study) -> dict[str, Any]:
         return {"losses": by_token, "vocabulary": study.pair[0].config.get_text_config().vocab_size}
 
     @cache
-    def means() -> dict[str, Any]:  # by layer [H, dv], as heads may be wider in some
-        layers = [*heads_by_layer(prepare(study.pair[0]), [head for some in sets.values() for head in some])]
+    def means() -> Fields:  # by layer [H, dv], as heads may be wider in some; control sets have the same layers
+        layers = [*heads_by_layer(prepare(study.pair[0]), heads)]
 
-        def compute() -> dict[str, Any]:
+        def compute() -> Fields:
             rows = [Row(tuple(text)) for text in texts()]
             by_position = position_means(study.pair[0], rows, layers, TOKEN_BUDGET)
             return {
@@ -120,11 +125,7 @@ def text(study: Study) -> dict[str, Any]:
 
         return recorded(compute, part="means", layers=layers)
 
-    @cache
-    def runs() -> BaseRuns:
-        return BaseRuns(study.pair[0])
-
-    def recorded(compute: Callable[[], dict[str, Any]], **part: Any) -> dict[str, Any]:
+    def recorded(compute: Callable[[], Fields], **part: Any) -> Fields:
         request = {"schema": 3, "excerpts": study.settings.excerpts, "longest": LONGEST, **part}
         return study.record("plain text", compute, lambda: map(str, texts()), **request).data
 
