@@ -27,7 +27,7 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import check_widths
-from util.engine.replay import plan_of, replay
+from util.engine.replay import replay
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.effects import Blocks, Numbers, chunks, last_write
@@ -279,9 +279,10 @@ class FunctionVectorStudy(WordPairs):
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
-        data = self.measured_in_blocks(self._blocks, self._measure, _joined, part="indirect effects").data
-        arrays = {name: data[name] for name in ("index", "intact", "corrupted", "patched")}
-        return IndirectEffects(self.task, self.corruption, **arrays)
+        names = ("index", "intact", "corrupted", "patched")
+        join = joined(*names, by="index")
+        data = self.measured_in_blocks(self._blocks, self._measure, join, part="indirect effects").data
+        return IndirectEffects(self.task, self.corruption, *(data[name] for name in names))
 
     @cached_property
     def means(self) -> Floats:
@@ -303,12 +304,7 @@ class FunctionVectorStudy(WordPairs):
         intact, corrupted, answers = (prompts[name].tolist() for name in prompts)
         patched = patched_probabilities(self.pair[0], corrupted, answers, self.means)
         probable = answer_probabilities(self.pair[0], intact, answers)
-        return {**patched, "intact": probable, "index": prompts.index.to_numpy(), "path": plan_of(self.pair[0]).path}
-
-
-def _joined(blocks: list[Fields]) -> Fields:
-    """The blocks as one, prompts in the order of their index."""
-    return {**joined("intact", "corrupted", "patched", "index", by="index")(blocks), "path": blocks[0]["path"]}
+        return {**patched, "intact": probable, "index": prompts.index.to_numpy()}
 
 
 def why_no_prompts(error: UnsupportedTokenizer) -> str:

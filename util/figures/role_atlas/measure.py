@@ -210,11 +210,6 @@ class WordPairs(Measurement):
         return under_edits(self, self.measured, "answers", "answers", edits, compute)
 
 
-def induction(study: Study) -> Study:
-    """The study of the same model's induction heads, see notebook 02."""
-    return Study("induction_scores", study.model, seed=study.settings.seed, **study.places, untrained_control=False)
-
-
 def indirect_effects(study: Study) -> FunctionVectorHeads:
     """The indirect effects of all heads on five word-pair tasks, see `roles.function_vectors`.
 
@@ -244,7 +239,7 @@ def function_vectors(study: Study) -> Fields:
     heads, or a third of all where that is less, and 20 control sets; from 100 heads on 3 % of them and 10. All heads
     are ablated by their mean output.
     """
-    study = induction(study)
+    study = Study("induction_scores", study.model, seed=study.settings.seed, **study.places, untrained_control=False)
     s, matching = study.settings, study.arrays("scores")["heads"].mean()
     small = matching.size < 100
     queries, draws = (20, 20) if small else (8, 10)
