@@ -272,21 +272,13 @@ class LabelRoles(Measurement):
         return np.stack([which, label_mass(base) - label_mass(edited)], axis=1)
 
 
-def _labels(tokens: LabelledTokens) -> NDArray[np.int64]:
-    """All tokens of labels, the query's among them, each behind the number of its label, [C, 2]."""
-    spans = enumerate(zip(tokens.labels, tokens.label_lengths, strict=True))
-    return np.array([(number, start + more) for number, (start, length) in spans for more in range(length)])
-
-
 def _cells(role: Role, tokens: LabelledTokens) -> Cells:
     """The cells [C, 2] of a role in one prompt; of a label of several tokens all of them."""
-    numbers, labels = _labels(tokens).T
-    shown = labels < tokens.labels[-1]
-    if role == Role.FORERUNNER:
-        return np.stack([labels, np.take(tokens.forerunners, numbers)], axis=1)[shown]
-    return np.stack([np.full(len(labels), tokens.forerunners[-1]), labels], axis=1)[shown]
+    *shown, last = zip(tokens.forerunners, tokens.label_tokens, strict=True)
+    cells = [(token, s) if role == Role.FORERUNNER else (last[0], token) for s, label in shown for token in label]
+    return np.array(cells, np.int64)
 
 
 def other_tokens(tokens: LabelledTokens) -> NDArray[np.int64]:
     """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
-    return np.setdiff1d(np.arange(2, tokens.labels[-1]), _labels(tokens)[:, 1])
+    return np.setdiff1d(np.arange(2, tokens.labels[-1]), np.concatenate(tokens.label_tokens))

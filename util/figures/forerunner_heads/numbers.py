@@ -63,8 +63,7 @@ def cells(cut: str, tokens: LabelledTokens, special: int = 1) -> Cells:
     forerunners from themselves, and a label is its first token alone.
     """
     *s, s_q = tokens.forerunners
-    labels = zip(tokens.labels[:-1], tokens.label_lengths[:-1], strict=True)
-    y = [range(start, start + length) for start, length in labels]
+    *y, _ = tokens.label_tokens
     *x, x_q = map(range, [special, *(label.stop for label in y)], [*s, s_q])  # with their templates
     readers_and_read: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {
         "xi_to_si": [([forerunner], text) for forerunner, text in zip(s, x, strict=True)],
