@@ -71,14 +71,15 @@ def by_hooks(model, ids, answers, mean):
 
 
 @pytest.mark.oracle
-def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model):
+def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model, monkeypatch):
     ids, answers = random_prompts(model.config.vocab_size)
     twin, outputs = eager_runs.reference(model), []
     for tokens in ids:
         with torch.no_grad():
             run = eager_runs.run(twin, {"input_ids": torch.tensor([tokens])})
         outputs.append(np.stack([run.z[layer][0, -1].numpy() for layer in sorted(run.z)]))
-    np.testing.assert_allclose(last_outputs(model, ids, token_budget=20), np.mean(outputs, axis=0), atol=1e-9)
+    monkeypatch.setattr(function_vectors, "TOKEN_BUDGET", 20)  # several batches
+    np.testing.assert_allclose(last_outputs(model, ids), np.mean(outputs, axis=0), atol=1e-9)
     mean = np.random.default_rng(1).normal(size=outputs[0].shape) * np.abs(outputs[0]).mean()
     found = patched_probabilities(model, ids, answers, mean)
     assert found["patched"].dtype == np.float64

@@ -54,17 +54,16 @@ TaskNames = Annotated[tuple[TaskName, ...], AsList, Distinct]
 # ------------------------------------------------------------------------------------------------ measures
 
 
-def last_outputs(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN_BUDGET) -> Floats:
+def last_outputs(model: PreTrainedModel, ids: Ids) -> Floats:
     """The mean output of every head at the last token of N prompts, [L, H, dv].
 
     float32, or float64 with a float64 model. Raises ValueError, before any forward pass, for a prompt that is longer
     than the context.
     """
-    outputs = each_last_output(model, ids, token_budget)
-    return outputs.mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
+    return each_last_output(model, ids).mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
 
 
-def each_last_output(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN_BUDGET) -> Floats:
+def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:
     """The output of every head at the last token of each of N prompts, [N, L, H, dv].
 
     Raises ValueError, before any forward pass, for a prompt that is longer than the context; UnsupportedModel for heads
@@ -82,7 +81,7 @@ def each_last_output(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN
         for place, number in enumerate(batch.numbers):
             outputs[number] = z[place]
 
-    run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, token_budget)
+    run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, TOKEN_BUDGET)
     return np.stack(outputs)
 
 

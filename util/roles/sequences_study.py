@@ -64,9 +64,7 @@ class HeadScores:
         return attention_scores.uniform_prefix_matching(self.length, self.copies, self.bos)
 
 
-def head_scores(
-    model: PreTrainedModel, sequences: Sequences, token_budget: int = TOKEN_BUDGET
-) -> dict[str, NDArray[np.float64]]:
+def head_scores(model: PreTrainedModel, sequences: Sequences) -> dict[str, NDArray[np.float64]]:
     """Returns every score of `attention_scores.cells`, [N, L, H] by name, of N sequences."""
     layout = (sequences.length, sequences.copies, sequences.bos)
     prepared = prepare(model)
@@ -84,7 +82,7 @@ def head_scores(
             scores[name][batch.numbers] = stacked / len(rows)
 
     with tqdm(total=len(sequences.ids), desc="scores", unit="sequence", leave=False, delay=5) as bar:
-        run_rows(model, [Row(tuple(ids)) for ids in sequences.ids.tolist()], visit, token_budget, bar)
+        run_rows(model, [Row(tuple(ids)) for ids in sequences.ids.tolist()], visit, TOKEN_BUDGET, bar)
     return scores
 
 

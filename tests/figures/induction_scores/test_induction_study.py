@@ -38,7 +38,7 @@ from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import Sequences, matched_cells
-from util.roles import attention_scores
+from util.roles import attention_scores, sequences_study
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import SequenceStudy, head_scores
 from util.show import files
@@ -123,7 +123,8 @@ def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypa
     model, sequences = toy(name), drawn(sequences=3, bos=bos)
     found = head_scores(model, sequences)
     monkeypatch.setattr(call, "EAGER_CHUNK", 300)
-    one_by_one = head_scores(model, sequences, token_budget=1)
+    monkeypatch.setattr(sequences_study, "TOKEN_BUDGET", 1)
+    one_by_one = head_scores(model, sequences)
     weights = slow(model, sequences.ids).weights
     expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
     for score, values in found.items():

@@ -111,7 +111,7 @@ def test_the_construction_continues_every_repeated_token():
 
 
 def test_the_likeliest_letters_after_a_text():
-    shares = numbers.likeliest(["the cat and the c", "abcdef", "abaca", "p=f r=i p="], 60.0)
+    shares = numbers.texts({}, show.Settings())["texts"]
     assert {text: list(letters) for text, letters in shares.items()} == {
         "the cat and the c": ["a"], "abcdef": ["^", "a", "b"], "abaca": ["b", "c"], "p=f r=i p=": ["f", "i"],
     }  # fmt: skip

@@ -78,25 +78,20 @@ def run(ids: Sequence[int] | NDArray[np.integer], tokens: int, beta: float) -> t
     return layer_0, layer_1, (x + layer_1 @ x @ made["ov_1"]) @ made["unembedding"]
 
 
-def likeliest(texts: Sequence[str], beta: float) -> dict[str, dict[str, float]]:
-    """Returns the letters that the construction predicts after each text, three at most, with their shares.
-
-    ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
-    """
-    alphabet, likely = ["^", *sorted(set("".join(texts)))], {}
-    for text in texts:
-        shares = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), beta)[2][-1]
-        best = np.argsort(-shares.round(6), kind="stable")[:3]
-        likely[text] = {alphabet[place]: float(shares[place]) for place in best if shares[place] > 1e-6}
-    return likely
-
-
 # ------------------------------------------------------------------------------------------------ parts
 
 
 def texts(arrays: Any, settings: Any) -> Numbers:
-    """What the construction predicts after some texts."""
-    return {"texts": likeliest(settings.texts, settings.beta)}
+    """The letters that the construction predicts after each text, three at most, with their shares.
+
+    ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
+    """
+    alphabet, likely = ["^", *sorted(set("".join(settings.texts)))], {}
+    for text in settings.texts:
+        shares = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), settings.beta)[2][-1]
+        best = np.argsort(-shares.round(6), kind="stable")[:3]
+        likely[text] = {alphabet[place]: float(shares[place]) for place in best if shares[place] > 1e-6}
+    return {"texts": likely}
 
 
 def heads(arrays: Arrays, settings: Any) -> Numbers:
