@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ def in_context(arrays: Arrays, settings: Any) -> Numbers:
         if others
     }
     ends = np.unique(np.geomspace(2, tokens, STEPS + 1).astype(int))
-    spans = [slice(start - 1, stop - 1) for start, stop in zip(ends, ends[1:], strict=False)]
+    spans = [slice(start - 1, stop - 1) for start, stop in pairwise(ends)]
     return {
         "in context": {
             "heads": [head_name(head) for head in arrays["heads"]],
