@@ -119,12 +119,11 @@ def untrained(arrays: Arrays, settings: Any) -> Numbers:
 
 def planted(arrays: Arrays, settings: Any) -> Numbers:
     """For each circuit that was planted, whether just its heads have just their roles."""
-    return {"planted": {name: found_exactly(one["evidence"], one["roles"]) for name, one in arrays.items()}}
-
-
-def found_exactly(evidence: Sequence[Evidence], truth: Mapping[Role, set[Head]]) -> bool:
-    """Whether just the planted heads have each role; roles that are not planted must have none."""
-    return all({head.head for head in one.confirmed} == truth.get(one.role, set()) for one in evidence)
+    exact = {}
+    for name, circuit in arrays.items():
+        planted_heads = circuit["roles"]  # roles that are not planted must have none
+        exact[name] = all({*with_role([one])} == planted_heads.get(one.role, set()) for one in circuit["evidence"])
+    return {"planted": exact}
 
 
 # ------------------------------------------------------------------------------------------------ function vectors

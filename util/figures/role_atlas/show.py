@@ -93,7 +93,7 @@ def concludes(values: Values) -> Iterator[str]:
             more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
             count = say("{n:words} {role} {n:head|heads}", n=len(named), role=role)
             yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
-    without = [f"{role} ({beside(role, roles[role])})" for role in roles if not roles[role]["heads"]]
+    without = [f"{role} ({beside(role, tested)})" for role, tested in roles.items() if not tested["heads"]]
     if without:
         yield f"Not detected: {listed(without)}."
     yield from (f"{line[0].upper()}{line[1:]}." for line in values["left out"])
