@@ -269,10 +269,7 @@ class FunctionVectorStudy(WordPairs):
     def tokens(self) -> pd.DataFrame:
         """The corrupted prompts by number: tokens with intact and with corrupted demonstrations, first answer token."""
         groups = groups_of(self.corrupted.items, self.pair[1])
-        rows = [
-            (group.base.ids[: group.length], group.donors[self._number].ids[: group.length], group.target[0])
-            for group in groups
-        ]
+        rows = [(group.prompt, group.donors[self._number].ids[: group.length], group.target[0]) for group in groups]
         index = [item.index for item in self.corrupted.items]
         return pd.DataFrame(rows, index, columns=["intact", "corrupted", "answer"])
 
@@ -290,7 +287,7 @@ class FunctionVectorStudy(WordPairs):
         def compute() -> Fields:
             self.corrupted  # noqa: B018  # raises ValueError where there are too few queries
             groups = groups_of(self.intact_prompts.items, self.pair[1])
-            return {"mean": last_outputs(self.pair[0], [group.base.ids[: group.length] for group in groups])}
+            return {"mean": last_outputs(self.pair[0], [group.prompt for group in groups])}
 
         return self.measured(compute, part="last outputs").data["mean"]
 

@@ -79,7 +79,7 @@ def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path, monkeypatch):
     np.testing.assert_allclose(mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
     for prompts in pairs.drawn["test"]:
         groups = groups_of(prompts.items, tokenizer)
-        likeliest = [by_hooks(model, group.base.ids[: group.length], mean)[-1].argmax().item() for group in groups]
+        likeliest = [by_hooks(model, group.prompt, mean)[-1].argmax().item() for group in groups]
         right = [token == group.target[0] for token, group in zip(likeliest, groups, strict=True)]
         assert found[prompts.task.name].tolist() == right
     wrong = Edit.ablate([(2, head) for head in range(8)])

@@ -188,7 +188,7 @@ class WordPairs(Measurement):
         """The mean outputs of all heads over prompts of all tasks with other queries, see `means_over`."""
 
         def rows() -> list[Row]:
-            return [Row(group.base.ids[: group.length]) for group in self._groups("search")]
+            return [Row(group.prompt) for group in self._groups("search")]
 
         return means_over(self, self.measured, rows)
 
@@ -200,7 +200,7 @@ class WordPairs(Measurement):
 
         def compute(edit: Edit, runs: BaseRuns) -> Fields:
             model, groups = self.pair[0], self._groups("test")
-            ids = [group.base.ids[: group.length] for group in groups]
+            ids = [group.prompt for group in groups]
             patches = mean_patches(model, edit.heads, self.means()["mean"])
             logits = next_token_logits(model, ids, *patches, token_budget=TOKEN_BUDGET, runs=runs)
             right = logits.argmax(axis=1) == [group.target[0] for group in groups]
