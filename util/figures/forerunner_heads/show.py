@@ -105,12 +105,12 @@ def counts_say(values: Values) -> Iterator[str]:
     frequent, heads = values["frequent_heads"], np.size(values["counts"]["correct"])
     correct, untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
     if correct[1] <= untrained[2]:
-        both = "{} [{}, {}] and {} [{}, {}]".format(*correct, *untrained)
+        both = f"{written(correct)} and {written(untrained)}"
         yield f"No more heads are shown to be frequent than with untrained weights: {both} of {heads}"
     else:
         others = ", ".join(f"{frequent[name][0]} before {words}" for name, words in BEFORE.items())
         yield (
-            f"{correct[0]} [{correct[1]}, {correct[2]}] of {heads} heads are frequent: they read the token before the "
+            f"{written(correct)} of {heads} heads are frequent: they read the token before the "
             f"correct label on three of four prompts; {others}"
         )
     fewest, most = values["tokens"]
@@ -140,7 +140,7 @@ def counts_panels(values: Values) -> Grid:
 def _count_map(ax: Axes, name: str, values: Values) -> None:
     """Layers down and heads across, counted from 1."""
     share = np.array(values["counts"][name]) / values["prompts"][name]
-    title = "{}\n{} [{}, {}] heads".format(LABELS[name], *values["frequent_heads"][name])
+    title = f"{LABELS[name]}\n{written(values['frequent_heads'][name])} heads"
     colours, _ = PAPER.get(name, ("Greys", ""))
     panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=colours)
     heads = share.shape[1]
@@ -293,8 +293,7 @@ def induction_say(values: Values) -> Iterator[str]:
     shares, null = values["induction"]["likelihood"], values["induction"]["null"]
     best, uniform = shares["best head"], values["induction"]["levels"]["uniform"]
     beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
-    where = f"{beyond} of {layers}" if beyond else f"none of {layers}"
-    yield f"In {where} layers best heads significantly prefer the query's label"
+    yield f"In {beyond or 'none'} of {layers} layers best heads significantly prefer the query's label"
     similar = max(shares["similarity of states"]["mean"])
     yield f"By the similarity of states it would have {similar:.2f} at most, by equal shares {uniform:.2f}."
 
@@ -317,7 +316,7 @@ def _cuts(ax: Axes, score: str, part: str, effects: Values) -> None:
     cut, random = effects["cut"], effects["random"].get(part, {})
     panels.intervals(ax, [*random.values()], 0.3, GREY, size=2.0)
     panels.intervals(ax, [*cut[part].values()], 0.0, SCORES[score], digits="+.2f")
-    names = [TITLES[name].replace("->", r"\to").replace(", ", r",\; ") for name in TITLES]
+    names = [title.replace("->", r"\to").replace(", ", r",\; ") for title in TITLES.values()]
     panels.name_rows(ax, [f"${name}$" for name in names])
     low, high = (float(end) for end in part.strip("()").split(", "))
     ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
