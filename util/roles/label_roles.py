@@ -29,11 +29,19 @@ from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
 from util.roles.effects import Blocks, Cells, Numbers, chunks, cuts, evidence, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
-from util.stats.answers import TaskCheck, chosen, label_mass, majority_right, right, task_check, which_label
+from util.stats.answers import (
+    DATASETS,
+    KS,
+    TaskCheck,
+    chosen,
+    label_mass,
+    majority_right,
+    right,
+    task_check,
+    which_label,
+)
 from util.study.checked import Counts, Dataset, Datasets, Natural, Prompts, TwoHalves, check_disjoint, checked
 from util.study.records import Fields, Measurement, Records, joined
-
-DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
 
 
 def check_pool(dataset: str, k: int) -> None:

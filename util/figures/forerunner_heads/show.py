@@ -21,7 +21,7 @@ from util.show import panels
 from util.show.draw import Grid, name_beside
 from util.show.part import Figure, Part, Values, say, title, written
 from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
-from util.stats.answers import TERMS
+from util.stats.answers import DATASETS, KS, TERMS
 from util.stats.heads import head_name
 from util.stats.intervals import signed
 from util.study.checked import (
@@ -72,8 +72,8 @@ class Settings:
     prompts: TwoHalves = 256
     seed: Natural = 0
     threshold: Annotated[Number, Field(gt=0)] = numbers.THRESHOLD
-    causal_datasets: Datasets = ("trec", "subjective", "agnews")
-    causal_k: Counts = (16, 4)
+    causal_datasets: Datasets = DATASETS
+    causal_k: Counts = KS
     choice_prompts: Prompts = 128
     ablated: Prompts = 24
     grid_datasets: Datasets = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", "agnews")

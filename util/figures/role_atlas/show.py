@@ -20,6 +20,7 @@ from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, poi
 from util.show.panels import ROW as SHARE_ROW
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, sign, title, written
 from util.show.style import BLUE, NO_ROLE, ROLES, RoleLook
+from util.stats.answers import DATASETS, KS
 from util.stats.heads import head_name, place_of, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
@@ -49,8 +50,8 @@ class Settings:
     that mean outputs are taken over. untrained_control: whether the untrained twin is measured too.
     """
 
-    datasets: Datasets = ("trec", "subjective", "agnews")
-    ks: Counts = (16, 4)
+    datasets: Datasets = DATASETS
+    ks: Counts = KS
     prompts: TwoHalves = 64
     seed: Natural = 0
     sequences: AtLeastFour = 32
