@@ -52,21 +52,27 @@ from util.roles.rules import ROOM, Evidence, Role
 from util.roles.sequences_study import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 from util.study.checked import Count, Natural, checked
-from util.study.model import Model
 from util.study.records import Fields, Measurement
 from util.study.study import Study
 
 PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
+PLANTED: Fields = {
+    "datasets": PLANTED_TASK, "ks": 10, "prompts": 32, "pairs": 64, "word_prompts": 8, "intact": 8,
+    "untrained_control": False,
+}  # fmt: skip
 UNTRAINED_PROMPTS = 8  # of each word-pair task: no answer is probable, so that the effects are next to nothing
 Kind = SequenceRoles | NameRoles | LabelRoles | VectorRoles
 
 
-def kinds(study: Study) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
-    """The studies of the four kinds of prompts. Raises ValueError for settings that one of them refuses."""
+def kinds(study: Study, held_out: bool | None = None) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
+    """The studies of the four kinds of prompts. Raises ValueError for settings that one of them refuses.
+
+    held_out: see `NamePairs`.
+    """
     s, places = study.settings, study.places
     return (
         SequenceRoles(study.model, sequences=s.sequences, seed=s.seed, **places),
-        NameRoles(study.model, prompts=s.pairs, seed=s.seed, **places),
+        NameRoles(study.model, prompts=s.pairs, seed=s.seed, held_out=held_out, **places),
         LabelRoles(study.model, s.datasets, s.ks, s.prompts, s.seed, **places),
         VectorRoles(study.model, prompts=s.word_prompts, intact=s.intact, seed=s.seed, **places),
     )
@@ -281,17 +287,7 @@ def planted(study: Study, **options: Any) -> Fields:
     planted = {}
     for name, (model, truth) in models.items():
         roles = {Role(role): {*heads} for kind, heads in truth.heads.items() for role in planted_roles.ROLES[kind]}
-        planted[name] = {"evidence": planted_evidence(study, model), "roles": roles}
+        known = Study("role_atlas", model, **study.places, **PLANTED)
+        evidence = [one for kind in kinds(known, held_out=True) for one in kind.evidence()]
+        planted[name] = {"evidence": evidence, "roles": roles}
     return planted
-
-
-def planted_evidence(study: Study, model: Model) -> list[Evidence]:
-    """The evidence on a planted model, of all roles."""
-    places = study.places
-    of: Sequence[Kind] = (
-        SequenceRoles(model, **places),
-        NameRoles(model, prompts=64, held_out=True, **places),
-        LabelRoles(model, (PLANTED_TASK,), (10,), 32, **places),
-        VectorRoles(model, prompts=8, intact=8, **places),
-    )
-    return [one for kind in of for one in kind.evidence()]
