@@ -54,20 +54,6 @@ class Role(StrEnum):
     NEGATIVE_MOVER = "negative mover"
 
 
-UNITS = {  # what confirms heads of a role, if not IOI prompts, which count once for each frame and names
-    Role.PREVIOUS_TOKEN: "sequences",
-    Role.INDUCTION: "sequences",
-    Role.FORERUNNER: "prompts",
-    Role.LABEL_READER: "prompts",
-    Role.FUNCTION_VECTOR: "prompts of each task",
-}
-
-
-def units_of(role: str, n: int) -> str:
-    """The n independent units that confirm heads of a role, in words."""
-    return f"{n} {UNITS.get(Role(role), 'pairs of names')}"
-
-
 @dataclass(frozen=True)
 class Score:
     """How far all heads do on N prompts what a role asks.

@@ -14,7 +14,7 @@ from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
 from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS
 from util.figures.stored_roles import by_head
-from util.roles.rules import ROOM, units_of
+from util.roles.rules import ROOM
 from util.show.draw import Grid, Panel, broken, name_beside, room
 from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples
 from util.show.panels import ROW as SHARE_ROW
@@ -28,6 +28,11 @@ from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, Tw
 UNITS = {  # of effects; all others are in nats
     "function vector": "as a probability that is gained",
     **dict.fromkeys(("duplicate-token", "inhibition", "mover", "negative mover"), "in nats of the logit difference"),
+}
+CONFIRMING = {  # what confirms heads of a role, if not IOI prompts, which count once for each frame and names
+    **dict.fromkeys(("previous-token", "induction"), "sequences"),
+    **dict.fromkeys(("forerunner", "label reader"), "prompts"),
+    "function vector": "prompts of each task",
 }
 NAMED = 3  # heads of a role that are named with their effects
 SHOWN = 5  # heads of a role that are lines of the table
@@ -82,7 +87,7 @@ def atlas_about(values: Values) -> str:
 def beside(role: str, role_values: Values) -> str:
     """What stands beside the count of a role: tested heads, the units that confirm them, which effects are seen."""
     last = f"; {POWERED} from {role_values['detectable']:.2f} on" if role_values["detectable"] else ""
-    return f"{role_values['tested']} tested, {units_of(role, role_values['n'])}{last}"
+    return f"{role_values['tested']} tested, {role_values['n']} {CONFIRMING.get(role, 'pairs of names')}{last}"
 
 
 def concludes(values: Values) -> Iterator[str]:
