@@ -12,11 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.heads import Head, top
+from util.stats.heads import Bools, Floats, Head, top
 from util.stats.intervals import Interval, mean_interval
-
-Floats = NDArray[np.floating]
-Bools = NDArray[np.bool_]
 
 INDUCTION_HEAD = 0.3  # the prefix-matching score from which Crosbie & Shutova speak of induction heads
 ROLES = ("previous_token", "prefix_matching")  # the scores of the two heads of an induction circuit

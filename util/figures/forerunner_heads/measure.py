@@ -43,6 +43,7 @@ from util.prompts.prompt import (
 from util.roles import label_roles
 from util.roles.effects import chunks
 from util.stats.answers import chosen
+from util.study.records import joined
 from util.study.study import Study
 
 Arrays = dict[str, Any]
@@ -215,9 +216,9 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     appended = [*ENDINGS.values()]
     plan = cache(lambda: label_run(*study.pair, data.items, appended))
 
-    def joined(blocks: Sequence[Arrays]) -> Arrays:
+    def join(blocks: list[Arrays]) -> Arrays:
         return {
-            **{name: np.concatenate([block[name] for block in blocks]) for name in ("magnitude", "control")},
+            **joined("magnitude", "control")(blocks),
             **{"n_t": plan().n_t, "label_lengths": plan().label_lengths, **data.labels},
             "provenance": {"oom_backoff": any(block["oom_backoff"] for block in blocks)},
         }
@@ -228,7 +229,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
         lambda block: copy_magnitudes(
             study.pair[0], plan(), CONTROL_TOKENS, data.seed, block, token_budget=batches.TOKEN_BUDGET
         ),
-        joined,
+        join,
         lambda: [prompt.with_label(what) for what in appended for prompt in data.items],
         **data.request,
         appended=appended,

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from util.prompts.prompt import LabelledTokens
 from util.show.part import Arrays
 from util.stats.answers import TERMS, chosen, label_mass, right, which_label
-from util.stats.heads import top
+from util.stats.heads import Bools, Floats, top
 from util.stats.intervals import Interval, accuracy, halves, mean_interval, mean_intervals, resampled
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
@@ -95,7 +95,6 @@ def layer_range(layers: Sequence[int], part: Part) -> list[int]:
     return list(layers[low:high])
 
 
-Floats = NDArray[np.floating]
 Numbers = dict[str, Any]
 Curve = dict[str, NDArray[np.float64]]  # "mean", "low" and "high", [L] each
 Contrast = dict[str, NDArray[np.float64]]
@@ -114,7 +113,7 @@ def threshold(n_t: NDArray[np.integer], c: float, dtype: DTypeLike) -> Floats:
     return np.divide(c, n_t, dtype=dtype)[:, None, None]
 
 
-def is_forerunner(reading: Arrays, c: float = THRESHOLD) -> NDArray[np.bool_]:
+def is_forerunner(reading: Arrays, c: float = THRESHOLD) -> Bools:
     """Whether each head is a forerunner token head on each prompt, [N, L, H]."""
     magnitude = reading["magnitude"]
     return magnitude > threshold(reading["n_t"], c, magnitude.dtype)
@@ -340,7 +339,7 @@ def ablation(arrays: Arrays, settings: Any) -> Numbers:
 # ------------------------------------------------------------------------------------------------ induction heads
 
 
-def same_label(arrays: Arrays) -> NDArray[np.bool_]:
+def same_label(arrays: Arrays) -> Bools:
     """Which demonstrations have the query's own label, [N, k]."""
     return arrays["demonstrations"] == arrays["gold"][:, None]
 

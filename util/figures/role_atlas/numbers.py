@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from util.figures.edits import WHOLE
 from util.roles.rules import Evidence, Role, TestedHead
 from util.show.part import Arrays, say
-from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
+from util.stats.heads import Floats, Head, head_name, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import accuracy, paired_interval
 
 Numbers = dict[str, Any]
-Floats = NDArray[np.floating]
 Sets = Mapping[str, Any]  # "sets" and "controls", each by kind, see `head_sets`
 
 HAS = "has the role"  # the verdict

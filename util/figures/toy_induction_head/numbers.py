@@ -16,10 +16,9 @@ from util import paths
 from util.roles import attention_scores
 from util.roles.attention_scores import ROLES, best_heads, head_intervals
 from util.show.part import Arrays
-from util.stats.heads import head_name
+from util.stats.heads import Floats, head_name
 from util.stats.intervals import mean_interval
 
-Floats = NDArray[np.floating]
 Numbers = dict[str, Any]
 SLOTS = ("token", "previous", "output")  # of the residual stream of the construction
 SCORES = ("prefix matching", "previous token")
