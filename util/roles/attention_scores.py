@@ -47,12 +47,9 @@ def cells(length: int, copies: int, bos: bool = True) -> dict[str, Bools]:
 def prefix_matching(rows: Floats, length: int, copies: int, bos: bool = True) -> Floats:
     """Returns the prefix-matching scores [...], from 0 to 1, of attention rows [..., Q, T] at `queries`.
 
-    The score is the attention to all of its `cells` of a query, summed over them and averaged over queries. Raises
-    ValueError for rows of another shape.
+    The score is the attention to all of its `cells` of a query, summed over them and averaged over queries.
     """
     counted = cells(length, copies, bos)["prefix_matching"]
-    if rows.shape[-2:] != counted.shape:
-        raise ValueError(f"rows of shape {rows.shape}: the last two of {copies} x {length} tokens are {counted.shape}")
     return np.einsum("...qt,qt->...", rows, counted, dtype=np.float64) / len(counted)
 
 
@@ -74,12 +71,10 @@ def head_intervals(scores: Mapping[str, Floats], head: Head) -> dict[str, Interv
 def best_heads(scores: Mapping[str, Floats]) -> dict[str, tuple[Head, dict[str, Interval]]]:
     """Returns, for each of ROLES, the head that has most of this score [N, L, H], and its `head_intervals`.
 
-    A head is chosen on the first half of the N sequences and measured on the others, so that the best of many heads
-    has no advantage. Raises ValueError for fewer than four sequences.
+    A head is chosen on the first half of the N sequences, four at least, and measured on the others, so that the best
+    of many heads has no advantage.
     """
     half = len(scores[ROLES[0]]) // 2
-    if half < 2:
-        raise ValueError(f"{2 * half} sequences: at least two to choose a head on and two to measure it on are needed")
     held_out = {role: scores[role][half:] for role in ROLES}
     best = {role: top(scores[role][:half].mean(axis=0), 1)[0] for role in ROLES}
     return {role: (head, head_intervals(held_out, head)) for role, head in best.items()}

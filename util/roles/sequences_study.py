@@ -221,7 +221,6 @@ class SequenceRoles(SequenceStudy):
         Repeated are the tokens of later copies whose predecessor is in such a copy, too.
         """
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids[numbers])
-        check_context(model, [ids.shape[1]], "a smaller length or fewer copies")
         places = torch.arange(self.bos + self.length, ids.shape[1] - 1)
         log_probability = np.empty(len(ids))
 
