@@ -150,8 +150,8 @@ class SequenceStudy(Measurement):
         return HeadScores(scores, record.data["ids"], *self.layout, self.model.title, description)
 
 
-ROLES = (Role.PREVIOUS_TOKEN, Role.INDUCTION)
 SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`
+ROLES = tuple(SCORES)
 BLOCK = 8  # heads that are cut before what was measured is kept
 
 

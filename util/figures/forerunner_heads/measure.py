@@ -16,7 +16,7 @@ from util.engine import batches, memory
 from util.engine.attention import input_device, support
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, may_branch, run_rows, too_long
 from util.engine.call import UnsupportedModel
-from util.engine.handshake import check_tokenizer, prepare
+from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 from util.figures.forerunner_heads.numbers import (
@@ -131,7 +131,6 @@ def label_run(
     Raises ValueError for bad input of any prompt: see `labelled_tokens`, `check_first_tokens`, `check_context`.
     """
     support = prepare(model)
-    check_tokenizer(model, tokenizer)
     tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
