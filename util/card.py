@@ -28,7 +28,7 @@ from util.roles.rules import Role
 from util.show.draw import ROLES, Grid, draw
 from util.show.files import filled, plain, png_of, write_whole
 from util.show.part import Figure, Values, drawn, listed, written
-from util.stats.heads import head_name, heads_where
+from util.stats.heads import head_name, heads_where, place_of
 
 if TYPE_CHECKING:
     from util.study.model import Model
@@ -191,7 +191,7 @@ def depths(card: Card) -> dict[str, dict[str, float]]:
         return {}
     last = max(1, atlas["shape"][0] - 1)
     return {
-        str(role): {name: roles.place_of(name)[0] / last for name in atlas["roles"].get(role, {"heads": {}})["heads"]}
+        str(role): {name: place_of(name)[0] / last for name in atlas["roles"].get(role, {"heads": {}})["heads"]}
         for role in Role
     }
 

@@ -14,7 +14,7 @@ from nbformat.v4 import new_output
 from PIL import Image
 
 from util import paths
-from util.figures.beside import beside
+from util.figures import beside
 from util.show.draw import WIDTH
 from util.show.part import STORED, Values, figure_of, findings, stored, title
 from util.show.part import beside as part_beside

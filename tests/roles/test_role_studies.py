@@ -35,7 +35,7 @@ reference = cache(eager_runs.reference)
 
 @pytest.fixture
 def chosen(monkeypatch):
-    monkeypatch.setattr(Score, "chosen", lambda self: list(CHOSEN))
+    monkeypatch.setattr(Score, "chosen", list(CHOSEN))
 
 
 def eager(study, ids, **edits):
@@ -260,7 +260,7 @@ def test_a_head_that_helps_after_any_demonstrations_is_none(tmp_path, monkeypatc
     """Where all tasks have the same outputs, the mean of another task makes the answer as probable as the own."""
     model, truth = planted_control(planted.induction, {})
     tasks = planted_tasks(monkeypatch, [("red", "blue", "green")] * 4)
-    monkeypatch.setattr(Score, "chosen", lambda self: list(truth.heads["induction"]))
+    monkeypatch.setattr(Score, "chosen", list(truth.heads["induction"]))
     (found,) = VectorRoles(model, tasks, 6, 24, intact=16, folder=tmp_path).evidence()
     assert mean_p(found.effect - LEAST) <= LEVEL < mean_p(found.effect - found.control - LEAST)
     assert found.confirmed == []

@@ -63,8 +63,13 @@ class Group:
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt alone."""
+        """How many tokens the prompt alone has."""
         return self.base.types.index("target")
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The tokens of the prompt alone."""
+        return self.base.ids[: self.length]
 
     @property
     def target(self) -> tuple[int, ...]:

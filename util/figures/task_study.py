@@ -34,8 +34,7 @@ from util.load_model_and_data import load_text_task, reference_texts, staicc_pro
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS, THEIRS
-from util.roles import heads as head_arguments
-from util.roles.head_scores import heads_by_layer
+from util.roles.effects import heads_by_layer
 from util.stats import answers
 from util.stats.heads import Head
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
@@ -245,7 +244,7 @@ class TaskStudy(Measurement):
             chosen = [values[layer][:, heads] for layer, heads in by_layer.items()]
             return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-        return self._means(compute, part="means", mode=edit.mode, heads=head_arguments.plain(edit.heads)).data["values"]
+        return self._means(compute, part="means", mode=edit.mode, heads=[*map(list, edit.heads)]).data["values"]
 
     # -------------------------------------------------------------------------------------------- edits
 

@@ -88,6 +88,12 @@ class LabelledTokens:
     n_t: int
     rest: tuple[int, ...] = ()
 
+    @property
+    def label_tokens(self) -> list[range]:
+        """The tokens of each label, the query's last."""
+        spans = zip(self.labels, self.label_lengths, strict=True)
+        return [range(start, start + length) for start, length in spans]
+
 
 def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
     """The tokens of every prompt with a label, or another word, appended.

@@ -204,7 +204,7 @@ def triples(entries: Mapping[str, Any], heads: Sequence[Head], value: str = "val
     return [interval_at(entries, *head, value=value) for head in heads]
 
 
-def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
+def points(ax: Axes, x: ArrayLike, intervals: Iterable[Sequence[float]], **options: Any) -> None:
     """Draw values with their 95 % intervals at x [N]. options: of matplotlib's `Axes.errorbar`."""
     value, low, high = np.array(list(intervals)).T
     ax.errorbar(x, value, np.abs([low - value, high - value]), **{"ms": 3, "lw": 0.9, **options})

@@ -5,6 +5,7 @@ Control sets: for a given set of heads, sets of the same number of other heads.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
@@ -24,6 +25,12 @@ ENUMERATED = 20  # random sets are all taken where there are fewer
 def head_name(head: Head) -> str:
     """The name of a head in figures and texts, such as L3H5; both numbers count from 0."""
     return f"L{head[0]}H{head[1]}"
+
+
+def place_of(name: str) -> Head:
+    """The place of a head by its name, such as (3, 5) of L3H5."""
+    layer, head = map(int, re.findall(r"\d+", name))
+    return layer, head
 
 
 def check_heads(heads: Iterable[Sequence[int]], layers: int, size: int) -> None:

@@ -36,7 +36,7 @@ class Interval(NamedTuple):
         return f"{value} [{low}, {high}]"
 
 
-def signed(interval: Interval, decimals: int = 3) -> str:
+def signed(interval: Sequence[float], decimals: int = 3) -> str:
     """A difference with its interval: -0.015 [-0.177, +0.146]."""
     value, low, high = (f"{number:+.{decimals}f}" for number in interval)
     return f"{value} [{low}, {high}]"

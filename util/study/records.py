@@ -227,6 +227,11 @@ class Records:
         check_tokenizer(*self.model.pair)
         return self.model.pair
 
+    @property
+    def places(self) -> Fields:
+        """`folder` and `redo`, for what is measured beside it."""
+        return {"folder": self.folder, "redo": self.redo}
+
     @cached_property
     def _records(self) -> dict[Path, Record]:
         """What was measured or loaded so far, and what could not be written, by the place of its file."""

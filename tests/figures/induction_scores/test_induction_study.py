@@ -38,10 +38,10 @@ from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
-from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
-from util.roles import attention_scores
-from util.roles.head_scores import head_scores, heads_by_layer
-from util.roles.sequences_study import SequenceStudy, patterns
+from util.prompts.sequences import Sequences, matched_cells
+from util.roles import attention_scores, sequences_study
+from util.roles.effects import heads_by_layer
+from util.roles.sequences_study import SequenceStudy, head_scores
 from util.show import files
 from util.stats.heads import heads_where, top
 from util.study.checked import capped
@@ -120,14 +120,13 @@ def by_definition(weights, length, copies, bos):
 
 @pytest.mark.parametrize(("name", "bos"), [("gpt2", False), *((name, True) for name in CLASSES)])
 def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypatch):
-    """Under softcaps, windows, sinks and a knockout; of all sequences, or one by one and row by row."""
+    """Under softcaps, windows and sinks; of all sequences, or one by one and row by row."""
     model, sequences = toy(name), drawn(sequences=3, bos=bos)
-    knockout = Knockout(torch.tensor([[20, 18]]), heads=[1])
-    found = head_scores(model, sequences, knockout)
+    found = head_scores(model, sequences)
     monkeypatch.setattr(call, "EAGER_CHUNK", 300)
-    one_by_one = head_scores(model, sequences, knockout, token_budget=1)
-    cuts = {(layer, 1, row, 20, 18) for layer in architectures.attention_layers(name) for row in range(3)}
-    weights = slow(model, sequences.ids, cuts=cuts).weights
+    monkeypatch.setattr(sequences_study, "TOKEN_BUDGET", 1)
+    one_by_one = head_scores(model, sequences)
+    weights = slow(model, sequences.ids).weights
     expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
     for score, values in found.items():
         assert values.shape == (3, len(expected), 4)
@@ -173,7 +172,7 @@ def test_planted_heads_are_found_exactly(options, tmp_path):
     matching, [head] = measured.mean(), truth.heads["induction"]
     assert top(matching, 1) == [head] and matching[head] >= 0.999
     assert truth.found_exactly("induction", matching, attention_scores.INDUCTION_HEAD)
-    assert heads_where(measured.mean("previous_token") >= 0.5) == [*truth.heads["previous token"]]
+    assert heads_where(measured.scores["previous_token"].mean(0) >= 0.5) == [*truth.heads["previous token"]]
 
 
 # ------------------------------------------------------------------------------------------------ means
@@ -585,8 +584,6 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
         ("plain texts have no induction pattern", lambda: study.losses({"cut": Edit.knock_out(HEADS)})),
         (longer, lambda: study.replace(k=200).answers({"whole": INTACT})),
         (longer, lambda: sequences.replace(copies=21).scores()),
-        (heads, lambda: sequences.scores([(3, 0)])),
-        (r"^ablated = ", lambda: sequences.scores([(1.9, 0)])),  # type: ignore[list-item]
     ]
     handle = register_module_forward_pre_hook(lambda *_: ran.append(1))
     for message, asked in wrong:
@@ -651,18 +648,6 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
     where = "repetition, 10 shots"
     assert abs(100 * right["full"].mean() - published[f"{where}: full"]) <= 4
     assert abs(100 * right["mean"].mean() - published[f"{where}: mean ablation, top 1 %"]) <= 4
-
-
-def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
-    model, tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)
-    study, heads = SequenceStudy(given((model, tokenizer), "embedded"), 6, 3, 2, folder=tmp_path), [(2, 1), (0, 3)]
-    found, ids = patterns(study, heads, 6, 3, range(2)), repeated_sequences(tokenizer, 6, 3, range(2)).ids[-1]
-    np.testing.assert_array_equal(found["ids"], ids)
-    weights = slow(model, [ids.tolist()]).weights
-    expected = [weights[layer][0, head] for layer, head in heads]
-    np.testing.assert_allclose(found["attention"], np.stack(expected), atol=1e-6)
-    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\(4, 0\)\]"):
-        patterns(study, [(4, 0)], 6, 3, range(2))
 
 
 # ------------------------------------------------------------------------------------------------ what to measure

@@ -31,9 +31,9 @@ def evidence(role, shape, having, seed=0):
     for head in having:
         value[(slice(None), *head)] = rng.normal(0.8, 0.02, N)
     score = Score(value, np.full(1, 0.2))
-    heads = score.chosen()
-    effect = rng.normal(0, 0.01, (len(score.halves[1]), len(heads))) + np.linspace(0.2, 1, len(heads))
-    return Evidence(role, score, heads, effect, np.zeros(1))
+    heads = len(score.chosen)
+    effect = rng.normal(0, 0.01, (len(score.halves[1]), heads)) + np.linspace(0.2, 1, heads)
+    return Evidence(role, score, effect, np.zeros(1))
 
 
 def values(*found, left_out=()):
@@ -85,7 +85,7 @@ def test_roles_are_counted_once_for_each_head():
 
 def test_heads_are_judged_in_every_role_by_the_rule_of_the_atlas():
     found = [evidence(Role.INDUCTION, (4, 8), {(2, 1), (3, 0)}), evidence(Role.MOVER, (4, 8), (), 1)]
-    found.append(Evidence(Role.INHIBITION, found[0].score, found[0].heads, -found[0].effect, np.zeros(1)))
+    found.append(Evidence(Role.INHIBITION, found[0].score, -found[0].effect, np.zeros(1)))
     rows = numbers.of_heads(found, [(2, 1), (0, 0)])
     verdicts = rows.set_index(["head", "role"])["verdict"].str.split(":").str[0]
     assert verdicts[("L2H1", "induction")] == numbers.HAS and (verdicts == numbers.HAS).sum() == 1 and len(rows) == 6

@@ -21,7 +21,7 @@ from util.figures.task_study import BY_POSITION, TaskStudy
 from util.prompts import induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import matched_cells
-from util.roles.head_scores import heads_by_layer
+from util.roles.effects import heads_by_layer
 from util.study.model import Model
 
 Attached = Callable[[Tensor], Sequence[Instrument]]  # the instruments of a batch of tokens [B, T]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from util.figures.edits import WHOLE, Mode, TaskName
 from util.figures.induction_scores import numbers
@@ -48,7 +48,7 @@ from util.show.panels import (
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
 from util.stats.heads import head_name, top
 from util.stats.intervals import POWERED, Interval, detectable
-from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct
+from util.study.checked import AsList, AtLeastTwo, Count, Distinct, Natural, Text, checked, distinct
 
 COLOURS = {WHOLE: BLUE, KNOCKED_OUT: PALE_RED, **dict.fromkeys((LAYER_MATCHED, *OTHER_PATTERNS), GREY)}  # else red
 PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Llama-3-8B, 1 % of heads")
@@ -60,7 +60,6 @@ PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Ll
 Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
 TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
 NoneTwice = AfterValidator(lambda names: distinct(names) if names else names)
-AtLeastTwo = Annotated[Int, Field(ge=2)]
 
 
 @checked

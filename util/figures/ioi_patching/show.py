@@ -14,7 +14,7 @@ from pydantic import Field
 
 from util.figures.ioi_patching import numbers, pictures
 from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, EXACT, KEPT, METHODS, carriers, intervals
-from util.figures.stored_roles import stored_roles, why_no_role
+from util.figures.stored_roles import by_head, stored_atlas, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grid
 from util.show.draw import Grid
@@ -272,12 +272,13 @@ def diagram(values: Values) -> Grid | None:
     """The circuit in the manner of Wang et al. 2022, Fig. 2: heads that have a path of `certain_paths`."""
     if "refused" in values["paths"]:
         return None
-    roles = stored_roles(values["request"])
+    atlas = stored_atlas(values["request"])
+    roles = by_head(atlas or {})
     edges = certain_paths(values["paths"])
     drawn = {name for edge in edges for name in (edge.sender, edge.reader)}
-    heads = [(layer, head) for layer, head in values["paths"]["heads"] if head_name((layer, head)) in drawn]
-    nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads]
-    return circuit_grid(nodes, edges, no_role="roles not measured" if roles is None else "no role")
+    heads = {head_name((layer, head)): layer for layer, head in values["paths"]["heads"]}
+    nodes = [Node(name, layer, roles.get(name, ())) for name, layer in heads.items() if name in drawn]
+    return circuit_grid(nodes, edges, no_role="roles not measured" if atlas is None else "no role")
 
 
 # ------------------------------------------------------------------------------------------------ edges
