@@ -19,8 +19,8 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from util.commands.frame import from_json
 from util.commands.results import Out, Result
-from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import ABLATED, FULL, PRUNED, random_name
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
 from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run, check_tokens
@@ -118,9 +118,9 @@ class Answered(Measured):
         return Ablation(self.removed, self.kept, self.probed)  # type: ignore[arg-type]  # names of edges
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        ablations, draws, store = {names.FULL: WHOLE}, self.draws[:1], Store()
+        ablations, draws, store = {FULL: WHOLE}, self.draws[:1], Store()
         if self.ablation != WHOLE:
-            ablations, draws = {**ablations, names.ABLATED: self.ablation}, self.draws
+            ablations, draws = {**ablations, ABLATED: self.ablation}, self.draws
         return {draw.donor_seed: Run(study, draw, store).answers(ablations, generate=True) for draw in draws}, {}
 
 
@@ -192,10 +192,10 @@ class Pruned(Measured):
             file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
             write_scores(file, step.circuit, sort, scores, **SCORE)
         drawn = pruner.at_random(sort, start, pruned.result, self.random)
-        circuits = {names.PRUNED: pruned.result}
-        circuits |= {names.random_circuit(number): circuit for number, circuit in enumerate(drawn, 1)}
+        circuits = {PRUNED: pruned.result}
+        circuits |= {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}
         draws = {
-            run.draw.donor_seed: run.answers({names.FULL: WHOLE})
+            run.draw.donor_seed: run.answers({FULL: WHOLE})
             | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
             for run in pruner.runs
         }
@@ -307,7 +307,7 @@ ENDS = {"log_prob": (-inf, 0.0), "kl": (0.0, inf)}  # of intervals
 def write(config: Config, study: Study, result: Result) -> None:
     """Measure what a config asks for, or find it in the cache, and write the result."""
     draws, more = config.measured(study, result.folder)
-    first = next(iter(draws.values()))[names.FULL]
+    first = next(iter(draws.values()))[FULL]
     ablations = {}
     for name, row in aligned([*draws.values()]).items():
         units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same

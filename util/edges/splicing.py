@@ -9,6 +9,7 @@ then computes only those tokens that it changes and that the answer depends on.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,6 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import check_matched
 from util.edges.states import Renewed, States, Store, of_rows, plain_states, takes_some_tokens
 from util.engine.attention import instrument
 from util.engine.batches import (
@@ -121,7 +121,9 @@ class Ablated:
         lacking = sorted({c for group in groups for c in ablation.corruptions if c not in group.donors})
         if lacking:
             raise ValueError(f"the prompts have no donors of corruption {lacking}; ask for them: corruptions=(0, ...)")
-        check_matched(ablation.named, [group.base for group in groups])
+        for edge in ablation.named:
+            if not any(edge.cells(group.base).any() for group in groups):
+                warnings.warn(f"the edge {edge} is in none of the {len(groups)} prompts", stacklevel=2)
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
         check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         self.codes = of_layouts(groups, lambda tokens: torch.from_numpy(ablation.codes(tokens)))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from util.edges.edge import kinds
+from util.edges.edge import kinds, together
 from util.edges.splicing import Ablated, Group, of_layouts, outcomes_of, progress
 from util.edges.states import Store
 from util.engine.attention import input_device, instrument
@@ -75,7 +75,8 @@ class PrunedRun(Ablated):
         self.count = len(circuit.kinds)
 
         def codes(tokens: TypedTokens) -> Tensor:  # kinds from 1, and beyond these again the kinds of removed cells
-            edges, removed = kinds((), circuit.kinds, tokens), circuit.start.codes(tokens) == 1
+            none = together((), tokens)
+            edges, removed = kinds(none, circuit.kinds, tokens), circuit.start.codes(tokens) == 1
             return torch.from_numpy(np.where(edges > 0, edges - 1, edges) + (self.count + 1) * removed)
 
         def types(tokens: TypedTokens) -> Tensor:  # their number where a token is of none of them

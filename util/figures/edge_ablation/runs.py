@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, single_edges
-from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
+from util.edges.edge import ALWAYS, FULL, PRUNED, TYPE_PAIRS, Edge
 from util.edges.splicing import Ablated, Group, continuations, groups_of, outcomes, whole_logits, without_demonstrations
 from util.edges.states import STORED, Store
 from util.engine.attention import support
@@ -163,8 +162,8 @@ class Run:
         This is our definition. The pair that costs least when it alone is removed goes first (accuracy, then
         log-probability, then by name); one that cannot go is put back for good.
         """
-        singles = self.answers({names.FULL: WHOLE, **single_edges()})
-        whole, kept = singles[names.FULL], TYPE_PAIRS
+        singles = self.answers({FULL: WHOLE, **single_edges()})
+        whole, kept = singles[FULL], TYPE_PAIRS
 
         def costs(edge: Edge) -> tuple[Any, ...]:
             single = singles[str(edge)]
@@ -311,7 +310,7 @@ class Pruner:
 
     def row(self, circuit: Circuit, runs: Sequence[Run]) -> Row:
         """What a circuit answers in some runs, see `numbers.aligned`."""
-        return aligned([{names.PRUNED: self.answer(run, circuit)} for run in runs])[names.PRUNED]
+        return aligned([{PRUNED: self.answer(run, circuit)} for run in runs])[PRUNED]
 
     def pruned(
         self,
@@ -327,7 +326,7 @@ class Pruner:
         per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
         round; score_files: scores of earlier rounds, one for each entry of keep, in place of measured ones.
         """
-        whole = self.search.answers({names.FULL: WHOLE})[names.FULL]
+        whole = self.search.answers({FULL: WHOLE})[FULL]
         with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
 
             def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats | None]:
@@ -364,7 +363,7 @@ class Pruner:
         result = self.pruned(sort, start, SHARE, per_round).result
         return {
             "units": start.count(sort),
-            "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
+            "whole": aligned([run.answers({FULL: WHOLE}) for run in self.runs])[FULL],
             "pruned": self.row(result, self.runs),
             "result": result.count(sort),
             "kept": result.names(sort),

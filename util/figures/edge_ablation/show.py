@@ -16,8 +16,21 @@ from matplotlib.axes import Axes
 from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
-from util.edges import names
-from util.edges.edge import FAMILIES, TYPE_PAIRS, Edge
+from util.edges.edge import (
+    AGG_ONLY,
+    ALONE,
+    CTX_AGG,
+    CTX_IO_AGG,
+    FAMILIES,
+    FOUND,
+    FULL,
+    NONE,
+    QUERY_ONLY,
+    TYPE_PAIRS,
+    Edge,
+    at_layer,
+    without,
+)
 from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
@@ -29,15 +42,15 @@ from util.show.style import BLUE, GREY, RED
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
-COLOURS = {names.FULL: BLUE, names.ALONE: GREY}  # of ablations; all others are red
+COLOURS = {FULL: BLUE, ALONE: GREY}  # of ablations; all others are red
 IN_WORDS = {
-    names.FULL: "whole model",
-    names.CTX_AGG: "with contextualisation",
-    names.CTX_IO_AGG: "inputs and outputs",
-    names.AGG_ONLY: "no contextualisation",
-    names.QUERY_ONLY: "query alone is read",
-    names.NONE: "nothing is read",
-    names.ALONE: "bare query",
+    FULL: "whole model",
+    CTX_AGG: "with contextualisation",
+    CTX_IO_AGG: "inputs and outputs",
+    AGG_ONLY: "no contextualisation",
+    QUERY_ONLY: "query alone is read",
+    NONE: "nothing is read",
+    ALONE: "bare query",
 }
 ARROW: dict[str, Any] = {"arrowstyle": "-|>", "color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
 
@@ -68,7 +81,7 @@ def done(values: Values) -> list[str]:
     return [
         task
         for task, row in values["accuracy"].items()
-        if row[names.FULL][1] > values["chance"][task] and known(values["scores"][task][names.CTX_AGG][0])
+        if row[FULL][1] > values["chance"][task] and known(values["scores"][task][CTX_AGG][0])
     ]
 
 
@@ -79,8 +92,8 @@ def circuits_say(values: Values) -> Iterator[str]:
     """
     falls = []
     for circuit, what in (
-        (names.QUERY_ONLY, "with the query alone"),
-        (names.AGG_ONLY, "without contextualisation"),
+        (QUERY_ONLY, "with the query alone"),
+        (AGG_ONLY, "without contextualisation"),
     ):
         if lost := values["sure losses"][circuit]:
             most = max(lost, key=lambda task: lost[task][0])
@@ -88,7 +101,7 @@ def circuits_say(values: Values) -> Iterator[str]:
             falls.append(f"{what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
     yield f"Accuracy falls significantly {'; '.join(falls)}" if falls else ""
     able = done(values)
-    for name in (names.CTX_AGG, names.AGG_ONLY):
+    for name in (CTX_AGG, AGG_ONLY):
         scores = [f"{values['scores'][task][name][0]:.2f} in `{task}`" for task in able]
         none = "none, since the whole model is not above chance in any task"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
@@ -106,7 +119,7 @@ def circuits_table(values: Values) -> pd.DataFrame:
     for task, row in values["accuracy"].items():
         for name, right in row.items():
             lines[task, name] = {"first token": written(right)}
-            if name != names.ALONE:
+            if name != ALONE:
                 line, begins = (f"{share:.2f}" for share in values["written"][task][name])
                 score = written(values["scores"][task][name]) if task in able else "not done"
                 lines[task, name] |= {"line": line, "begins": begins, "score": score}
@@ -129,13 +142,13 @@ def circuit_say(values: Values) -> Iterator[str]:
     """The score of the circuit beside random ones, its pairs, and how far the search can be trusted."""
     search, planted, task = values["search"], values["planted"], values["request"]["primary_task"]
     kept, random = search["kept"], search["random"]
-    score, without = (search["scores"][name] for name in (names.FOUND, names.without(names.FOUND)))
+    score, others = (search["scores"][name] for name in (FOUND, without(FOUND)))
     if known(score[0]):
         beside = f"; of {len(random)} random circuits as large the best keeps {max(random):.2f}" if random else ""
         text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance{beside}"
         yield say(text, n=len(kept), of=len(TYPE_PAIRS), score=score, beside=beside)
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
-        yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(without)}."
+        yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(others)}."
         if not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
             yield f"No pair among these contextualises: nine tenths of `{task}` need no read between examples."
         if by_draw := values.get("claims", {}).get("kept by draw"):
@@ -157,12 +170,12 @@ def circuit_say(values: Values) -> Iterator[str]:
 def windows_say(values: Values) -> Iterator[str]:
     """From which layer on accuracy falls significantly."""
     at, lost, falls = values["windows"]["at"], values["windows"]["lost"], []
-    for text, name, layers in (
-        ("aggregation is removed below layer {}", names.aggregation_below, at),
-        ("contextualisation is removed from layer {} on", names.context_from, at[::-1]),
+    for text, window, layers in (
+        ("aggregation is removed below layer {}", "AGG below", at),
+        ("contextualisation is removed from layer {} on", "CONTEXT from", at[::-1]),
     ):
-        sure = [layer for layer in layers if name(layer) in lost]
-        falls += [f"{text.format(layer)} (by {written(lost[name(layer)])})" for layer in sure[:1]]
+        sure = [layer for layer in layers if at_layer(window, layer) in lost]
+        falls += [f"{text.format(layer)} (by {written(lost[at_layer(window, layer)])})" for layer in sure[:1]]
     yield f"Accuracy falls significantly where {', '.join(falls)}" if falls else ""
 
 
@@ -216,7 +229,7 @@ def pruning_say(values: Values) -> Iterator[str]:
 
 def probes_about(values: Values) -> str:
     inside = written(values["probes"]["inside"])
-    return f"accuracy inside {names.CTX_AGG} (nothing exchanged: {inside}); {setting(values)}"
+    return f"accuracy inside {CTX_AGG} (nothing exchanged: {inside}); {setting(values)}"
 
 
 # ------------------------------------------------------------------------------------------------ pictures
@@ -357,7 +370,7 @@ def windows_panels(values: Values) -> Grid:
 
 def _window(values: Values, name: str, title: str, ax: Axes) -> None:
     windows = values["windows"]
-    _whole(ax, values["accuracy"][values["request"]["primary_task"]][names.FULL])
+    _whole(ax, values["accuracy"][values["request"]["primary_task"]][FULL])
     points(ax, windows["at"], windows[name], fmt="o-", color=RED, label="ablated")
     ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=windows["at"])
 
