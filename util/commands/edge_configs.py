@@ -23,11 +23,12 @@ from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ABLATED, FULL, PRUNED, random_name
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
-from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run, check_tokens
+from util.figures.edge_ablation.runs import Data, Pruner, Run, check_tokens
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.paths import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
+from util.scores.token_types import METHOD, REDUCE
 from util.show import files
 from util.stats.intervals import ANYTHING, mean_interval
 from util.study.checked import Natural, Share, Text, capped
@@ -190,7 +191,7 @@ class Pruned(Measured):
         pruned = pruner.pruned(sort, start, self.share, self.per_round, keep, score_files)
         for number, step in enumerate(pruned.rounds[len(score_files) :], len(score_files)):
             file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
-            write_scores(file, step.circuit, sort, scores, **SCORE)
+            write_scores(file, step.circuit, sort, scores, method=METHOD, reduce=REDUCE)
         drawn = pruner.at_random(sort, start, pruned.result, self.random)
         circuits = {PRUNED: pruned.result}
         circuits |= {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}

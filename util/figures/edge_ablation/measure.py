@@ -7,7 +7,6 @@ from typing import Any
 
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, single_edges, windows
 from util.edges.edge import (
-    ALONE,
     ALWAYS,
     CIRCUITS,
     CTX_AGG,
@@ -23,7 +22,7 @@ from util.edges.edge import (
 )
 from util.edges.states import Store
 from util.figures.edge_ablation import numbers as rules
-from util.figures.edge_ablation.numbers import PROBED, Rows, aligned
+from util.figures.edge_ablation.numbers import PROBED, Rows, aligned, row_of
 from util.figures.edge_ablation.runs import LookUp, Run, answers, check_tokens, draws, units_left
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
@@ -68,8 +67,8 @@ def circuits(study: Study) -> dict[str, Any]:
         written = first.answers(KEPT, generate=True)
         compared[task] = {
             "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
-            "alone": aligned([{ALONE: first.alone()}])[ALONE],
-            "chance": 1 / len(first.task.outputs),
+            "alone": row_of([first.alone()]),
+            "chance": 1 / len(first.draw.pairs.outputs),
             "written": {
                 name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
                 for name, data in written.items()

@@ -54,25 +54,23 @@ PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.so
 
 
 def aligned(draws: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, NDArray]]:
-    """Answers under several draws of donors as one: by ablation those of MEASURES that all draws have, [D, N].
+    """The rows of several draws of donors. draws: of each draw, the data of a record by the name of its ablation."""
+    return {name: row_of([draw[name] for draw in draws]) for name in draws[0]}
 
-    draws: of each draw, the data of a record by the name of its ablation. The result has the prompts that all draws
-    have, and query [N], a number for the query of each prompt: prompts that ask the same are not independent.
+
+def row_of(draws: Sequence[Mapping[str, Any]]) -> dict[str, NDArray]:
+    """Answers under one ablation with several draws of donors as one: those of MEASURES that all draws have, [D, N].
+
+    draws: of each draw, the data of a record. The row has the prompts that all draws have, and query [N], a number for
+    the query of each prompt: prompts that ask the same are not independent.
     """
-    numbers = [next(iter(draw.values()))["index"] for draw in draws]
-    common = reduce(np.intersect1d, numbers)
-    places = [np.searchsorted(index, common) for index in numbers]
-    return {
-        name: {
-            "query": np.unique(np.array(first["queries"])[places[0]], return_inverse=True)[1],
-            **{
-                measure: np.stack([draw[name][measure][place] for draw, place in zip(draws, places, strict=True)])
-                for measure in MEASURES
-                if all(measure in draw[name] for draw in draws)
-            },
-        }
-        for name, first in draws[0].items()
-    }
+    common = reduce(np.intersect1d, [draw["index"] for draw in draws])
+    places = [np.searchsorted(draw["index"], common) for draw in draws]
+    row = {"query": np.unique(np.array(draws[0]["queries"])[places[0]], return_inverse=True)[1]}
+    for measure in MEASURES:
+        if all(measure in draw for draw in draws):
+            row[measure] = np.stack([draw[measure][place] for draw, place in zip(draws, places, strict=True)])
+    return row
 
 
 def queries_of(row: Row) -> int:

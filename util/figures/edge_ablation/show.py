@@ -36,7 +36,7 @@ from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
 from util.show.draw import Floats, Grid
-from util.show.panels import colour_bar, excludes_0, ink, intervals, name_rows, points, short_number
+from util.show.panels import colour_bar, colour_limit, excludes_0, ink, intervals, name_rows, points, short_number
 from util.show.part import Figure, Part, Values, in_words, listed, say, title, written
 from util.show.style import BLUE, GREY, RED
 
@@ -53,11 +53,6 @@ IN_WORDS = {
     ALONE: "bare query",
 }
 ARROW: dict[str, Any] = {"arrowstyle": "-|>", "color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
-
-
-def known(number: float | None) -> bool:
-    """Whether a number is one: neither NaN nor, in a values file, null."""
-    return number is not None and number == number
 
 
 def in_text(edge: str) -> str:
@@ -81,7 +76,7 @@ def done(values: Values) -> list[str]:
     return [
         task
         for task, row in values["accuracy"].items()
-        if row[FULL][1] > values["chance"][task] and known(values["scores"][task][CTX_AGG][0])
+        if row[FULL][1] > values["chance"][task] and pd.notna(values["scores"][task][CTX_AGG][0])
     ]
 
 
@@ -143,7 +138,7 @@ def circuit_say(values: Values) -> Iterator[str]:
     search, planted, task = values["search"], values["planted"], values["request"]["primary_task"]
     kept, random = search["kept"], search["random"]
     score, others = (search["scores"][name] for name in (FOUND, without(FOUND)))
-    if known(score[0]):
+    if pd.notna(score[0]):
         beside = f"; of {len(random)} random circuits as large the best keeps {max(random):.2f}" if random else ""
         text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance{beside}"
         yield say(text, n=len(kept), of=len(TYPE_PAIRS), score=score, beside=beside)
@@ -298,7 +293,7 @@ def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
         sure = excludes_0((cost["log_prob"], cost["low"], cost["high"])) or cost["p"] < 0.05
         nats[place], p[place] = cost["log_prob"] * sure, cost["p"]
         right[place] = cost["accuracy"] if abs(cost["accuracy"]) >= 0.005 else np.nan
-    limit = float(np.nanmax(np.abs(nats))) or 1.0
+    limit = colour_limit(nats)
     label = "colour: nats lost, where either loss is significant\nnumber: accuracy lost"
     ticks = [limit * part for part in (-1, -0.1, 0, 0.1, 1)]
     _cells(ax, nats, AsinhNorm(limit / 40, -limit, limit), right, p < 0.05, label, ticks=ticks, format="%.1f")
@@ -352,12 +347,6 @@ def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
     ax.axis("off")
 
 
-def _whole(ax: Axes, whole: Sequence[float]) -> None:
-    """A blue band: the accuracy of the whole model, with its interval."""
-    ax.axhspan(whole[1], whole[2], color=BLUE, alpha=0.1, lw=0)
-    ax.axhline(whole[0], color=BLUE, lw=0.9, ls=":", label="whole model, 95 %")
-
-
 def windows_panels(values: Values) -> Grid:
     """Accuracy with contextualisation removed from a layer on, and aggregation below it, at each of the layers `at`."""
     titles = {
@@ -369,8 +358,11 @@ def windows_panels(values: Values) -> Grid:
 
 
 def _window(values: Values, name: str, title: str, ax: Axes) -> None:
+    """Accuracy by layer; a blue band: that of the whole model, with its interval."""
     windows = values["windows"]
-    _whole(ax, values["accuracy"][values["request"]["primary_task"]][FULL])
+    whole, low, high = values["accuracy"][values["request"]["primary_task"]][FULL]
+    ax.axhspan(low, high, color=BLUE, alpha=0.1, lw=0)
+    ax.axhline(whole, color=BLUE, lw=0.9, ls=":", label="whole model, 95 %")
     points(ax, windows["at"], windows[name], fmt="o-", color=RED, label="ablated")
     ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=windows["at"])
 
