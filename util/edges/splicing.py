@@ -205,7 +205,7 @@ class Ablated:
         tables = {layer: table[:, :2] for layer, table in self.tables.items()}
         if not self.renewable(numbers):
             kept = CaptureStates()
-            forward(self.model, Batch.of([*map(Row, ids)], range(len(ids))), self._splice(codes, tables, [first]), kept)
+            forward(self.model, Batch.of([*map(Row, ids)]), self._splice(codes, tables, [first]), kept)
             return kept.states
         edits = self._reads(tables)
         again = [_rows_again(code[: len(row), : len(row)], *edits) for code, row in zip(codes, ids, strict=True)]
@@ -326,7 +326,7 @@ def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, Tensor, T
     owners, steps, places, which = run.answer_places(numbers)
     if run.renewable(numbers):
         return run.answered(numbers).cpu(), owners, steps
-    instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))], range(len(numbers)))
+    instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))])
     with logits_at(run.model, places) as options:
         logits = all_logits(run.model, batch, *instruments, **options)
     return logits[owners.to(logits.device), which.to(logits.device)].cpu(), owners, steps

@@ -114,7 +114,7 @@ def plain_states(model: PreTrainedModel, ids: Sequence[tuple[int, ...]], store: 
     """The states of plain runs of these rows of tokens."""
 
     def run() -> States:
-        forward(model, Batch.of([*map(Row, ids)], range(len(ids))), kept := CaptureStates())
+        forward(model, Batch.of([*map(Row, ids)]), kept := CaptureStates())
         return kept.states
 
     return store.get(tuple(ids), run)
@@ -132,7 +132,7 @@ def takes_some_tokens(model: PreTrainedModel) -> bool:
     after = before.clone()
     after[0, 3] = (after[0, 3] + size // 2) % size
     rows = [tuple(row.tolist()) for row in torch.cat([before, after])]
-    old, new = all_logits(model, Batch.of([*map(Row, rows)], range(2)))[:, -1]
+    old, new = all_logits(model, Batch.of([*map(Row, rows)]))[:, -1]
     places = torch.tensor([[0, 3, 4, 5, 6, 7]])
     try:
         cache = Renewed(plain_states(model, rows[:1], Store(0)), places)

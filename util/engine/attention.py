@@ -24,7 +24,7 @@ outside sliding windows after a pass, so that instruments may be on the first pa
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
@@ -126,6 +126,16 @@ def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
 
 
 @contextmanager
+def during(variable: ContextVar[Found], value: Found) -> Iterator[None]:
+    """Give a context variable a value inside the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
 def instrument(model: nn.Module, *instruments: Instrument) -> Iterator[None]:
     """Attach instruments to a prepared model. They act in the order given, those of outer blocks first.
 
@@ -137,21 +147,13 @@ def instrument(model: nn.Module, *instruments: Instrument) -> Iterator[None]:
         raise ValueError("instrument: the model is in training mode; call model.eval() first")
     for attached in instruments:
         attached.attach(model_support)
-    token = _ACTIVE.set((*_ACTIVE.get(), (model_support, instruments)))
-    try:
+    with during(_ACTIVE, (*_ACTIVE.get(), (model_support, instruments))):
         yield
-    finally:
-        _ACTIVE.reset(token)
 
 
-@contextmanager
-def without_instruments() -> Iterator[None]:
+def without_instruments() -> AbstractContextManager[None]:
     """Detach all instruments inside the block."""
-    token = _ACTIVE.set(())
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
+    return during(_ACTIVE, ())
 
 
 def known_support(model: nn.Module) -> Support | None:

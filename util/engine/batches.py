@@ -25,8 +25,8 @@ from util.engine.handshake import (
     check_ids,
     check_length,
     context_length,
-    long_rope,
     out_of_memory,
+    rope_switch,
     tolerance,
 )
 from util.engine.instruments import Knockout
@@ -81,8 +81,11 @@ class Batch:
     prompts: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Row], numbers: Sequence[int], prompts: Sequence[int] | None = None) -> "Batch":
-        """The batch of the rows with these numbers. prompts: the prompt of each of `rows`, default the row's number."""
+    def of(
+        cls, rows: Sequence[Row], numbers: Sequence[int] | None = None, prompts: Sequence[int] | None = None
+    ) -> "Batch":
+        """The batch of the rows with these numbers, default all. prompts: that of each row, default its number."""
+        numbers = range(len(rows)) if numbers is None else numbers
         chosen = [rows[i] for i in numbers]
         width = max(map(len, chosen))
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
@@ -165,7 +168,7 @@ def run_rows(
     check_ids(model, [max((*row.ids, *row.branches)) for row in rows if len(row)])
     lengths = [len(row) for row in rows]
     check_length(model, max(lengths, default=0))
-    todo = plan(lengths, token_budget, long_rope(model))[::-1]
+    todo = plan(lengths, token_budget, rope_switch(model, "longrope"))[::-1]
     halved = False
     while todo:
         numbers = todo.pop()
@@ -239,11 +242,8 @@ def logits_at(model: PreTrainedModel, places: Tensor) -> Iterator[dict[str, Tens
         return given[0][:, places.to(given[0].device)], *given[1:]
 
     head: Any = model.get_output_embeddings()
-    hook = head.register_forward_pre_hook(choose)
-    try:
+    with head.register_forward_pre_hook(choose):
         yield {}
-    finally:
-        hook.remove()
 
 
 def _run(
@@ -297,11 +297,6 @@ def cache_for(model: PreTrainedModel) -> DynamicCache:
     return DynamicCache(config=model.config)
 
 
-def keeps_rows_apart(model: PreTrainedModel) -> bool:
-    """Whether a cache can be cut to some rows of a batch. Layers without attention may keep states in the model."""
-    return len(support(model).layers) == model.config.get_text_config(decoder=True).num_hidden_layers
-
-
 def check_writing(model: PreTrainedModel, lengths: Iterable[int], new_tokens: int) -> None:
     """Check that a prepared model that goes on from a cache gives what it gives without one.
 
@@ -334,7 +329,8 @@ def _try_writing(model: PreTrainedModel, length: int) -> None:
         whole = model(ids[1:], use_cache=False).logits[0, length:].float()
         try:
             model(ids[:, :length], past_key_values=cache, use_cache=True)
-            if keeps_rows_apart(model):
+            # layers without attention may keep states in the model, for all rows
+            if len(support(model).layers) == model.config.get_text_config(decoder=True).num_hidden_layers:
                 cache.reorder_cache(torch.tensor([1]))
                 ids = ids[1:]
             for place in range(length, end):

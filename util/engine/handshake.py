@@ -6,9 +6,11 @@ prompts are tried too: past lengths of up to SOON tokens on loading, past longer
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from util.engine.attention import (
     CALLS,
     IMPLEMENTATION,
     PREPARED,
+    during,
     input_device,
     instrument,
     known_support,
@@ -77,7 +80,9 @@ def prepare(model: PreTrainedModel) -> Support:
             ) from error
         raise
     base = model.base_model
-    if (PREPARED[model].switches or dynamic_rope(model)) and _check_pass not in base._forward_pre_hooks.values():
+    if (
+        PREPARED[model].switches or rope_switch(model, "dynamic")
+    ) and _check_pass not in base._forward_pre_hooks.values():
         base.register_forward_pre_hook(_check_pass, with_kwargs=True)
     return PREPARED[model]
 
@@ -90,7 +95,7 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     UnsupportedModel where the model cannot be instrumented at this length, MemoryError where memory is too short.
     """
     support = prepare(model)
-    limit = dynamic_rope(model)
+    limit = rope_switch(model, "dynamic")
     if limit is not None and length > limit:
         raise UnsupportedModel(
             f"{type(model).__name__} with dynamic rotations (rope_type 'dynamic'): beyond {limit} tokens its logits "
@@ -99,12 +104,8 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     passed = [switch for switch in support.switches if support.tried <= switch < length]
     if not passed or _TRYING.get():
         return
-    token = _TRYING.set(True)
-    try:
-        with without_instruments():
-            tried = _Handshake(model).try_length(max(length, well_past(model, passed[-1])), support)
-    finally:
-        _TRYING.reset(token)
+    with during(_TRYING, True), without_instruments():
+        tried = _Handshake(model).try_length(max(length, well_past(model, passed[-1])), support)
     PREPARED[model] = replace(support, tried=tried)
 
 
@@ -237,7 +238,6 @@ class _Handshake:
         self.model = model
         self.config = model.config.get_text_config(decoder=True)
         self.ids = random_ids(model, 1, FIRST)
-        self.tolerance = 5e-2 if is_coarse(model) else 1e-4
         self.row_tolerance = 5e-2 if is_coarse(model) else 1e-3
         count = self.config.num_hidden_layers
         kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count  # of attention by softmax
@@ -255,11 +255,8 @@ class _Handshake:
         check_finite(reference, "the logits", self.model, self.ids)
         adapters.switch(self.model, IMPLEMENTATION)
         calls: list[nn.Module] = []
-        token = CALLS.set(calls)
-        try:
+        with during(CALLS, calls):
             plain = self.logits(self.ids)
-        finally:
-            CALLS.reset(token)
         if len(calls) != len(self.layers) or len(set(calls)) != len(calls):
             kinds = sorted(set(getattr(self.config, "layer_types", None) or []))
             self.refuse(
@@ -311,7 +308,6 @@ class _Handshake:
 
     def with_right_weights(self, support: Support) -> Support:
         """The support, with `scaled_outputs` where rows times values are z only with the factor of a sink."""
-        gap = 0.0
         for scaled in (False, True):
             PREPARED[self.model] = support = replace(support, scaled_outputs=scaled)
             with instrument(self.model, last := _LastRow()):
@@ -379,26 +375,23 @@ class _Handshake:
                 hidden = self.logits(ids, **inputs)[:, -1]
         except (TypeError, ValueError):  # the class takes no position ids, or its window is shorter than these 5 tokens
             return False
-        difference = float((hidden - alone).abs().max())
-        effect = float((seen - alone).abs().max())
+        difference, bound = tolerance(self.model, hidden, alone)
         # the tolerance alone proves nothing where seeing the first token changes the logits by no more than that
-        return difference <= self.tolerance * max(1.0, float(alone.abs().max())) and difference <= 0.2 * effect
+        return difference <= bound and difference <= 0.2 * float((seen - alone).abs().max())
 
     def projections(self, support: Support) -> dict[int, nn.Module | None]:
         """By layer, the linear module whose input is exactly the head outputs; None where there is none."""
         inputs: list[tuple[int, nn.Module, Tensor]] = []
-        hooks = [
-            child.register_forward_pre_hook(lambda child, args, layer=layer: inputs.append((layer, child, args[0])))
-            for module, layer in support.modules.items()
-            for child in module.modules()
-            if isinstance(child, nn.Linear | Conv1D)
-        ]
-        try:
-            with instrument(self.model, heads := CaptureHeads()):
-                self.logits(self.ids)
-        finally:
-            for hook in hooks:
-                hook.remove()
+
+        def keep(child: nn.Module, given: tuple[Tensor, ...], layer: int) -> None:
+            inputs.append((layer, child, given[0]))
+
+        with ExitStack() as stack, instrument(self.model, heads := CaptureHeads()):
+            for module, layer in support.modules.items():
+                for child in module.modules():
+                    if isinstance(child, nn.Linear | Conv1D):
+                        stack.enter_context(child.register_forward_pre_hook(partial(keep, layer=layer)))
+            self.logits(self.ids)
         z = {layer: z.flatten(2).flatten(0, 1) for layer, z in heads.z.items()}
         projections = {
             layer: child
@@ -459,14 +452,13 @@ def switches(model: PreTrainedModel) -> tuple[int, ...]:
     return tuple(sorted(length for length in lengths if limit is None or length < limit))
 
 
-def long_rope(model: PreTrainedModel) -> int | None:
-    """The number of tokens beyond which longrope rotates all positions of a batch in another way, None if none."""
-    return min(_original_contexts(model, "longrope"), default=None)
+def rope_switch(model: PreTrainedModel, kind: Literal["longrope", "dynamic"]) -> int | None:
+    """The number of tokens beyond which rotations change, None if they never do.
 
-
-def dynamic_rope(model: PreTrainedModel) -> int | None:
-    """The number of tokens beyond which rotations depend on the longest prompt so far (dynamic NTK), None if none."""
-    return min(_original_contexts(model, "dynamic"), default=None)
+    longrope: all positions of a batch are rotated in another way. dynamic (NTK): rotations depend on the longest prompt
+    so far.
+    """
+    return min(_original_contexts(model, kind), default=None)
 
 
 def context_length(model: PreTrainedModel) -> int | None:

@@ -141,17 +141,16 @@ def label_log_probs(
         width = max(len(row.places) for row in batch_rows)
         # rows with fewer places repeat their first one
         places = torch.tensor([[*row.places, *row.places[:1] * (width - len(row.places))] for row in batch_rows])
-        if text:
-            with _started(runs, batch, attached):
-                logits_everywhere = all_logits(model, batch, *attached)
-            by_row = [_text_loss(logits_everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
-            losses = torch.stack(by_row).cpu().numpy()
-            results["text_loss"][owners[batch.numbers]] = losses
-            check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
-            logits = at_least_float32(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
-            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
-        else:
-            with _started(runs, batch, attached):
+        with _started(runs, batch, attached):
+            if text:
+                everywhere = all_logits(model, batch, *attached)
+                by_row = [_text_loss(everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
+                losses = torch.stack(by_row).cpu().numpy()
+                results["text_loss"][owners[batch.numbers]] = losses
+                check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
+                logits = at_least_float32(everywhere[torch.arange(len(batch_rows))[:, None], places])
+                check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+            else:
                 logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
         labels = [(i, label, reads) for i, row in enumerate(batch_rows) for label, reads in row.reads.items()]
@@ -240,13 +239,7 @@ def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | N
     def attach(batch: Batch) -> list[Knockout]:
         parts = [np.insert(cells[number], 0, place, axis=1) for place, number in enumerate(batch.numbers)]
         batch_cells = torch.from_numpy(np.concatenate(parts))
-        if not len(batch_cells):
-            return []
-        # one knockout for all layers that lose the cells in the same heads
-        layers_by_heads: dict[tuple[int, ...] | None, list[int]] = {}
-        for layer, chosen in heads.items():
-            layers_by_heads.setdefault(None if chosen is None else tuple(chosen), []).append(layer)
-        return [Knockout(batch_cells, layers, chosen) for chosen, layers in layers_by_heads.items()]
+        return [Knockout(batch_cells, layer, chosen) for layer, chosen in heads.items() if len(batch_cells)]
 
     return attach
 

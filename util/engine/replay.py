@@ -184,7 +184,8 @@ class Runs:
                 base = self.ends(first_of(out)[:, -1:], out, columns)
                 edited = [self.ends(run.edited(edits), out, columns) for edits in chunks]
             else:
-                base, *edited = (self.read(self.whole(ids, prompts, edits), columns) for edits in ((), *chunks))
+                runs = (self.whole(ids, prompts, edits) for edits in ((), *chunks))
+                base, *edited = (self.read(logits, columns).cpu() for logits in runs)
         return base, torch.cat([base[:0], *edited]).unflatten(0, (-1, len(ids)))
 
     def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit] = ()) -> Tensor:
@@ -219,7 +220,7 @@ class Runs:
             size = self.model.dtype.itemsize
             logit = size + 2 * max(4, size)  # bytes: as it is, in float32 or better, normalised
             at_once = prompts * max(1, self.budget // (prompts * vocabulary * logit))
-        return torch.cat([self.read(self.end(some, out), columns) for some in hidden.split(max(1, at_once))])
+        return torch.cat([self.read(self.end(some, out), columns).cpu() for some in hidden.split(max(1, at_once))])
 
     def end(self, hidden: Tensor, out: Any) -> Tensor:
         """The logits [R, A] behind the last layer's hidden states [R, 1, d]."""
@@ -228,11 +229,7 @@ class Runs:
             return self.model(ids, use_cache=False).logits[:, -1]
 
     def read(self, logits: Tensor, columns: Tensor) -> Tensor:
-        """The logits, or log-probabilities, [R, C] of the columns [N, C] that are read, on the CPU."""
-        return self.picked(logits, columns).cpu()
-
-    def picked(self, logits: Tensor, columns: Tensor) -> Tensor:
-        """The same [R, C] on the device of the logits [R, V], from which many are copied together."""
+        """The logits, or log-probabilities, [R, C] of the columns [N, C] of logits [R, V], on their device."""
         logits = at_least_float32(logits)
         if self.log_probabilities:
             logits = logits.log_softmax(1)
@@ -443,12 +440,9 @@ class BaseRuns:
                 self._room -= first_of(out).nbytes
                 self._kept[batch, first] = out
 
-        hook = self._layers[first - 1].register_forward_hook(keep)
-        try:
-            with bypassed(self._layers[:start], self._kept.get((batch, start))):
-                yield
-        finally:
-            hook.remove()
+        below = bypassed(self._layers[:start], self._kept.get((batch, start)))
+        with self._layers[first - 1].register_forward_hook(keep), below:
+            yield
 
 
 @once

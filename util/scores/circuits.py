@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.call import Call
-from util.engine.components import Components, Parts
+from util.engine.components import Components, Parts, parallel_mlps
 from util.engine.finite import check_finite
 from util.engine.replay import BUDGET, row_bytes
 from util.scores.attribution import check_pairs, metric, model_graph
@@ -71,7 +71,7 @@ def _metric(run: _Run, kept: Tensor, answers: Tensor) -> Tensor:
         read = parts.reads(layer, run.streams(patterns).flatten(0, 1))
         z = _mixed_attention(read, patterns.shape[1], which.view(3, heads))
         run.heads.append(parts.head_writes(layer, z - run.source.z[layer]))
-        of_layer = 0 if parts.parallel else heads
+        of_layer = 0 if parallel_mlps(parts.model) else heads
         pattern = kept[: senders + of_layer, column + 3 * heads, None]
         run.mlps.append(parts.adds(layer, run.streams(pattern)[0]))
     return metric(parts, run.streams(kept[:, -1:])[0], answers)

@@ -193,7 +193,7 @@ def _forward(
     instruments: Sequence[Instrument],
     **options: Any,
 ) -> Any:
-    batch = Batch.of([*map(Row, ids)], range(len(ids)))
+    batch = Batch.of([*map(Row, ids)])
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     with instrument(model, *instruments):
         return module(**inputs, use_cache=False, **options)
