@@ -174,4 +174,4 @@ def test_a_token_without_an_embedding_is_named_before_the_first_pass(name, monke
 
 def test_a_budget_of_no_token_is_refused():
     with pytest.raises(ValueError, match="token_budget = 0: a batch has at least one token"):
-        batches.plan([3], batches.shared_budget(0, 2))
+        batches.plan([3], 0)

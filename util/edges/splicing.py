@@ -215,8 +215,7 @@ class Ablated:
 
     def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
-        switch = self.support.switch
-        fits = switch is None or max(self.lengths[number] for number in numbers) + more <= switch
+        fits = max(self.lengths[number] for number in numbers) + more <= self.support.switch
         return self.renews and fits and takes_some_tokens(self.model)
 
     def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:

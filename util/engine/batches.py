@@ -5,7 +5,7 @@ Here is also what a model writes on: its cache, and the check that writing on it
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, instrument, once, random_ids, support, without_instruments
-from util.engine.call import Instrument, Support, UnsupportedModel
+from util.engine.call import NO_LIMIT, Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.handshake import (
     FAILURES,
@@ -34,6 +34,7 @@ from util.engine.instruments import Knockout
 # Tokens of one batch, padding included. It is part of every request, because the last bits of a prompt's numbers depend
 # on the batch that the prompt runs in.
 TOKEN_BUDGET = 2048
+Ids = tuple[int, ...]  # tokens
 
 
 # ------------------------------------------------------------------------------------------------ batches
@@ -48,8 +49,8 @@ class Row:
     follows, so the model computes exactly what it computes for this continuation alone.
     """
 
-    ids: tuple[int, ...]
-    branches: tuple[int, ...] = ()
+    ids: Ids
+    branches: Ids = ()
     parents: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -121,7 +122,7 @@ class Batch:
         return self.inputs.get("position_ids", torch.arange(self.inputs["input_ids"].shape[1]))
 
 
-def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int | None = None) -> list[list[int]]:
+def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int = NO_LIMIT) -> list[list[int]]:
     """Row numbers in batches of similar length, longest first; a batch has at most `token_budget` tokens or one row.
 
     Padding counts as tokens. bound: rows of up to this many tokens and longer ones are never in one batch.
@@ -133,18 +134,11 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int | 
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         fits = bool(batches) and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget
-        if fits and (bound is None or not lengths[i] <= bound < lengths[batches[-1][0]]):
+        if fits and not lengths[i] <= bound < lengths[batches[-1][0]]:
             batches[-1].append(i)
         else:
             batches.append([i])
     return batches
-
-
-def shared_budget(token_budget: int, rows: int) -> int:
-    """The token budget for each of several rows that must run in one batch; at least 1. See `plan`."""
-    if token_budget < 1:  # `plan` refuses it
-        return token_budget
-    return max(1, token_budget // rows)
 
 
 def run_rows(
@@ -263,7 +257,7 @@ def check_context(
     cure: the setting that makes prompts shorter, for the error.
     """
     limit = context_length(model)
-    if limit is not None and max(lengths, default=0) > limit:
+    if max(lengths, default=0) > limit:
         raise UnsupportedModel(f"the longest prompt has {max(lengths)} tokens, this model places {limit}; use {cure}")
 
 
@@ -285,7 +279,7 @@ def array_type(model: PreTrainedModel) -> type:
 
 def may_branch(support: Support, length: int) -> bool:
     """Whether this model computes a row with branches exactly. length: the tokens of the row, branches included."""
-    return support.branches and (support.switch is None or length <= support.switch)
+    return support.branches and length <= support.switch
 
 
 def cache_for(model: PreTrainedModel) -> DynamicCache:
@@ -297,15 +291,14 @@ def cache_for(model: PreTrainedModel) -> DynamicCache:
     return DynamicCache(config=model.config)
 
 
-def check_writing(model: PreTrainedModel, lengths: Iterable[int], new_tokens: int) -> None:
+def check_writing(model: PreTrainedModel, lengths: Sequence[int], new_tokens: int) -> None:
     """Check that a prepared model that goes on from a cache gives what it gives without one.
 
     lengths: the tokens of the prompts; new_tokens: how many are written behind each. A prompt of 8 tokens is tried, and
     one beside each length at which the model's config switches its attention, where prompts reach that. Nothing is
     tried twice. Raises UnsupportedModel where the logits differ, or the class does not take the cache.
     """
-    lengths, read = list(lengths), new_tokens - 1  # the last token that is written is not read
-    longest = max(lengths, default=0)
+    longest, read = max(lengths, default=0), new_tokens - 1  # the last token that is written is not read
     check_length(model, longest + read)
     switches = support(model).switches
     reached = {switch for switch in switches if any(length <= switch < length + read for length in lengths)}
@@ -322,7 +315,7 @@ def _try_writing(model: PreTrainedModel, length: int) -> None:
     The bound is ten times that of the handshake, because states of layers without attention add up their rounding; a
     cache that does not fit changes logits as much as another prompt does.
     """
-    end = min(length + 3, context_length(model) or length + 3)
+    end = min(length + 3, context_length(model))
     length = min(length, end - 1)
     ids, cache, steps = random_ids(model, 2, end), cache_for(model), []
     with without_instruments():

@@ -71,6 +71,9 @@ PASSES = 64  # at most: scores up to 5000 nats below the highest of their row ar
 CLOSED = -1e4  # the mask of a closed cell is lower; biases such as ALiBi's are not
 
 
+NO_LIMIT = sys.maxsize  # tokens
+
+
 class UnsupportedModel(ValueError):
     """This model cannot be instrumented, or has too short a context; the message says why and what works."""
 
@@ -102,9 +105,9 @@ class Support:
     facts: dict[Any, Any] = field(repr=False, default_factory=dict)
 
     @property
-    def switch(self) -> int | None:
-        """The number of tokens up to which all attention is computed in one way, None if it always is."""
-        return min(self.switches, default=None)
+    def switch(self) -> int:
+        """The number of tokens up to which all attention is computed in one way, NO_LIMIT if it always is."""
+        return min(self.switches, default=NO_LIMIT)
 
 
 @cache

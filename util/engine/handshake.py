@@ -29,7 +29,7 @@ from util.engine.attention import (
     random_ids,
     without_instruments,
 )
-from util.engine.call import Call, Instrument, Support, UnsupportedModel
+from util.engine.call import NO_LIMIT, Call, Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
 
@@ -80,9 +80,8 @@ def prepare(model: PreTrainedModel) -> Support:
             ) from error
         raise
     base = model.base_model
-    if (
-        PREPARED[model].switches or rope_switch(model, "dynamic")
-    ) and _check_pass not in base._forward_pre_hooks.values():
+    changes = PREPARED[model].switches or rope_switch(model, "dynamic") < NO_LIMIT
+    if changes and _check_pass not in base._forward_pre_hooks.values():
         base.register_forward_pre_hook(_check_pass, with_kwargs=True)
     return PREPARED[model]
 
@@ -96,7 +95,7 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     """
     support = prepare(model)
     limit = rope_switch(model, "dynamic")
-    if limit is not None and length > limit:
+    if length > limit:
         raise UnsupportedModel(
             f"{type(model).__name__} with dynamic rotations (rope_type 'dynamic'): beyond {limit} tokens its logits "
             f"depend on the prompts that ran before, and a prompt has {length} tokens; take shorter prompts"
@@ -111,8 +110,7 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 def well_past(model: PreTrainedModel, switch: int) -> int:
     """A number of tokens that is well past a switch, so that several tokens, or a block of them, are affected."""
-    wanted = switch + switch // 8 + FIRST
-    return min(wanted, context_length(model) or wanted)
+    return min(switch + switch // 8 + FIRST, context_length(model))
 
 
 def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -245,7 +243,7 @@ class _Handshake:
 
     def run(self) -> Support:
         """Make all checks. Leaves the model switched to the engine."""
-        adapters.switch(self.model, adapters.reference(self.model))
+        adapters.to_reference(self.model)
         try:
             reference, masked_reference = self.logits(self.ids), self.masked_logits()
         except FAILURES as error:
@@ -328,7 +326,7 @@ class _Handshake:
         passed = [switch for switch in support.switches if switch < length]
         where = f"at {length} tokens, past the {passed[-1]} at which its config switches attention, "
         try:
-            adapters.switch(self.model, adapters.reference(self.model))
+            adapters.to_reference(self.model)
             try:
                 reference = self.hidden(ids)
             finally:
@@ -448,23 +446,22 @@ def switches(model: PreTrainedModel) -> tuple[int, ...]:
     lengths = {*_lengths(entries), *_original_contexts(model, "longrope")}
     if entries.get("index_topk_blocks"):
         lengths.add(entries["index_topk_blocks"] * entries["index_block_size"])
-    limit = context_length(model)
-    return tuple(sorted(length for length in lengths if limit is None or length < limit))
+    return tuple(sorted(length for length in lengths if length < context_length(model)))
 
 
-def rope_switch(model: PreTrainedModel, kind: Literal["longrope", "dynamic"]) -> int | None:
-    """The number of tokens beyond which rotations change, None if they never do.
+def rope_switch(model: PreTrainedModel, kind: Literal["longrope", "dynamic"]) -> int:
+    """The number of tokens beyond which rotations change, NO_LIMIT if they never do.
 
     longrope: all positions of a batch are rotated in another way. dynamic (NTK): rotations depend on the longest prompt
     so far.
     """
-    return min(_original_contexts(model, kind), default=None)
+    return min(_original_contexts(model, kind), default=NO_LIMIT)
 
 
-def context_length(model: PreTrainedModel) -> int | None:
-    """The largest number of tokens that the model has positions for, None where its class sets no limit."""
+def context_length(model: PreTrainedModel) -> int:
+    """The largest number of tokens that the model has positions for, NO_LIMIT where its class sets none."""
     config = model.config.get_text_config(decoder=True)
-    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or NO_LIMIT
 
 
 def _lengths(entries: dict[str, Any]) -> Iterator[int]:

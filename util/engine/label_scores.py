@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from util.engine.batches import (
     TOKEN_BUDGET,
     Batch,
+    Ids,
     Row,
     all_logits,
     array_type,
@@ -32,7 +33,7 @@ from util.engine.replay import BaseRuns
 from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
-Label = tuple[int, ...]  # the tokens of one label
+Label = Ids  # of one label
 LOGITS = 1 << 27  # half a gigabyte in float32
 
 
@@ -51,7 +52,7 @@ class Scoring:
     """
 
     tokens: list[LabelledTokens]
-    ids: list[tuple[int, ...]]
+    ids: list[Ids]
     labels: list[tuple[Label, ...]]
     gold: np.ndarray
 
@@ -138,9 +139,11 @@ def label_log_probs(
     def visit(batch: Batch) -> None:
         batch_rows = [rows[number] for number in batch.numbers]
         attached = attach(replace(batch, numbers=owners[batch.numbers]))
-        width = max(len(row.places) for row in batch_rows)
-        # rows with fewer places repeat their first one
-        places = torch.tensor([[*row.places, *row.places[:1] * (width - len(row.places))] for row in batch_rows])
+        prompt_ends = batch.lengths[:, None] - 1
+        places = prompt_ends + torch.arange(int((batch.ends - batch.lengths).max()) + 1)
+        places = places.where(
+            places < batch.ends[:, None], prompt_ends
+        )  # rows with fewer places repeat their first one
         with _started(runs, batch, attached):
             if text:
                 everywhere = all_logits(model, batch, *attached)
@@ -174,13 +177,12 @@ def _budget(model: PreTrainedModel, token_budget: int) -> int:
 class _LabelRow:
     """A row of a batch that scores some labels of a prompt.
 
-    prompt: its number; places: the tokens of the row after which logits are needed; reads: for each label, by its
-    index, its tokens as pairs (index into `places`, the token that follows there).
+    prompt: its number; reads: for each label, by its index, its tokens as pairs (place, the token that follows there).
+    Place 0 is the end of the prompt, and the others are the branches.
     """
 
     row: Row
     prompt: int
-    places: tuple[int, ...]
     reads: dict[int, list[tuple[int, int]]]
 
 
@@ -202,7 +204,7 @@ def _rows(model: PreTrainedModel, plan: Scoring) -> list[_LabelRow]:
     return rows
 
 
-def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -> _LabelRow:
+def _label_row(prompt: int, ids: Ids, labels: Mapping[int, Label]) -> _LabelRow:
     """The row for some labels of a prompt. Its branches are all tokens of the labels except the last of each.
 
     Labels that begin with the same tokens share their branches.
@@ -215,10 +217,10 @@ def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -
                 parents.append(branches.get(label[: end - 1], -1))
                 branches[label[:end]] = len(branches)
     row = Row(ids, tuple(tokens[-1] for tokens in branches), tuple(parents))
-    # by the beginning of a label, the place whose logits are those of its next token; place 0 is the end of the prompt
+    # by the beginning of a label, the place whose logits are those of its next token
     place_of = {(): 0} | {tokens: branch + 1 for tokens, branch in branches.items()}
     reads = {c: [(place_of[label[:i]], token) for i, token in enumerate(label)] for c, label in labels.items()}
-    return _LabelRow(row, prompt, tuple(range(len(ids) - 1, len(row))), reads)
+    return _LabelRow(row, prompt, reads)
 
 
 def _text_loss(logits: Tensor, tokens: LabelledTokens) -> Tensor:

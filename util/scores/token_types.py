@@ -24,7 +24,7 @@ from util.edges.edge import kinds, together
 from util.edges.splicing import Ablated, Group, of_layouts, outcomes_of, progress
 from util.edges.states import Store
 from util.engine.attention import input_device, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at, shared_budget
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import Splice
@@ -228,7 +228,7 @@ def scores(
             totals[sort][layer] += effects.abs().sum(0).cpu().numpy()
 
     with _frozen(model), progress(n) as bar:
-        run.run(visit, shared_budget(token_budget, 2), bar)
+        run.run(visit, max(1, token_budget // 2), bar)
     return {**{sort: total / n for sort, total in totals.items()}, "losses": losses, "right": right}
 
 
