@@ -24,11 +24,12 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.edges.ablation import WHOLE, Ablation
-from util.edges.states import Renewed, States, Store, of_rows, plain_states, takes_some_tokens
+from util.edges.states import Renewed, Store, of_rows, plain_states, takes_some_tokens
 from util.engine.attention import instrument
 from util.engine.batches import (
     TOKEN_BUDGET,
     Batch,
+    Ids,
     Row,
     all_logits,
     array_type,
@@ -39,10 +40,10 @@ from util.engine.batches import (
     logits_at,
     run_rows,
 )
-from util.engine.call import Instrument, at_least_float32
+from util.engine.call import NO_LIMIT, Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureStates, Splice
+from util.engine.instruments import CaptureStates, Splice, States
 from util.prompts.token_types import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
@@ -67,7 +68,7 @@ class Group:
         return self.base.types.index("target")
 
     @property
-    def target(self) -> tuple[int, ...]:
+    def target(self) -> Ids:
         """The tokens of the answer."""
         return self.base.ids[self.length :]
 
@@ -91,11 +92,13 @@ def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
 def of_layouts(groups: Sequence[Group], compute: Callable[[TypedTokens], Layout]) -> list[Layout]:
     """What a function gives for each prompt, computed once for each layout, of which there are few."""
     known: dict[Any, Layout] = {}
-    layouts = [(group.base.types, group.base.examples, group.base.slots) for group in groups]
-    for layout, group in zip(layouts, groups, strict=True):
+    found = []
+    for tokens in (group.base for group in groups):
+        layout = tokens.types, tokens.examples, tokens.slots
         if layout not in known:
-            known[layout] = compute(group.base)
-    return [known[layout] for layout in layouts]
+            known[layout] = compute(tokens)
+        found.append(known[layout])
+    return found
 
 
 class Ablated:
@@ -141,14 +144,17 @@ class Ablated:
     ) -> None:
         """Call `visit` on the numbers of prompts, a batch at a time; length: of those with so many tokens alone."""
         chosen = [number for number, size in enumerate(self.lengths) if length in (None, size)]
-        rows = [Row(self.groups[number].base.ids[: self.lengths[number]]) for number in chosen]
+        rows = [*map(Row, self.ids(chosen))]
         run_rows(self.model, rows, lambda batch: visit([chosen[row] for row in batch.numbers]), token_budget, bar)
 
-    def ids(self, numbers: Sequence[int], donor: int | None = None) -> list[tuple[int, ...]]:
+    def ids(self, numbers: Sequence[int], donor: int | None = None) -> list[Ids]:
         """The tokens of these prompts, or of their donors of a corruption."""
-        groups = [self.groups[number] for number in numbers]
-        tokens = [group.base if donor is None else group.donors[donor] for group in groups]
-        return [one.ids[: self.lengths[number]] for one, number in zip(tokens, numbers, strict=True)]
+        found = []
+        for number in numbers:
+            group = self.groups[number]
+            tokens = group.base if donor is None else group.donors[donor]
+            found.append(tokens.ids[: self.lengths[number]])
+        return found
 
     def answer_places(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the tokens [S] of the answers, prompt after prompt: whose they are, and their places in these.
@@ -198,7 +204,7 @@ class Ablated:
                 ran.append(plain_states(self.model, ids, self.store))
         return ran
 
-    def _inside(self, numbers: Sequence[int], ids: Sequence[tuple[int, ...]], first: States) -> States:
+    def _inside(self, numbers: Sequence[int], ids: Sequence[Ids], first: States) -> States:
         """The states of donors that read their removed edges from the first donors."""
         codes = self.padded(numbers)
         codes = codes * (codes == 1)
@@ -233,7 +239,8 @@ class Ablated:
         again, answers = [], []
         for code, number in zip(codes, numbers, strict=True):
             size, group = self.lengths[number], self.groups[number]
-            again.append(_rows_again(code[:size, :size], *edits, group.length - 1))
+            last = group.length - 1
+            again.append(_rows_again(code[:size, :size], *edits, matter=last, anyway=last))
             answers.append(len(group.target))
         # states are read for all prompts together, as they are stored, and computed for those with as many tokens
         ran, ids = self._donor_states(numbers), self.ids(numbers)
@@ -250,8 +257,7 @@ class Ablated:
         edits, again = self._reads(self.tables), []
         for number in numbers:
             size = self.groups[number].length
-            changed = _rows_again(self.codes[number][:size, :size], *edits)
-            again.append(torch.cat([changed, torch.tensor([size - 1])]).unique())
+            again.append(_rows_again(self.codes[number][:size, :size], *edits, anyway=size - 1))
         ran, ids = self._donor_states(numbers), self.ids(numbers)
         states = plain_states(self.model, ids, self.store)
         logits, states = self._renew(states, ids, again, self.padded(numbers), self.tables, ran)
@@ -260,7 +266,7 @@ class Ablated:
     def _renew(
         self,
         states: States,
-        ids: Sequence[tuple[int, ...]],
+        ids: Sequence[Ids],
         again: Sequence[Tensor],
         codes: Tensor,
         tables: dict[int, Tensor],
@@ -281,10 +287,10 @@ class Ablated:
         return logits, cache.renewed
 
 
-def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, wanted: int | None = None) -> Tensor:
+def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, matter: int = 0, anyway: int = NO_LIMIT) -> Tensor:
     """The tokens of a prompt to be computed again, in order: those that read something edited, or a token that does.
 
-    wanted: only those that the tokens from this one on depend on, and these themselves in any case.
+    matter: only those that the tokens from this one on depend on; anyway: those from this one on in any case.
     codes: [T, T]; edited, gone: see `Ablated._reads`.
     """
     before = torch.ones_like(codes).tril(-1).bool()
@@ -292,12 +298,11 @@ def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, wanted: int | None 
     size = len(changed)
     for token in range(size):
         changed[token] |= (reads[token] & changed).any()
-    needed = np.arange(size) >= (0 if wanted is None else wanted)
+    needed = np.arange(size) >= matter
     for token in range(size)[::-1]:
         if needed[token]:
             needed |= reads[token]
-    if wanted is not None:
-        changed[wanted:] = True
+    changed[anyway:] = True
     return torch.from_numpy((changed & needed).nonzero()[0])
 
 

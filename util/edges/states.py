@@ -11,13 +11,12 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, instrument, once, random_ids, support
-from util.engine.batches import Batch, Row, all_logits, forward, logits_at
+from util.engine.batches import Batch, Ids, Row, all_logits, forward, logits_at
 from util.engine.call import Instrument
 from util.engine.handshake import FAILURES, out_of_memory
-from util.engine.instruments import CaptureStates
+from util.engine.instruments import CaptureStates, States
 
 STORED = 2**30  # bytes of keys and values that a store keeps
-States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
 Kept = TypeVar("Kept", bound=Mapping[int, tuple[Tensor, ...]])  # what a run leaves, by layer
 
 
@@ -110,7 +109,7 @@ class Renewed(DynamicCache):
             ).logits
 
 
-def plain_states(model: PreTrainedModel, ids: Sequence[tuple[int, ...]], store: Store) -> States:
+def plain_states(model: PreTrainedModel, ids: Sequence[Ids], store: Store) -> States:
     """The states of plain runs of these rows of tokens."""
 
     def run() -> States:

@@ -53,12 +53,12 @@ SHARE = 0.9  # of the accuracy, that a search or a pruning has to keep
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
 
 
-def aligned(draws: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, NDArray]]:
+def aligned(draws: Sequence[Mapping[str, Any]]) -> Rows:
     """The rows of several draws of donors. draws: of each draw, the data of a record by the name of its ablation."""
     return {name: row_of([draw[name] for draw in draws]) for name in draws[0]}
 
 
-def row_of(draws: Sequence[Mapping[str, Any]]) -> dict[str, NDArray]:
+def row_of(draws: Sequence[Mapping[str, Any]]) -> Row:
     """Answers under one ablation with several draws of donors as one: those of MEASURES that all draws have, [D, N].
 
     draws: of each draw, the data of a record. The row has the prompts that all draws have, and query [N], a number for
@@ -247,7 +247,7 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
     return {"probes": shown}
 
 
-def pruning(by_task: Mapping[str, Mapping[str, Mapping[str, Any]]], settings: Any) -> dict[str, Any]:
+def pruning(by_task: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """What pruning leaves, by task and sort of units, see `pruned`."""
     return {"pruning": {"by_task": {task: {sort: pruned(one[sort]) for sort in one} for task, one in by_task.items()}}}
 

@@ -355,7 +355,7 @@ class Pruner:
         }
 
 
-def units_left(study: Study, task: str) -> dict[str, dict[str, Any]]:
+def units_left(study: Study, task: str) -> dict[str, Data]:
     """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.left`."""
     settings = study.settings
     pruner = Pruner(study, draws(study, task=task), settings.search_prompts)

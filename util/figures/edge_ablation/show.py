@@ -5,7 +5,7 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -285,7 +285,7 @@ def map_panels(values: Values) -> Grid:
     return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost significantly"))
 
 
-def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
+def _edge_map(costs: Values, ax: Axes) -> None:
     nats, right, p = np.full((3, len(SOURCES), len(TARGETS)), np.nan)
     for edge in TYPE_PAIRS:
         cost = costs[str(edge)]
