@@ -311,7 +311,7 @@ def write(config: Config, study: Study, result: Result) -> None:
     first = next(iter(draws.values()))[FULL]
     ablations = {}
     for name, row in aligned([*draws.values()]).items():
-        units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
+        units = row["query"] if queries_of(row) > 1 else range(len(row["query"]))  # prompts, where all ask the same
         ablations[name] = {
             measure: right_of(row, measure)
             if values.dtype == bool

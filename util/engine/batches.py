@@ -132,7 +132,7 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int = 
     if token_budget < 1:
         raise ValueError(f"token_budget = {token_budget}: a batch has at least one token")
     batches: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         fits = bool(batches) and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget
         if fits and not lengths[i] <= bound < lengths[batches[-1][0]]:
             batches[-1].append(i)
@@ -179,8 +179,7 @@ def run_rows(
             halved = True
             middle = len(numbers) // 2
             todo += [numbers[middle:], numbers[:middle]]
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # does nothing without a GPU
             continue
         if bar is not None:
             bar.update(len(numbers))

@@ -310,14 +310,14 @@ class Splice(Indexed):
         self.codes = self.index("codes", codes, dims=3, by_example=False)
         self.donors = self.index("donors", donors)
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
-        kinds = int(self.codes.max()) + 1 if self.codes.numel() else 1
+        kinds = int(self.codes.max()) + 1
         for table in self.tables.values():
             _check_range("Splice table", table, self.donors.shape[1] + 1)
             if table.shape[1] < kinds or bool(table[:, 0].any()):
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_range("Splice donors", self.donors, min((len(keys) for keys, _ in states.values()), default=0))
+        _check_range("Splice donors", self.donors, min(len(keys) for keys, _ in states.values()))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
         if bool(self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any()):
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
