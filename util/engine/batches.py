@@ -56,24 +56,18 @@ class Row:
     def __len__(self) -> int:
         return len(self.ids) + len(self.branches)
 
-    def path(self, branch: int) -> list[int]:
-        """The branches that lead to a branch, and the branch itself.
-
-        The place of a token in its continuation, counted from 0, is the length of its path minus one.
-        """
-        parent = self.parents[branch] if self.parents else -1
-        return [*(self.path(parent) if parent >= 0 else ()), branch]
-
 
 @dataclass(frozen=True)
 class Batch:
     """Rows padded at the right. No padding mask is needed, because causal attention never looks to the right.
 
-    numbers [B]: which of the given rows these are; lengths [B]: tokens in `ids` of each row; ends [B]: tokens in `ids`
-    and branches; inputs: what the model is called with; siblings: the knockout that hides branches from each other,
-    None without branches; prompts [B]: the prompt that each row belongs to, for messages.
+    rows and numbers [B]: the rows, and which of those that were given they are; lengths [B]: tokens in `ids` of each
+    row; ends [B]: tokens in `ids` and branches; inputs: what the model is called with; siblings: the knockout that
+    hides branches from each other, None without branches; prompts [B]: the prompt that each row belongs to, for
+    messages.
     """
 
+    rows: list[Row]
     numbers: np.ndarray
     lengths: Tensor
     ends: Tensor
@@ -96,11 +90,11 @@ class Batch:
         cells = []
         for i, row in enumerate(chosen):
             ids[i, : len(row)] = torch.tensor(row.ids + row.branches)
-            start = len(row.ids)
-            for b in range(len(row.branches)):
-                path = row.path(b)
-                places[i, start + b] = start + len(path) - 1
-                cells += [(i, start + b, start + a) for a in range(b) if a not in path]
+            start, paths = len(row.ids), list[list[int]]()  # of each branch those that lead to it, and itself
+            for b, parent in enumerate(row.parents or [-1] * len(row.branches)):
+                paths.append([*(paths[parent] if parent >= 0 else ()), b])
+                places[i, start + b] = start + len(paths[b]) - 1
+                cells += [(i, start + b, start + a) for a in range(b) if a not in paths[b]]
         inputs = {"input_ids": ids}
         if cells:
             # An explicit all-ones mask keeps transformers from reading equal positions as packed sequences.
@@ -109,12 +103,7 @@ class Batch:
         siblings = Knockout(torch.tensor(cells)) if cells else None
         owners = numbers if prompts is None else [prompts[number] for number in numbers]
         ends = torch.tensor(list(map(len, chosen)))
-        return cls(np.array(numbers), lengths, ends, inputs, siblings, np.array(owners))
-
-    @property
-    def tokens(self) -> list[list[int]]:
-        """The rows' tokens, without padding."""
-        return [ids[:end] for ids, end in zip(self.inputs["input_ids"].tolist(), self.ends.tolist(), strict=True)]
+        return cls(chosen, np.array(numbers), lengths, ends, inputs, siblings, np.array(owners))
 
     @property
     def positions(self) -> Tensor:
@@ -194,7 +183,7 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
     """
     out = _run(model, model.base_model, batch, instruments, options)
     counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
-    check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
+    check_finite(out[0], "the hidden states", model, batch.rows, batch.prompts, counted)
     return out
 
 

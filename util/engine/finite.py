@@ -5,7 +5,7 @@ overflow in float16 would give accuracies of 0 and p-values of 1. So what a forw
 The check is one sum, which is finite only if all its terms are. Only after a failure is the cause looked for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,13 @@ def check_finite(
     values: Tensor | np.ndarray,
     what: str,
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]] | Tensor,
+    prompts: Sequence[Sized] | Tensor,
     numbers: Sequence[int] | np.ndarray | None = None,
     counted: Tensor | None = None,
 ) -> None:
     """Raises NotFinite unless all values [B, ...] are finite.
 
-    what: the name of the values in the message ("the logits"); prompts: the tokens of each of the B prompts; numbers:
+    what: the name of the values in the message ("the logits"); prompts: each of the B prompts, as tokens; numbers:
     the number of each prompt in the message, default 0, 1, ...; counted: [B, T], false where the values [B, T, ...]
     belong to padding, which is not checked.
     """

@@ -66,9 +66,7 @@ def prepare(model: PreTrainedModel) -> Support:
     old_implementation = model.config._attn_implementation
     try:
         PREPARED[model] = _Handshake(model).run()
-        soon = [switch for switch in switches(model) if FIRST <= switch <= SOON]
-        if soon:
-            check_length(model, soon[-1] + 1)
+        check_length(model, max((switch for switch in switches(model) if switch <= SOON), default=0) + 1)
     except BaseException as error:
         PREPARED.pop(model, None)
         adapters.switch(model, old_implementation)

@@ -150,9 +150,9 @@ def label_log_probs(
                 by_row = [_text_loss(everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
                 losses = torch.stack(by_row).cpu().numpy()
                 results["text_loss"][owners[batch.numbers]] = losses
-                check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
+                check_finite(losses, "the losses", model, batch.rows, batch.prompts)
                 logits = at_least_float32(everywhere[torch.arange(len(batch_rows))[:, None], places])
-                check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+                check_finite(logits, "the logits", model, batch.rows, batch.prompts)
             else:
                 logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
@@ -289,7 +289,7 @@ def text_losses(
             reduction = "none" if by_token else "mean"
             by_text.append(cross_entropy(at_least_float32(logits[place, : len(ids)]), ids, reduction=reduction))
         losses[batch.numbers] = torch.stack(by_text).cpu().numpy()
-        check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
+        check_finite(losses[batch.numbers], "the losses", model, batch.rows, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, _budget(model, token_budget))
     return losses
@@ -314,7 +314,7 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     with logits_at(model, kept) as options:
         logits = all_logits(model, batch, *instruments, **options)
     logits = at_least_float32(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
-    check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+    check_finite(logits, "the logits", model, batch.rows, batch.prompts)
     return logits
 
 
