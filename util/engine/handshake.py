@@ -6,10 +6,8 @@ prompts are tried too: past lengths of up to SOON tokens on loading, past longer
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -32,6 +30,7 @@ from util.engine.attention import (
 from util.engine.call import NO_LIMIT, Call, Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
+from util.engine.layer_calls import recorded
 
 SOON = 256  # tokens
 FIRST = 8  # tokens of the first prompt that is tried
@@ -377,24 +376,16 @@ class _Handshake:
 
     def projections(self, support: Support) -> dict[int, nn.Module | None]:
         """By layer, the linear module whose input is exactly the head outputs; None where there is none."""
-        inputs: list[tuple[int, nn.Module, Tensor]] = []
-
-        def keep(child: nn.Module, given: tuple[Tensor, ...], layer: int) -> None:
-            inputs.append((layer, child, given[0]))
-
-        with ExitStack() as stack, instrument(self.model, heads := CaptureHeads()):
-            for module, layer in support.modules.items():
-                for child in module.modules():
-                    if isinstance(child, nn.Linear | Conv1D):
-                        stack.enter_context(child.register_forward_pre_hook(partial(keep, layer=layer)))
+        linear = nn.Linear, Conv1D
+        layers = {m: at for module, at in support.modules.items() for m in module.modules() if isinstance(m, linear)}
+        with recorded(layers) as calls, instrument(self.model, heads := CaptureHeads()):
             self.logits(self.ids)
-        z = {layer: z.flatten(2).flatten(0, 1) for layer, z in heads.z.items()}
-        projections = {
-            layer: child
-            for layer, child, x in inputs
-            if x.shape[-1] == z[layer].shape[-1] and torch.equal(x.flatten(0, -2), z[layer])
-        }
-        return {layer: projections.get(layer) for layer in support.layers}
+        projections: dict[int, nn.Module | None] = dict.fromkeys(support.layers)
+        for call in calls:
+            z, x = heads.z[layers[call.layer]].flatten(2).flatten(0, 1), call.hidden
+            if x.shape[-1] == z.shape[-1] and torch.equal(x.flatten(0, -2), z):
+                projections[layers[call.layer]] = call.layer
+        return projections
 
     def masked_logits(self) -> Tensor:
         """Logits [1, 5, V] of the tokens from 3 on, with token 3 masked as padding is. They differ if the mask is lost.
