@@ -110,15 +110,10 @@ def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
     place = torch.arange(len(cut)) - first[example]
     rows = torch.zeros(call.batch, int(place.max()) + 1, dtype=torch.long)
     rows[example, place] = row
-    index_in_call = torch.arange(call.batch)
-    examples = example.unique()
-    if call.splice and not call.knockouts and len(examples) < call.batch:  # donors often have no cut rows
-        index_in_call[examples] = torch.arange(len(examples))
-        call, rows = call.only(examples), rows[examples]
     recomputed = torch.cat([call.rows(chunk)[0] for chunk in call.chunks(rows)], dim=1)
-    index, example, row, place = (t.to(out.device) for t in (index_in_call[example], example, row, place))
+    example, row, place = (t.to(out.device) for t in (example, row, place))
     out = writable(out)
-    out[example, row] = recomputed[index, place]
+    out[example, row] = recomputed[example, place]
     return out
 
 

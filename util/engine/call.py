@@ -156,15 +156,6 @@ class Call:
         """The number of key positions."""
         return self.key.shape[2]
 
-    def only(self, examples: Tensor) -> "Call":
-        """The same call for some examples [E] alone; for calls without knockouts."""
-        mask = self.mask
-        if mask is not None and len(mask) > 1:
-            mask = mask[examples.to(mask.device)]
-        query, key, value = (part[examples.to(part.device)] for part in (self.query, self.key, self.value))
-        splice = self.splice and self.splice.only(examples)
-        return replace(self, query=query, key=key, value=value, mask=mask, splice=splice)
-
     def plain(self) -> Tensor:
         """Outputs of all heads [B, T, H, dv] without edits, by the fast kernel where the class allows it."""
         if self.options.get("softcap") is None and self.options.get("s_aux") is None:

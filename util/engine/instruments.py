@@ -340,12 +340,6 @@ class Splice(Indexed):
         spliced = self.tables[call.layer].any(0)
         return spliced[self.codes].any(-1).nonzero()
 
-    def only(self, examples: Tensor) -> "Splice":
-        """The same splice for some examples [E] of a batch."""
-        fewer = copy(self)
-        fewer.codes, fewer.donors = self.codes[examples], self.donors[examples]
-        return fewer
-
     def with_values(self, layer: int, change: Callable[[Tensor], Tensor]) -> "Splice":
         """The same splice in one layer, of donors whose values are changed."""
         other, (keys, values) = copy(self), self.states[layer]

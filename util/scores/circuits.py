@@ -119,14 +119,15 @@ def _mixed_attention(read: Call, patterns: int, which: Tensor) -> Tensor:
     """
     prompts, heads = read.batch // patterns, read.query.shape[1]
     shared = heads // read.key.shape[1]
-    alone = read.only(torch.arange(prompts))
+    mask = None if read.mask is None else read.mask[:prompts]
     query, key, value = (state.unflatten(0, (patterns, prompts)) for state in (read.query, read.key, read.value))
     own = torch.arange(heads)
     z = None
     for member in range(shared):  # of the heads that share keys and values, one head of each group at a time
         asking = own[member::shared]
         call: Call = replace(
-            alone,
+            read,
+            mask=mask,
             query=query[which[0], :, own].transpose(0, 1),
             key=key[which[1, asking], :, asking // shared].transpose(0, 1),
             value=value[which[2, asking], :, asking // shared].transpose(0, 1),
