@@ -213,14 +213,13 @@ class Runs:
         The latter take the logits of all tokens. Behind a run for every head these are gigabytes, so they are computed
         of some runs at a time.
         """
-        prompts = len(columns)  # those of a run stay together
-        at_once = len(hidden)
+        prompts, at_once = len(columns), len(hidden)  # those of a run stay together
         if self.log_probabilities:
             vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
             size = self.model.dtype.itemsize
             logit = size + 2 * max(4, size)  # bytes: as it is, in float32 or better, normalised
             at_once = prompts * max(1, self.budget // (prompts * vocabulary * logit))
-        return torch.cat([self.read(self.end(some, out), columns).cpu() for some in hidden.split(max(1, at_once))])
+        return torch.cat([self.read(self.end(some, out), columns).cpu() for some in hidden.split(at_once)])
 
     def end(self, hidden: Tensor, out: Any) -> Tensor:
         """The logits [R, A] behind the last layer's hidden states [R, 1, d]."""
@@ -272,7 +271,7 @@ class _Base:
 
     def edited(self, edits: Sequence[Edit]) -> Tensor:
         """The last token's hidden states [E N, 1, d] after the last layer; edits in the order of their start."""
-        if not edits or edits[-1].start >= len(self.calls):
+        if edits[-1].start >= len(self.calls):
             raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.calls)}")
         hidden = self.calls[0].hidden[:0]
         entered = 0
