@@ -280,7 +280,7 @@ class Ablated:
         # before shorter rows stands their first token, which sees itself alone and comes out as it was
         places = torch.stack([torch.cat([row.new_zeros(most - len(row)), row]) for row in again])
         wanted = torch.stack([code[row] for code, row in zip(codes, places, strict=True)])
-        splices = [self._splice(wanted, tables, ran, places)] if tables and bool(wanted.any()) else []
+        splices = [self._splice(wanted, tables, ran, places)] if tables and wanted.any() else []
         tokens = torch.tensor([[row[place] for place in at] for row, at in zip(ids, places.tolist(), strict=True)])
         cache = Renewed(states, places)
         logits = cache.run(self.model, tokens, splices, answer)

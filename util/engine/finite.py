@@ -49,10 +49,10 @@ def check_finite(
     bad = ~values.isfinite()
     if counted is not None:
         bad &= counted.to(bad.device).reshape(*counted.shape, *[1] * (values.ndim - counted.ndim))
-    if not bool(bad.any()):
+    if not bad.any():
         return
     first = int(bad.nonzero()[0, 0])
-    kind = "NaN" if bool((bad[first] & values[first].isnan()).any()) else "infinite"
+    kind = "NaN" if (bad[first] & values[first].isnan()).any() else "infinite"
     number = first if numbers is None else int(numbers[first])
     raise NotFinite(f"{what} of prompt {number} ({len(prompts[first])} tokens) are {kind}. {_cause(model)}")
 

@@ -209,20 +209,20 @@ def tolerance(model: PreTrainedModel, ours: Tensor, reference: Tensor) -> tuple[
 class _LastRow(Instrument):
     """Compares the last token's row of weights, times the values, with what heads put out.
 
-    By layer, gaps: the largest difference, as a share of the largest output; keys: the number of keys.
+    Of each layer, gaps: the largest difference, as a share of the largest output; keys: the number of keys.
     """
 
     def __init__(self) -> None:
-        self.gaps: dict[int, float] = {}
-        self.keys: dict[int, int] = {}
+        self.gaps: list[float] = []
+        self.keys: list[int] = []
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         weights = call.weights(torch.tensor([call.queries - 1]))  # [B, H, 1, S]
         values = call.value.repeat_interleave(call.query.shape[1] // call.value.shape[1], dim=1)
         read, last = (weights.to(values.dtype) @ values)[:, :, 0].float(), out[:, -1].float()
         same = read.shape == last.shape
-        self.gaps[call.layer] = float((read - last).abs().max() / last.abs().max().clamp(min=1e-30)) if same else 1.0
-        self.keys[call.layer] = call.keys
+        self.gaps.append(float((read - last).abs().max() / last.abs().max().clamp(min=1e-30)) if same else 1.0)
+        self.keys.append(call.keys)
         return out
 
 
@@ -307,7 +307,7 @@ class _Handshake:
             PREPARED[self.model] = support = replace(support, scaled_outputs=scaled)
             with instrument(self.model, last := _LastRow()):
                 self.logits(self.ids)
-            gap = max(last.gaps.values())
+            gap = max(last.gaps)
             if gap <= self.row_tolerance:
                 break
         if not gap <= self.row_tolerance:  # also catches NaN
@@ -342,9 +342,9 @@ class _Handshake:
         for start, stop in zip([0, *passed], [*passed, length], strict=True):
             if start < stop:
                 self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")
-        if set(last.keys.values()) != {length}:
-            self.refuse(f"{where}attention has {max(last.keys.values())} keys, which are not the tokens of the prompt")
-        if not max(last.gaps.values()) <= self.row_tolerance:
+        if set(last.keys) != {length}:
+            self.refuse(f"{where}attention has {max(last.keys)} keys, which are not the tokens of the prompt")
+        if not max(last.gaps) <= self.row_tolerance:
             self.refuse(f"{where}attention times values is not what heads put out")
         return length
 

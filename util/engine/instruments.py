@@ -273,10 +273,10 @@ class Knockout(Indexed):
         else:
             closed[example[:, None], self.heads.to(additive.device)[None], place[:, None], key[:, None]] = lowest
         before, after = unedited > lowest, closed > lowest  # which keys each row may see [B or 1, H or 1, R, S]
-        if bool((before.any(-1) & ~after.any(-1)).any()):
+        if (before.any(-1) & ~after.any(-1)).any():
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")
         visible = before.expand(after.shape)[example, :, place, key].any(-1)
-        if not self._warned and not bool(visible.all()):
+        if not self._warned and not visible.all():
             self._warned = True
             warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
         return closed
@@ -313,13 +313,13 @@ class Splice(Indexed):
         kinds = int(self.codes.max()) + 1
         for table in self.tables.values():
             _check_range("Splice table", table, self.donors.shape[1] + 1)
-            if table.shape[1] < kinds or bool(table[:, 0].any()):
+            if table.shape[1] < kinds or table[:, 0].any():
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
         _check_range("Splice donors", self.donors, min(len(keys) for keys, _ in states.values()))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
-        if bool(self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any()):
+        if self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any():
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
 
     def attach(self, support: Support) -> None:
@@ -354,7 +354,7 @@ class Splice(Indexed):
         device = call.query.device
         closed = additive.new_tensor(torch.finfo(additive.dtype).min)
         table = self.tables[call.layer]
-        if bool((table == table[:1]).all()):  # all heads read from the same sources: one mask is enough
+        if (table == table[:1]).all():  # all heads read from the same sources: one mask is enough
             table = table[:1]
         codes = take(self.codes, rows, dim=1).to(device)
         source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]

@@ -97,7 +97,7 @@ def verified(study: Study) -> dict[str, Any]:
 def by_layer(study: Study) -> dict[str, Any]:
     """Contextualisation taken out from a layer on, aggregation below it, `at` the layers of `cuts`; rows."""
     full = KEPT[FULL]  # as circuits are compared
-    layers = int(Run(study, draws(study)[0]).answer(full)["layers"])
+    layers = Run(study, draws(study)[0]).answer(full)["layers"]
     at = cuts(layers)
     return {"at": at, "rows": answers(study, {FULL: full, **windows(layers, at)})}
 
@@ -154,7 +154,7 @@ def judge(study: Study) -> dict[str, Any]:
         verdicts[2] = rules.differs(tasks, available, rules.MARGINS[2])
         verdicts[3] = rules.brings_back(tasks, available, rules.MARGINS[3])
         most = rules.matters_most(tasks)
-        layers = int(whole[most]["layers"])
+        layers = whole[most]["layers"]
         of_halves = answers(study, {FULL: WHOLE, **windows(layers, [layers // 2], HALVES)}, ROOM, **fields[most])
         verdicts[5] = rules.first_then(most, tasks[most], of_halves, layers, len(tasks), available[most], rules.MARGINS)
     if rules.AMBIGUOUS in fields:
