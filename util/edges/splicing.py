@@ -28,6 +28,7 @@ from util.edges.states import Renewed, Store, of_rows, plain_states, takes_some_
 from util.engine.attention import instrument
 from util.engine.batches import (
     TOKEN_BUDGET,
+    Arrays,
     Batch,
     Ids,
     Row,
@@ -361,7 +362,7 @@ def outcomes(
     whole: np.ndarray | None = None,
     token_budget: int = TOKEN_BUDGET,
     store: Store | None = None,
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """What the model says after each prompt under an ablation, [N] each.
 
     top: the first token it would say; right: whether that is the answer's (acc_first); log_prob: of the whole answer,
@@ -375,12 +376,10 @@ def outcomes(
     return outcomes_of(Ablated(model, groups, ablation, store), whole, token_budget)
 
 
-def outcomes_of(
-    run: Ablated, whole: np.ndarray | None = None, token_budget: int = TOKEN_BUDGET
-) -> dict[str, np.ndarray]:
+def outcomes_of(run: Ablated, whole: np.ndarray | None = None, token_budget: int = TOKEN_BUDGET) -> Arrays:
     """What the model says under an ablation that is checked already, [N] each, see `outcomes`; whole: [N, V]."""
     groups, n = run.groups, len(run.groups)
-    data: dict[str, np.ndarray] = {"top": np.zeros(n, np.int64), "right": np.zeros(n, bool), "log_prob": np.zeros(n)}
+    data: Arrays = {"top": np.zeros(n, np.int64), "right": np.zeros(n, bool), "log_prob": np.zeros(n)}
     if whole is not None:
         data |= {"kl": np.zeros(n), "agrees": np.zeros(n, bool)}
 

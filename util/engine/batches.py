@@ -35,6 +35,7 @@ from util.engine.instruments import Knockout
 # on the batch that the prompt runs in.
 TOKEN_BUDGET = 2048
 Ids = tuple[int, ...]  # tokens
+Arrays = dict[str, np.ndarray]  # by what they are
 
 
 # ------------------------------------------------------------------------------------------------ batches

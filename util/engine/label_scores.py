@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from util.engine.batches import (
     TOKEN_BUDGET,
+    Arrays,
     Batch,
     Ids,
     Row,
@@ -115,7 +116,7 @@ def label_log_probs(
     token_budget: int = TOKEN_BUDGET,
     text: bool = False,
     runs: BaseRuns | None = None,
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """log_prob [N, C]: the log-probability of each label after each prompt, in nats, summed over the label's tokens.
 
     float32, or float64 with a float64 model. All labels of a prompt are scored in one forward pass, labels of several
@@ -132,7 +133,7 @@ def label_log_probs(
     """
     rows, dtype = _rows(model, plan), array_type(model)
     owners = np.array([row.prompt for row in rows])
-    results: dict[str, np.ndarray] = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
+    results: Arrays = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
     if text:
         results["text_loss"] = np.empty(len(plan.ids), dtype)
 
@@ -318,7 +319,7 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     return logits
 
 
-def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> dict[str, np.ndarray]:
+def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> Arrays:
     """How the query's forerunner reads the labels of demonstrations, as induction heads do (Cho et al., Fig. 6).
 
     reads [N, L, H, k]: the attention A[s_q, y_i] to the first token of each label; similarity [N, L, k]: the cosine
