@@ -53,7 +53,6 @@ def reads(model, rows):
 
     return {
         "forward": lambda: batch(lambda b: batches.forward(model, b)),
-        "next_logits": lambda: batch(lambda b: label_scores.next_logits(model, b)),
         "next_token_logits": lambda: label_scores.next_token_logits(model, rows),
         "text_losses": lambda: label_scores.text_losses(model, rows),
         "mean_outputs": lambda: means.mean_outputs(model, [Row(row) for row in rows]),

@@ -301,13 +301,8 @@ def _started(runs: BaseRuns | None, batch: Batch, attached: Sequence[Instrument]
     return nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached)
 
 
-def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
-    """The logits [B, V] of what follows each row of a batch, in float32 or better, on the unembedding's device."""
-    return _logits_at(model, batch, batch.lengths[:, None] - 1, *instruments)[:, 0]
-
-
 def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instruments: Instrument) -> Tensor:
-    """The logits [B, P, V] after the tokens at places [B, P] of each row.
+    """The logits [B, P, V] after the tokens at places [B, P] of each row, in float32 or better.
 
     The unembedding runs at these places only (at each of them for all rows).
     """
@@ -367,7 +362,8 @@ def next_token_logits(
 
     def visit(batch: Batch) -> None:
         with _started(runs, batch, instruments):
-            logits[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
+            last = _logits_at(model, batch, batch.lengths[:, None] - 1, *instruments)
+        logits[batch.numbers] = last[:, 0].cpu().numpy()
 
     run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget)
     return logits
