@@ -86,9 +86,8 @@ class Components:
     def __init__(
         self, model: PreTrainedModel, ids: Tensor, first: int = 0, blocks: tuple[Block, ...] | None = None
     ) -> None:
-        prepare(model)
-        check_ids(model, ids.flatten())
         check_length(model, ids.shape[1])
+        check_ids(model, ids.flatten())
         self.blocks = blocks_of(model) if blocks is None else blocks
         self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
@@ -438,7 +437,6 @@ def direct_effects(
     [N, P, A], given those of the base run, as many dimensions: all words of all heads may not fit into memory. Returns
     None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
-    prepare(model)
     check_length(model, ids.shape[1])
     blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
     if not plan.replays or blocks is None:

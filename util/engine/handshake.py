@@ -84,7 +84,7 @@ def prepare(model: PreTrainedModel) -> Support:
 
 
 def check_length(model: PreTrainedModel, length: int) -> None:
-    """Check that a prepared model computes a prompt of `length` tokens exactly.
+    """Prepare a model, and check that it computes a prompt of `length` tokens exactly.
 
     Nothing is run unless the model's config switches to another way of attention at a length that was never tried.
     Every forward pass of a prepared model checks its length; callers that record or edit layers check it before. Raises

@@ -112,14 +112,13 @@ def replay(
     bytes of one batch. Raises ValueError for ids or answers of another shape, for a `first` outside the prompt, and for
     what instruments refuse; MemoryError where one run of one prompt takes more than the budget.
     """
-    prepare(model)
     if ids.ndim != 2 or answers.ndim != 2 or len(ids) != len(answers) or not 0 <= first < ids.shape[1]:
         raise ValueError(
             f"ids {tuple(ids.shape)}, answers {tuple(answers.shape)}, first = {first}: give [N, T], [N, A] and a "
             "position of the prompt; prompts of different lengths go into calls of their own"
         )
-    check_ids(model, ids.flatten())
     check_length(model, ids.shape[1])
+    check_ids(model, ids.flatten())
     plan = plan_of(model, ids.shape[1])
     first = first if plan.cached else 0
     length = ids.shape[1] - (first if plan.replays else 0)
