@@ -93,7 +93,7 @@ class CaptureRows(Indexed):
         weights = call.weights(self.rows)
         if self.keys is not None:
             keys = self.keys.to(weights.device).expand(call.batch, -1, -1)
-            weights = weights.gather(-1, keys[:, None].expand(-1, weights.shape[1], -1, -1))
+            weights = weights.take_along_dim(keys[:, None], -1)
         self.weights[call.layer] = weights.to(torch.promote_types(weights.dtype, torch.float32), copy=True)
         return out
 
@@ -191,9 +191,8 @@ class PatchHeads(Indexed):
         positions = torch.arange(call.queries) if self.positions is None else self.positions
         examples = torch.arange(call.batch) if self.examples is None else self.examples
         positions = positions.expand(len(examples), -1).to(device)[:, :, None]
-        heads = self.heads.to(device)[None, None]
         value, out = torch.as_tensor(self.value, dtype=out.dtype, device=device), writable(out)
-        out[examples.to(device)[:, None, None], positions, heads] = value
+        out[examples.to(device)[:, None, None], positions, self.heads.to(device)] = value
         return out
 
 
@@ -271,7 +270,7 @@ class Knockout(Indexed):
         if self.heads is None:
             closed[example, :, place, key] = lowest
         else:
-            closed[example[:, None], self.heads.to(additive.device)[None], place[:, None], key[:, None]] = lowest
+            closed[example[:, None], self.heads.to(additive.device), place[:, None], key[:, None]] = lowest
         before, after = unedited > lowest, closed > lowest  # which keys each row may see [B or 1, H or 1, R, S]
         if (before.any(-1) & ~after.any(-1)).any():
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")

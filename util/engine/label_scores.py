@@ -26,7 +26,7 @@ from util.engine.batches import (
     may_branch,
     run_rows,
 )
-from util.engine.call import Instrument, at_least_float32
+from util.engine.call import Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
@@ -335,8 +335,7 @@ def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN
         states = layer_inputs(model, batch, rows)
         for place, layer in enumerate(support.layers):
             reads[batch.numbers, place] = rows.weights[layer][:, :, 0].cpu().numpy()
-            index = s[batch.numbers, :, None].to(states[layer].device)
-            state = states[layer].gather(1, index.expand(-1, -1, states[layer].shape[-1])).float()
+            state = take(states[layer], s[batch.numbers], dim=1).float()
             cosine = torch.cosine_similarity(state[:, :-1], state[:, -1:], dim=-1)
             similarity[batch.numbers, place] = cosine.cpu().numpy()
 
