@@ -4,7 +4,6 @@ Here is also what a model writes on: its cache, and the check that writing on it
 """
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -238,24 +237,24 @@ def _run(
         return module(**inputs, use_cache=False, **options)
 
 
+class TooLong(UnsupportedModel):
+    """A prompt has more tokens than the model has positions. extent: how many, in words for a table."""
+
+    def __init__(self, tokens: int, limit: int, cure: str) -> None:
+        super().__init__(f"the longest prompt has {tokens} tokens, this model places {limit}; use {cure}")
+        self.extent = f"left out, {tokens} tokens, {limit} positions"
+
+
 def check_context(
     model: PreTrainedModel, lengths: Sequence[int], cure: str = "a smaller k, or a data set with shorter texts"
 ) -> None:
-    """Raises UnsupportedModel, before any forward pass, for a prompt of more tokens than the model has positions.
+    """Raises TooLong, before any forward pass, for a prompt of more tokens than the model has positions.
 
     cure: the setting that makes prompts shorter, for the error.
     """
     limit = context_length(model)
     if max(lengths, default=0) > limit:
-        raise UnsupportedModel(f"the longest prompt has {max(lengths)} tokens, this model places {limit}; use {cure}")
-
-
-def too_long(error: UnsupportedModel) -> str:
-    """How long a prompt is and what fits, in words for a table, of an error of `check_context`; raises any other."""
-    match = re.match(r"the longest prompt has (\d+) tokens, this model places (\d+)", str(error))
-    if match is None:
-        raise error
-    return f"left out, {match[1]} tokens, {match[2]} positions"
+        raise TooLong(max(lengths), limit, cure)
 
 
 # ------------------------------------------------------------------------------------------------ what a model allows
