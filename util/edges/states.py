@@ -37,7 +37,7 @@ class Store:
             room = self.limit - _size(states)
             if room < 0:
                 return states
-            while self._kept and sum(map(_size, self._kept.values())) > room:
+            while sum(map(_size, self._kept.values())) > room:
                 self._kept.popitem(last=False)
             self._kept[key] = states
         self._kept.move_to_end(key)

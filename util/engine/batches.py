@@ -121,12 +121,14 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int = 
     if token_budget < 1:
         raise ValueError(f"token_budget = {token_budget}: a batch has at least one token")
     batches: list[list[int]] = []
+    longest = 0  # row of the last batch
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        fits = bool(batches) and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget
-        if fits and not lengths[i] <= bound < lengths[batches[-1][0]]:
+        fits = batches and (len(batches[-1]) + 1) * longest <= token_budget
+        if fits and not lengths[i] <= bound < longest:
             batches[-1].append(i)
         else:
             batches.append([i])
+            longest = lengths[i]
     return batches
 
 
