@@ -11,9 +11,8 @@ from unittest import mock
 import numpy as np
 
 from tests.stored import values
-from util.edges import names
 from util.edges.ablation import Ablation
-from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS
+from util.edges.edge import ALWAYS, CIRCUITS, FULL, NONE, TYPE_PAIRS
 from util.figures.edge_ablation.numbers import scores_of
 from util.figures.edge_ablation.runs import answers as answers_of_circuits
 from util.figures.forerunner_heads import measure as forerunner
@@ -85,9 +84,7 @@ def circuits(name, folder, count):
     asked |= {f"with {', '.join(more)}": (*AGGREGATION, *more) for more in sorted(drawn)}
     ablations = {some: Ablation(kept=(*ALWAYS, *(pairs[pair] for pair in kept_))) for some, kept_ in asked.items()}
     found = scores_of(
-        answers_of_circuits(
-            study, {names.FULL: Ablation(kept=CIRCUITS[names.FULL]), names.NONE: Ablation(kept=ALWAYS), **ablations}
-        )
+        answers_of_circuits(study, {FULL: Ablation(kept=CIRCUITS[FULL]), NONE: Ablation(kept=ALWAYS), **ablations})
     )
     numbers: dict[str, object] = {some: list(found[some]) for some in asked if some.startswith("04")}
     for title, with_copy in (("with", True), ("without", False)):

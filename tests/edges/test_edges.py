@@ -13,7 +13,6 @@ from util.edges.edge import (
     FAMILIES,
     TYPE_PAIRS,
     Edge,
-    check_matched,
     random_circuits,
     removed_by,
     together,
@@ -133,9 +132,7 @@ def test_edges_and_ablations_that_cannot_be_are_refused(make, message):
         make()
 
 
-def test_edges_that_are_in_no_prompt_are_warned_of_but_not_those_of_families(tokens):
-    with pytest.warns(UserWarning, match="target->x is in none of the 1 prompts"):
-        check_matched([Edge("target", "x"), Edge("x", "y")], [tokens])
+def test_edges_of_circuits_need_be_in_no_prompt():
     assert Edge("t", "x", "same") in Ablation(kept=["t->x:same", "CTX+AGG"]).named
     assert not Ablation(kept=["CTX+AGG", "NONE"]).named
 

@@ -9,6 +9,7 @@ then computes only those tokens that it changes and that the answer depends on.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,12 +24,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import check_matched
-from util.edges.states import Renewed, States, Store, of_rows, plain_states, takes_some_tokens
+from util.edges.states import Renewed, Store, of_rows, plain_states, takes_some_tokens
 from util.engine.attention import instrument
 from util.engine.batches import (
     TOKEN_BUDGET,
+    Arrays,
     Batch,
+    Ids,
     Row,
     all_logits,
     array_type,
@@ -39,10 +41,10 @@ from util.engine.batches import (
     logits_at,
     run_rows,
 )
-from util.engine.call import Instrument, at_least_float32
+from util.engine.call import NO_LIMIT, Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureStates, Splice
+from util.engine.instruments import CaptureStates, Splice, States
 from util.prompts.token_types import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
@@ -67,12 +69,12 @@ class Group:
         return self.base.types.index("target")
 
     @property
-    def prompt(self) -> tuple[int, ...]:
+    def prompt(self) -> Ids:
         """The tokens of the prompt alone."""
         return self.base.ids[: self.length]
 
     @property
-    def target(self) -> tuple[int, ...]:
+    def target(self) -> Ids:
         """The tokens of the answer."""
         return self.base.ids[self.length :]
 
@@ -96,11 +98,13 @@ def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
 def of_layouts(groups: Sequence[Group], compute: Callable[[TypedTokens], Layout]) -> list[Layout]:
     """What a function gives for each prompt, computed once for each layout, of which there are few."""
     known: dict[Any, Layout] = {}
-    layouts = [(group.base.types, group.base.examples, group.base.slots) for group in groups]
-    for layout, group in zip(layouts, groups, strict=True):
+    found = []
+    for tokens in (group.base for group in groups):
+        layout = tokens.types, tokens.examples, tokens.slots
         if layout not in known:
-            known[layout] = compute(group.base)
-    return [known[layout] for layout in layouts]
+            known[layout] = compute(tokens)
+        found.append(known[layout])
+    return found
 
 
 class Ablated:
@@ -126,7 +130,9 @@ class Ablated:
         lacking = sorted({c for group in groups for c in ablation.corruptions if c not in group.donors})
         if lacking:
             raise ValueError(f"the prompts have no donors of corruption {lacking}; ask for them: corruptions=(0, ...)")
-        check_matched(ablation.named, [group.base for group in groups])
+        for edge in ablation.named:
+            if not any(edge.cells(group.base).any() for group in groups):
+                warnings.warn(f"the edge {edge} is in none of the {len(groups)} prompts", stacklevel=2)
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
         check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         self.codes = of_layouts(groups, lambda tokens: torch.from_numpy(ablation.codes(tokens)))
@@ -144,14 +150,17 @@ class Ablated:
     ) -> None:
         """Call `visit` on the numbers of prompts, a batch at a time; length: of those with so many tokens alone."""
         chosen = [number for number, size in enumerate(self.lengths) if length in (None, size)]
-        rows = [Row(self.groups[number].base.ids[: self.lengths[number]]) for number in chosen]
+        rows = [*map(Row, self.ids(chosen))]
         run_rows(self.model, rows, lambda batch: visit([chosen[row] for row in batch.numbers]), token_budget, bar)
 
-    def ids(self, numbers: Sequence[int], donor: int | None = None) -> list[tuple[int, ...]]:
+    def ids(self, numbers: Sequence[int], donor: int | None = None) -> list[Ids]:
         """The tokens of these prompts, or of their donors of a corruption."""
-        groups = [self.groups[number] for number in numbers]
-        tokens = [group.base if donor is None else group.donors[donor] for group in groups]
-        return [one.ids[: self.lengths[number]] for one, number in zip(tokens, numbers, strict=True)]
+        found = []
+        for number in numbers:
+            group = self.groups[number]
+            tokens = group.base if donor is None else group.donors[donor]
+            found.append(tokens.ids[: self.lengths[number]])
+        return found
 
     def answer_places(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the tokens [S] of the answers, prompt after prompt: whose they are, and their places in these.
@@ -201,14 +210,14 @@ class Ablated:
                 ran.append(plain_states(self.model, ids, self.store))
         return ran
 
-    def _inside(self, numbers: Sequence[int], ids: Sequence[tuple[int, ...]], first: States) -> States:
+    def _inside(self, numbers: Sequence[int], ids: Sequence[Ids], first: States) -> States:
         """The states of donors that read their removed edges from the first donors."""
         codes = self.padded(numbers)
         codes = codes * (codes == 1)
         tables = {layer: table[:, :2] for layer, table in self.tables.items()}
         if not self.renewable(numbers):
             kept = CaptureStates()
-            forward(self.model, Batch.of([*map(Row, ids)], range(len(ids))), self._splice(codes, tables, [first]), kept)
+            forward(self.model, Batch.of([*map(Row, ids)]), self._splice(codes, tables, [first]), kept)
             return kept.states
         edits = self._reads(tables)
         again = [_rows_again(code[: len(row), : len(row)], *edits) for code, row in zip(codes, ids, strict=True)]
@@ -218,8 +227,7 @@ class Ablated:
 
     def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
-        switch = self.support.switch
-        fits = switch is None or max(self.lengths[number] for number in numbers) + more <= switch
+        fits = max(self.lengths[number] for number in numbers) + more <= self.support.switch
         return self.renews and fits and takes_some_tokens(self.model)
 
     def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
@@ -237,7 +245,8 @@ class Ablated:
         again, answers = [], []
         for code, number in zip(codes, numbers, strict=True):
             size, group = self.lengths[number], self.groups[number]
-            again.append(_rows_again(code[:size, :size], *edits, group.length - 1))
+            last = group.length - 1
+            again.append(_rows_again(code[:size, :size], *edits, matter=last, anyway=last))
             answers.append(len(group.target))
         # states are read for all prompts together, as they are stored, and computed for those with as many tokens
         ran, ids = self._donor_states(numbers), self.ids(numbers)
@@ -254,8 +263,7 @@ class Ablated:
         edits, again = self._reads(self.tables), []
         for number in numbers:
             size = self.groups[number].length
-            changed = _rows_again(self.codes[number][:size, :size], *edits)
-            again.append(torch.cat([changed, torch.tensor([size - 1])]).unique())
+            again.append(_rows_again(self.codes[number][:size, :size], *edits, anyway=size - 1))
         ran, ids = self._donor_states(numbers), self.ids(numbers)
         states = plain_states(self.model, ids, self.store)
         logits, states = self._renew(states, ids, again, self.padded(numbers), self.tables, ran)
@@ -264,7 +272,7 @@ class Ablated:
     def _renew(
         self,
         states: States,
-        ids: Sequence[tuple[int, ...]],
+        ids: Sequence[Ids],
         again: Sequence[Tensor],
         codes: Tensor,
         tables: dict[int, Tensor],
@@ -278,17 +286,17 @@ class Ablated:
         # before shorter rows stands their first token, which sees itself alone and comes out as it was
         places = torch.stack([torch.cat([row.new_zeros(most - len(row)), row]) for row in again])
         wanted = torch.stack([code[row] for code, row in zip(codes, places, strict=True)])
-        splices = [self._splice(wanted, tables, ran, places)] if tables and bool(wanted.any()) else []
+        splices = [self._splice(wanted, tables, ran, places)] if tables and wanted.any() else []
         tokens = torch.tensor([[row[place] for place in at] for row, at in zip(ids, places.tolist(), strict=True)])
         cache = Renewed(states, places)
         logits = cache.run(self.model, tokens, splices, answer)
         return logits, cache.renewed
 
 
-def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, wanted: int | None = None) -> Tensor:
+def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, matter: int = 0, anyway: int = NO_LIMIT) -> Tensor:
     """The tokens of a prompt to be computed again, in order: those that read something edited, or a token that does.
 
-    wanted: only those that the tokens from this one on depend on, and these themselves in any case.
+    matter: only those that the tokens from this one on depend on; anyway: those from this one on in any case.
     codes: [T, T]; edited, gone: see `Ablated._reads`.
     """
     before = torch.ones_like(codes).tril(-1).bool()
@@ -296,12 +304,11 @@ def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, wanted: int | None 
     size = len(changed)
     for token in range(size):
         changed[token] |= (reads[token] & changed).any()
-    needed = np.arange(size) >= (0 if wanted is None else wanted)
+    needed = np.arange(size) >= matter
     for token in range(size)[::-1]:
         if needed[token]:
             needed |= reads[token]
-    if wanted is not None:
-        changed[wanted:] = True
+    changed[anyway:] = True
     return torch.from_numpy((changed & needed).nonzero()[0])
 
 
@@ -329,7 +336,7 @@ def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, Tensor, T
     owners, steps, places, which = run.answer_places(numbers)
     if run.renewable(numbers):
         return run.answered(numbers).cpu(), owners, steps
-    instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))], range(len(numbers)))
+    instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))])
     with logits_at(run.model, places) as options:
         logits = all_logits(run.model, batch, *instruments, **options)
     return logits[owners.to(logits.device), which.to(logits.device)].cpu(), owners, steps
@@ -360,7 +367,7 @@ def outcomes(
     whole: np.ndarray | None = None,
     token_budget: int = TOKEN_BUDGET,
     store: Store | None = None,
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """What the model says after each prompt under an ablation, [N] each.
 
     top: the first token it would say; right: whether that is the answer's (acc_first); log_prob: of the whole answer,
@@ -374,12 +381,10 @@ def outcomes(
     return outcomes_of(Ablated(model, groups, ablation, store), whole, token_budget)
 
 
-def outcomes_of(
-    run: Ablated, whole: np.ndarray | None = None, token_budget: int = TOKEN_BUDGET
-) -> dict[str, np.ndarray]:
+def outcomes_of(run: Ablated, whole: np.ndarray | None = None, token_budget: int = TOKEN_BUDGET) -> Arrays:
     """What the model says under an ablation that is checked already, [N] each, see `outcomes`; whole: [N, V]."""
     groups, n = run.groups, len(run.groups)
-    data: dict[str, np.ndarray] = {"top": np.zeros(n, np.int64), "right": np.zeros(n, bool), "log_prob": np.zeros(n)}
+    data: Arrays = {"top": np.zeros(n, np.int64), "right": np.zeros(n, bool), "log_prob": np.zeros(n)}
     if whole is not None:
         data |= {"kl": np.zeros(n), "agrees": np.zeros(n, bool)}
 

@@ -187,11 +187,6 @@ def adapts(model_class: type[PreTrainedModel]) -> bool:
     return any(base.__module__ in files for base in model_class.__mro__)
 
 
-def reference(model: PreTrainedModel) -> str:
-    """The name of the class's own implementation that the instrumented one must agree with."""
-    return "sdpa" if model.config.model_type == "falcon" else "eager"
-
-
 def switch(model: PreTrainedModel, implementation: str) -> None:
     """Like `model.set_attn_implementation`, but works for adapted classes too.
 
@@ -209,3 +204,8 @@ def switch(model: PreTrainedModel, implementation: str) -> None:
                 module._old_forward = type(module).forward.__get__(module)
     if implementation != IMPLEMENTATION:
         model.config._attn_implementation = implementation
+
+
+def to_reference(model: PreTrainedModel) -> None:
+    """Switch a model to the class's own implementation, which the instrumented one must agree with."""
+    switch(model, "sdpa" if model.config.model_type == "falcon" else "eager")

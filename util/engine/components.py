@@ -86,9 +86,8 @@ class Components:
     def __init__(
         self, model: PreTrainedModel, ids: Tensor, first: int = 0, blocks: tuple[Block, ...] | None = None
     ) -> None:
-        prepare(model)
-        check_ids(model, ids.flatten())
         check_length(model, ids.shape[1])
+        check_ids(model, ids.flatten())
         self.blocks = blocks_of(model) if blocks is None else blocks
         self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
@@ -124,11 +123,6 @@ class Components:
         """The number of layers."""
         return len(self.blocks)
 
-    @property
-    def parallel(self) -> bool:
-        """Whether MLPs read what attention reads, in all layers. Raises UnsupportedModel where only some do."""
-        return parallel_mlps(self.model)
-
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
         return self.calls[layer].again(hidden, Before(*self.prefix[layer]))
@@ -156,7 +150,7 @@ class Components:
     def behind(self, layer: int, hidden: Tensor, added: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever it reads."""
         block = self.blocks[layer]
-        with _hooked(block.attention, _instead(added / block.factor)):
+        with block.attention.register_forward_hook(_instead(added / block.factor)):
             return self.whole(layer, hidden)
 
     def adds(self, layer: int, hidden: Tensor) -> Tensor:
@@ -165,7 +159,11 @@ class Components:
         hidden: what it reads before its own norm: in sequential layers that includes what attention has added.
         """
         block = self.blocks[layer]
-        with _hooked(block.attention, _instead(0.0)), _watched(block.mlp, stop=True) as outputs, suppress(Stop):
+        with (
+            block.attention.register_forward_hook(_instead(0.0)),
+            _watched(block.mlp, stop=True) as outputs,
+            suppress(Stop),
+        ):
             self.whole(layer, hidden)
         return outputs[-1].view_as(hidden) * block.factor
 
@@ -173,7 +171,7 @@ class Components:
         """The logits [R, A] of answers [N, A] behind the last token, from the stream [R, d] behind the last layer."""
         run = Runs(self.model, self.plan)
         with run.unembedding(answers) as columns:
-            return run.picked(run.end(hidden[:, None], self.calls[-1].out), columns)
+            return run.read(run.end(hidden[:, None], self.calls[-1].out), columns)
 
 
 def plain_weight(module: nn.Module) -> Tensor | None:
@@ -209,16 +207,6 @@ class _Read(Instrument):
 
 
 @contextmanager
-def _hooked(module: nn.Module, hook: Callable[[nn.Module, Any, Any], Any]) -> Iterator[None]:
-    """Call `hook` with what a module is given and returns, and let what it returns stand for that, inside the block."""
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
     """The last output of a module inside the block; stop: leave the layer behind it."""
     outputs: list[Tensor] = []
@@ -228,7 +216,7 @@ def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
         if stop:
             raise Stop
 
-    with _hooked(module, keep):
+    with module.register_forward_hook(keep):
         yield outputs
 
 
@@ -363,7 +351,7 @@ class _Layer:
 
         with ExitStack() as stack:
             for module in [*self.call.layer.modules()][1:]:
-                stack.enter_context(_hooked(module, keep))
+                stack.enter_context(module.register_forward_hook(keep))
             self._run({})
         return outputs, inputs
 
@@ -371,7 +359,7 @@ class _Layer:
         """The hidden states behind the layer where these modules return these vectors, or numbers everywhere."""
         with ExitStack() as stack:
             for module, value in returned.items():
-                stack.enter_context(_hooked(module, _instead(value)))
+                stack.enter_context(module.register_forward_hook(_instead(value)))
             return self.call.again(self.hidden)
 
     def _factor(self, one: nn.Module, other: nn.Module) -> float | None:
@@ -410,7 +398,7 @@ class _Layer:
 
         for vector in (0.0, self.vectors[0]):
             passes.append([])
-            with _hooked(mlp, keep):
+            with mlp.register_forward_hook(keep):
                 self._run({attention: vector})
         return all(map(torch.equal, *passes))
 
@@ -449,7 +437,6 @@ def direct_effects(
     [N, P, A], given those of the base run, as many dimensions: all words of all heads may not fit into memory. Returns
     None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
-    prepare(model)
     check_length(model, ids.shape[1])
     blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
     if not plan.replays or blocks is None:
@@ -465,7 +452,7 @@ def direct_effects(
 
         def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
-            return run.picked(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
+            return run.read(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
 
         logits, base = [], read(stream)
         for layer, change in changes.items():

@@ -16,11 +16,14 @@ from torch import Tensor
 
 from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
 
+Numbers = int | Iterable[int]  # of layers, or of heads
+States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
+
 
 class Indexed(Instrument):
     """An instrument whose arguments are indices: of layers, heads, rows of the batch, queries and keys."""
 
-    def __init__(self, layers: int | Iterable[int] | None) -> None:
+    def __init__(self, layers: Numbers | None) -> None:
         self.layers = frozenset([layers]) if isinstance(layers, int) else None if layers is None else frozenset(layers)
         self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
 
@@ -66,7 +69,7 @@ def _check_range(what: str, index: Tensor, size: int) -> None:
         raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
 
 
-def _heads(heads: int | Iterable[int]) -> list[int]:
+def _heads(heads: Numbers) -> list[int]:
     return [heads] if isinstance(heads, int) else list(heads)
 
 
@@ -78,7 +81,7 @@ class CaptureRows(Indexed):
     model), a copy on the layer's device.
     """
 
-    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
+    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Numbers | None = None) -> None:
         super().__init__(layers)
         self.rows = self.index("rows", rows, "queries")
         self.keys = self.index("keys", keys, "keys", dims=2)
@@ -90,7 +93,7 @@ class CaptureRows(Indexed):
         weights = call.weights(self.rows)
         if self.keys is not None:
             keys = self.keys.to(weights.device).expand(call.batch, -1, -1)
-            weights = weights.gather(-1, keys[:, None].expand(-1, weights.shape[1], -1, -1))
+            weights = weights.take_along_dim(keys[:, None], -1)
         self.weights[call.layer] = weights.to(torch.promote_types(weights.dtype, torch.float32), copy=True)
         return out
 
@@ -102,8 +105,8 @@ class ScoreRows(Indexed):
     `scores[name][layer]` is [B, H]: float32 (float64 in a float64 model), on the layer's device.
     """
 
-    def __init__(self, rows: Tensor, cells: Mapping[str, Tensor], layers: int | Iterable[int] | None = None) -> None:
-        super().__init__(layers)
+    def __init__(self, rows: Tensor, cells: Mapping[str, Tensor]) -> None:
+        super().__init__(None)
         self.rows = self.index("rows", rows, "queries", by_example=False)
         self.cells = torch.stack([torch.as_tensor(one) for one in cells.values()], dim=-1)
         self.scores: dict[str, dict[int, Tensor]] = {name: {} for name in cells}
@@ -135,7 +138,7 @@ class CaptureHeads(Indexed):
     edits of instruments that were attached before this one, not of later ones.
     """
 
-    def __init__(self, positions: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
+    def __init__(self, positions: Tensor | None = None, layers: Numbers | None = None) -> None:
         super().__init__(layers)
         self.positions = self.index("positions", positions, "queries")
         self.z: dict[int, Tensor] = {}
@@ -152,7 +155,7 @@ class CaptureStates(Instrument):
     """
 
     def __init__(self) -> None:
-        self.states: dict[int, tuple[Tensor, Tensor]] = {}
+        self.states: States = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         self.states[call.layer] = call.key.clone(), call.value.clone()
@@ -169,7 +172,7 @@ class PatchHeads(Indexed):
     def __init__(
         self,
         layer: int,
-        heads: int | Iterable[int],
+        heads: Numbers,
         value: float | Tensor,
         positions: Tensor | None = None,
         examples: Tensor | None = None,
@@ -188,9 +191,8 @@ class PatchHeads(Indexed):
         positions = torch.arange(call.queries) if self.positions is None else self.positions
         examples = torch.arange(call.batch) if self.examples is None else self.examples
         positions = positions.expand(len(examples), -1).to(device)[:, :, None]
-        heads = self.heads.to(device)[None, None]
         value, out = torch.as_tensor(self.value, dtype=out.dtype, device=device), writable(out)
-        out[examples.to(device)[:, None, None], positions, heads] = value
+        out[examples.to(device)[:, None, None], positions, self.heads.to(device)] = value
         return out
 
 
@@ -202,7 +204,7 @@ class SumHeads(Indexed):
     that has no float64).
     """
 
-    def __init__(self, weights: Tensor, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
+    def __init__(self, weights: Tensor, layers: Numbers | None = None, by_position: bool = False) -> None:
         super().__init__(layers)
         self.weights, self.by_position = weights, by_position
         self.sums: dict[int, Tensor] = {}
@@ -231,16 +233,16 @@ class Knockout(Indexed):
     def __init__(
         self,
         cells: Tensor,
-        layers: int | Iterable[int] | None = None,
-        heads: int | Iterable[int] | None = None,
+        layers: Numbers | None = None,
+        heads: Numbers | None = None,
     ) -> None:
         super().__init__(layers)
         self.cells = self.index("cells", cells, dims=2, by_example=False)
         if self.cells.shape[1] not in (2, 3):
             raise ValueError(f"Knockout cells: rows of (query, key) or (example, query, key), got {tuple(cells.shape)}")
-        for column, (name, axis) in enumerate((("keys", "keys"), ("queries", "queries"), ("examples", "batch"))):
-            if column < self.cells.shape[1]:
-                self.index(name, self.cells[:, -1 - column], axis, by_example=False)
+        axes = (("keys", "keys"), ("queries", "queries"), ("examples", "batch"))
+        for column, (name, axis) in zip(self.cells.T.flip(0), axes, strict=False):
+            self.index(name, column, axis, by_example=False)
         self.heads = None if heads is None else self.index("heads", _heads(heads), "heads", by_example=False)
         self._warned = False
 
@@ -268,19 +270,15 @@ class Knockout(Indexed):
         if self.heads is None:
             closed[example, :, place, key] = lowest
         else:
-            closed[example[:, None], self.heads.to(additive.device)[None], place[:, None], key[:, None]] = lowest
-        self._check_effect(unedited > lowest, closed > lowest, (example, place, key))
-        return closed
-
-    def _check_effect(self, before: Tensor, after: Tensor, cells: tuple[Tensor, Tensor, Tensor]) -> None:
-        """before, after: which keys each row may see [B or 1, H or 1, R, S]; cells: example, place among rows, key."""
-        if bool((before.any(-1) & ~after.any(-1)).any()):
+            closed[example[:, None], self.heads.to(additive.device), place[:, None], key[:, None]] = lowest
+        before, after = unedited > lowest, closed > lowest  # which keys each row may see [B or 1, H or 1, R, S]
+        if (before.any(-1) & ~after.any(-1)).any():
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")
-        example, place, key = cells
         visible = before.expand(after.shape)[example, :, place, key].any(-1)
-        if not self._warned and not bool(visible.all()):
+        if not self._warned and not visible.all():
             self._warned = True
             warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
+        return closed
 
 
 class Splice(Indexed):
@@ -303,7 +301,7 @@ class Splice(Indexed):
         codes: Tensor,
         tables: dict[int, Tensor],
         donors: Tensor,
-        states: Mapping[int, tuple[Tensor, Tensor]],
+        states: States,
         places: Tensor | None = None,
     ) -> None:
         super().__init__(tables)
@@ -311,16 +309,16 @@ class Splice(Indexed):
         self.codes = self.index("codes", codes, dims=3, by_example=False)
         self.donors = self.index("donors", donors)
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
-        kinds = int(self.codes.max()) + 1 if self.codes.numel() else 1
+        kinds = int(self.codes.max()) + 1
         for table in self.tables.values():
             _check_range("Splice table", table, self.donors.shape[1] + 1)
-            if table.shape[1] < kinds or bool(table[:, 0].any()):
+            if table.shape[1] < kinds or table[:, 0].any():
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_range("Splice donors", self.donors, min((len(keys) for keys, _ in states.values()), default=0))
+        _check_range("Splice donors", self.donors, min(len(keys) for keys, _ in states.values()))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
-        if bool(self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any()):
+        if self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any():
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
 
     def attach(self, support: Support) -> None:
@@ -341,12 +339,6 @@ class Splice(Indexed):
         spliced = self.tables[call.layer].any(0)
         return spliced[self.codes].any(-1).nonzero()
 
-    def only(self, examples: Tensor) -> "Splice":
-        """The same splice for some examples [E] of a batch."""
-        fewer = copy(self)
-        fewer.codes, fewer.donors = self.codes[examples], self.donors[examples]
-        return fewer
-
     def with_values(self, layer: int, change: Callable[[Tensor], Tensor]) -> "Splice":
         """The same splice in one layer, of donors whose values are changed."""
         other, (keys, values) = copy(self), self.states[layer]
@@ -361,7 +353,7 @@ class Splice(Indexed):
         device = call.query.device
         closed = additive.new_tensor(torch.finfo(additive.dtype).min)
         table = self.tables[call.layer]
-        if bool((table == table[:1]).all()):  # all heads read from the same sources: one mask is enough
+        if (table == table[:1]).all():  # all heads read from the same sources: one mask is enough
             table = table[:1]
         codes = take(self.codes, rows, dim=1).to(device)
         source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]

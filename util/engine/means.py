@@ -108,7 +108,7 @@ def outputs_of_mean_inputs(
 
     means = _by_position(model, rows, sums, token_budget)
     with recorded(modules.values()) as calls:
-        forward(model, Batch.of([max(rows, key=len)], [0]))
+        forward(model, Batch.of([max(rows, key=len)]))
     with torch.inference_mode(), instrument(model, heads := CaptureHeads(layers=layers)):
         for layer, call in zip(modules, calls, strict=True):
             call.again(means[layer][None].to(call.hidden))

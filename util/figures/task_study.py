@@ -198,7 +198,7 @@ class TaskStudy(Measurement):
         """
         model, tokenizer = self.pair
         if self.reference == "mnli":
-            length = min(SAMPLE_TOKENS, context_length(model) or SAMPLE_TOKENS)
+            length = min(SAMPLE_TOKENS, context_length(model))
             if rows := samples(self.premises, tokenizer, length, self.reference_prompts):
                 return rows
             raise ValueError(

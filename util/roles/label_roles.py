@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from util.engine import batches
-from util.engine.batches import Batch, Row, forward, run_rows, too_long
-from util.engine.call import UnsupportedModel
+from util.engine.batches import Batch, Row, TooLong, forward, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, label_log_probs, scoring
@@ -118,15 +117,15 @@ def candidates(
 def first_done(candidates: Sequence[LabelTask]) -> tuple[list[TaskCheck], dict[str, str]]:
     """Asks one after the other until the model does one: the checks, and why others could not be asked.
 
-    Raises UnsupportedModel where none of them fits the model.
+    Raises TooLong where none of them fits the model.
     """
     checks: list[TaskCheck] = []
     left_out: dict[str, str] = {}
     for study in candidates:
         try:
             checks.append(study.check(len(candidates)))
-        except UnsupportedModel as error:
-            left_out[f"{study.dataset}, k = {study.k}"] = too_long(error)
+        except TooLong as error:
+            left_out[f"{study.dataset}, k = {study.k}"] = error.extent
             if len(left_out) == len(candidates):
                 raise
             continue

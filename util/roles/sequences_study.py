@@ -227,7 +227,7 @@ class SequenceRoles(SequenceStudy):
         def visit(batch: Batch) -> None:
             with self._runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places) as options:
                 logits = all_logits(model, batch, *attached, **options)
-            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+            check_finite(logits, "the logits", model, batch.rows, batch.prompts)
             wanted = ids[batch.numbers][:, places + 1, None].to(logits.device)
             logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
             log_probability[batch.numbers] = logs.gather(-1, wanted)[..., 0].double().mean(1).cpu().numpy()

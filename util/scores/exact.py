@@ -28,7 +28,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.call import Call
-from util.engine.components import Components, Parts
+from util.engine.components import Components, Parts, parallel_mlps
 from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
@@ -378,7 +378,7 @@ def _metric(parts: Components, source: Parts, projected: Sequence[Tensor], kept:
         read = parts.reads(layer, streams(patterns).flatten(0, 1))
         z = _mixed_attention(read, patterns.shape[1], which.view(3, heads))
         of_heads.append(parts.head_writes(layer, z - source.z[layer]))
-        of_layer = 0 if parts.parallel else heads
+        of_layer = 0 if parallel_mlps(parts.model) else heads
         pattern = kept[: senders + of_layer, column + 3 * heads, None]
         of_mlps.append(parts.adds(layer, streams(pattern)[0]))
     return metric(parts, streams(kept[:, -1:])[0], answers)
@@ -397,13 +397,14 @@ def _mixed_attention(read: Call, patterns: int, which: Tensor) -> Tensor:
     """
     prompts, heads = read.batch // patterns, read.query.shape[1]
     shared = heads // read.key.shape[1]
-    alone = read.only(torch.arange(prompts))
+    mask = None if read.mask is None else read.mask[:prompts]
     query, key, value = (state.unflatten(0, (patterns, prompts)) for state in (read.query, read.key, read.value))
     own, z = torch.arange(heads), []
     for member in range(shared):  # of the heads that share keys and values, one head of each group at a time
         asking = own[member::shared]
         call: Call = replace(
-            alone,
+            read,
+            mask=mask,
             query=query[which[0], :, own].transpose(0, 1),
             key=key[which[1, asking], :, asking // shared].transpose(0, 1),
             value=value[which[2, asking], :, asking // shared].transpose(0, 1),

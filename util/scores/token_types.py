@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from util.edges.edge import kinds
+from util.edges.edge import kinds, together
 from util.edges.splicing import Ablated, Group, of_layouts, outcomes_of, progress
 from util.edges.states import Store
 from util.engine.attention import input_device, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at, shared_budget
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import Splice
@@ -75,7 +75,8 @@ class PrunedRun(Ablated):
         self.no_type = len(circuit.types)
 
         def codes(tokens: TypedTokens) -> Tensor:  # kinds from 1, and beyond these again the kinds of removed cells
-            edges, removed = kinds((), circuit.kinds, tokens), circuit.start.codes(tokens) == 1
+            none = together((), tokens)
+            edges, removed = kinds(none, circuit.kinds, tokens), circuit.start.codes(tokens) == 1
             return torch.from_numpy(np.where(edges > 0, edges - 1, edges) + (len(circuit.kinds) + 1) * removed)
 
         def types(tokens: TypedTokens) -> Tensor:  # their number where a token is of none of them
@@ -191,7 +192,7 @@ def _forward(
     instruments: Sequence[Instrument],
     **options: Any,
 ) -> Any:
-    batch = Batch.of([*map(Row, ids)], range(len(ids)))
+    batch = Batch.of([*map(Row, ids)])
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     with instrument(model, *instruments):
         return module(**inputs, use_cache=False, **options)
@@ -226,7 +227,7 @@ def scores(
             totals[sort][layer] += effects.abs().sum(0).cpu().numpy()
 
     with _frozen(model), progress(n) as bar:
-        run.run(visit, shared_budget(token_budget, 2), bar)
+        run.run(visit, max(1, token_budget // 2), bar)
     return {**{sort: total / n for sort, total in totals.items()}, "losses": losses, "right": right}
 
 

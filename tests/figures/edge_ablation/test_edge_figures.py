@@ -4,8 +4,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from tests.stored import read
-from util.edges import names
-from util.edges.edge import CIRCUITS, TYPE_PAIRS
+from util.edges.edge import CIRCUITS, FULL, TYPE_PAIRS
 from util.figures.edge_ablation import numbers, show
 from util.figures.edge_ablation.settings import Settings
 from util.figures.edge_ablation.show import FIGURE
@@ -77,7 +76,7 @@ def test_a_loss_is_sure_only_after_all_are_counted():
 
 
 def test_the_title_of_the_map_names_what_costs_most_or_nothing():
-    rows = {names.FULL: row(1.0), **{str(edge): row(1.0) for edge in TYPE_PAIRS}}
+    rows = {FULL: row(1.0), **{str(edge): row(1.0) for edge in TYPE_PAIRS}}
     assert title("map", made_of(numbers.single(rows, None))) == ""
     made = made_of(numbers.single(rows | {"x->y:same": row(0.6), "query->last_separator": row(0.0)}, None))
     cost = Interval(*(made["costs"]["query->last_separator"][name] for name in ("log_prob", "low", "high")))

@@ -115,7 +115,7 @@ def edit_of(plain: Mapping[str, Any]) -> Edit:
 def _batch(inps: Tensor, numbers: Sequence[int]) -> Batch:
     """The batch of the suite that tokens [B, T] of the harness are. The lengths of its rows are not known."""
     lengths = torch.full((len(inps),), inps.shape[1])
-    return Batch(np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
+    return Batch([], np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
 
 
 class Intervention:

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 
 from util.engine import batches, memory
 from util.engine.attention import input_device, support
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, may_branch, run_rows, too_long
-from util.engine.call import UnsupportedModel
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, TooLong, check_context, forward, may_branch, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
@@ -269,14 +268,14 @@ def specificity(study: Study) -> Arrays:
 def grid(study: Study) -> Arrays:
     """The `readings` of every data set by its name, and as "left out" why others do not fit the model.
 
-    Raises UnsupportedModel where none does.
+    Raises TooLong where none does.
     """
     s, left_out, measured = study.settings, dict[str, str](), Arrays()
     for name in s.grid_datasets:
         try:
             measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))
-        except UnsupportedModel as error:
-            left_out[name] = too_long(error)
+        except TooLong as error:
+            left_out[name] = error.extent
             if len(left_out) == len(s.grid_datasets):
                 raise
     return {"left out": left_out, **measured}

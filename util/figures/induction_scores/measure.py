@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from util.engine.batches import too_long
-from util.engine.call import UnsupportedModel
+from util.engine.batches import TooLong
 from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, how_many
 from util.figures.induction_scores.numbers import NORM_MATCHED, Plan, TaskShots, is_control_set, planned
 from util.figures.planted_controls import planted_control
@@ -170,8 +169,8 @@ def shots(study: Study) -> dict[str, Any]:
     for task, unrelated in study.progress(named, "tasks by shots", "task"):
         try:
             tasks.append(_by_shots(study, task, unrelated, edits, len(named)))
-        except UnsupportedModel as error:
-            left_out[f"{task}, Foo/Bar" if unrelated else task] = too_long(error)
+        except TooLong as error:
+            left_out[f"{task}, Foo/Bar" if unrelated else task] = error.extent
     return {"plan": edits, "tasks": tasks, "left out": left_out}
 
 
