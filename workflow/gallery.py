@@ -30,7 +30,7 @@ to have induction heads: it shows how things are measured, and is no evidence. M
 ARXIV = "https://arxiv.org/abs/"
 SECTIONS = {  # by notebook: the part that is shown, the paper, and what it claims
     "00_toy_induction_head": (
-        "patterns",
+        "in_context",
         f"[Olsson et al. 2022]({ARXIV}2209.11895)",
         "heads that read what followed earlier occurrences of the present token, induction heads, form in training and "
         "are behind much of in-context learning.",
@@ -102,7 +102,7 @@ def with_outputs(notebook: Path, model: str) -> nbformat.NotebookNode | None:
     made = nbformat.read(notebook, as_version=4)
     for cell in made.cells:
         if cell.cell_type == "markdown":  # a folder below
-            cell.source = re.sub(r'(\]\(|src=")(?=\.\./|README)', r"\1../", cell.source)
+            cell.source = re.sub(r'(\]\(|src=")(?=\.\./|README|smollm2/|gemma3/)', r"\1../", cell.source)
             continue
         cell.source = cell.source.replace('model_name = "embedded"', f'model_name = "{model}"', 1)
         cell.execution_count = None

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from tests import toys
-from util.edges.ablation import WHOLE, Ablation, cuts
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts
 from util.edges.edge import (
+    AGGREGATING,
+    ALWAYS,
     CIRCUITS,
     FAMILIES,
+    FULL,
     TYPE_PAIRS,
     Edge,
+    edges,
     random_circuits,
     removed_by,
     together,
@@ -88,6 +92,18 @@ def test_random_circuits_keep_as_many_type_pairs_and_none_comes_twice():
         assert {len(pairs) for pairs in kept} == {len(own)} and len(set(kept) - {own}) == 20
         assert drawn == random_circuits(CIRCUITS[name], 20, seed=1) != random_circuits(CIRCUITS[name], 20)
     assert not random_circuits(CIRCUITS["NONE"], 20) and not random_circuits(CIRCUITS["FULL"], 20)
+    fixed = TYPE_PAIRS[:2]
+    kept = [type_pairs(circuit) for circuit in random_circuits(TYPE_PAIRS[:3], 99, fixed=fixed)]
+    assert [{*pairs} - {*fixed} for pairs in sorted(kept)] == [{pair} for pair in sorted(TYPE_PAIRS[3:])]
+    assert not random_circuits(fixed, 20, fixed=fixed)
+
+
+def test_what_a_circuit_is_compared_with_has_its_reads_of_the_last_token():
+    found = (*ALWAYS, *edges("y,query->last_separator"), *edges("x->y", "x->t", relation="same"))
+    names = [name for name in circuit_ablations(found, 20, 0) if name.startswith(AGGREGATING)]
+    assert len(names) == 20 and {name.count("->") for name in names} == {2}
+    assert not [name for name in circuit_ablations(found[: len(ALWAYS) + 2], 20, 0) if name.startswith(AGGREGATING)]
+    assert not [name for name in circuit_ablations(CIRCUITS[FULL], 20, 0) if name.startswith(AGGREGATING)]
     assert len(random_circuits(TYPE_PAIRS[1:], 99)) == len(TYPE_PAIRS) - 1  # all that there are
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
 from util.edges.edge import (
+    AGGREGATING,
     CIRCUITS,
     FAMILIES,
     FOUND,
@@ -115,14 +116,21 @@ WHOLE = Ablation()
 def circuit_ablations(found: tuple[Edge, ...], random: int, seed: int) -> dict[str, Ablation]:
     """What a circuit that was found is compared with, by name: FULL and NONE; itself; the model without its type pairs.
 
-    random: and so many random circuits, with as many type pairs.
+    random: and so many random circuits, with as many type pairs; and so many that also have the circuit's reads of the
+    last token, if it has others too, by the pairs that were drawn.
     """
     drawn = random_circuits(found, random, seed)
+    last = [edge for edge in type_pairs(found) if edge.target == "last_separator"]
+    aggregating = random_circuits(found, random, seed, last) if last else []
     return {
         **{name: Ablation(kept=CIRCUITS[name]) for name in (FULL, NONE)},
         FOUND: Ablation(kept=found),
         without(FOUND): Ablation(removed=type_pairs(found)),
         **{random_name(number): Ablation(kept=kept) for number, kept in enumerate(drawn, 1)},
+        **{
+            AGGREGATING + ", ".join(str(edge) for edge in type_pairs(kept) if edge not in last): Ablation(kept=kept)
+            for kept in aggregating
+        },
     }
 
 

@@ -54,6 +54,9 @@ def random_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith("random ")]
 
 
+AGGREGATING = "aggregating, "  # of random circuits with a circuit's reads of the last token: before their other pairs
+
+
 def at_layer(window: str, layer: int) -> str:
     """The name of one of HALVES at a layer."""
     return f"{window} {layer}"
@@ -191,12 +194,18 @@ def type_pairs(kept: Sequence[Edge]) -> tuple[Edge, ...]:
     return tuple(edge for edge in TYPE_PAIRS if cells[edge.cells(drawn)].all())
 
 
-def random_circuits(like: Sequence[Edge], count: int, seed: int = 0) -> list[tuple[Edge, ...]]:
-    """Up to `count` other circuits with as many of TYPE_PAIRS as `like` keeps, none twice, drawn by `seed`."""
+def random_circuits(
+    like: Sequence[Edge], count: int, seed: int = 0, fixed: Sequence[Edge] = ()
+) -> list[tuple[Edge, ...]]:
+    """Up to `count` other circuits with as many of TYPE_PAIRS as `like` keeps, none twice, drawn by `seed`.
+
+    fixed: pairs that all of them have.
+    """
     circuit = frozenset(type_pairs(like))
+    others, more = [edge for edge in TYPE_PAIRS if edge not in fixed], len(circuit) - len(fixed)
     random, circuits = Random(f"circuits/{seed}"), dict[frozenset[Edge], None]()
-    while len(circuits) < min(count, comb(len(TYPE_PAIRS), len(circuit)) - 1):
-        drawn = frozenset(random.sample(TYPE_PAIRS, len(circuit)))
+    while len(circuits) < min(count, comb(len(others), more) - 1):
+        drawn = frozenset((*fixed, *random.sample(others, more)))
         if drawn != circuit:
             circuits[drawn] = None
     return [ALWAYS + tuple(edge for edge in TYPE_PAIRS if edge in drawn) for drawn in circuits]

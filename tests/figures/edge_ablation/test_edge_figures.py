@@ -92,13 +92,20 @@ def frames(ax):
 
 def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
     made = read("edge_ablation", "smollm2")
-    made["search"] |= {"kept": ["y->last_separator", "query->last_separator"], "random": [0.1, 0.4]}
+    made["search"] |= {"kept": ["y->last_separator", "query->last_separator"], "random": [0.1, 0.4], "aggregating": {}}
     made["search"]["scores"]["found"] = [0.9, 0.8, 1.0]
     assert title("circuit", made) == (
         "2 of 31 type pairs keep 0.90 [0.80, 1.00] of the performance; "
         "of 2 random circuits as large the best keeps 0.40"
     )
-    made["search"] |= {"kept": ["x->y:same"], "random": []}
+    made["search"]["aggregating"] = {"x->y:same, t->n:same": 0.84, "t->t:earlier, x->y:same": 1.0, "n->x:earlier": 0.3}
+    assert [*show.circuit_say(made)][:3] == [
+        "2 of 31 type pairs keep 0.90 [0.80, 1.00] of the performance; two of 3 random circuits with its reads of the "
+        "last token keep as much, the others 0.30 at most",
+        "What these have in common beside: `x->y:same`.",
+        "Of 2 random circuits as large the best keeps 0.40.",
+    ]
+    made["search"] |= {"kept": ["x->y:same"], "random": [], "aggregating": {}}
     assert title("circuit", made) == "1 of 31 type pairs keeps 0.90 [0.80, 1.00] of the performance"
 
 

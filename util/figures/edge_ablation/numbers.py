@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from util.edges.edge import (
     AGG_ONLY,
+    AGGREGATING,
     ALONE,
     CTX_AGG,
     FAMILIES,
@@ -200,7 +201,8 @@ def single(rows: Rows, settings: Any) -> dict[str, Any]:
 def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """A circuit that was searched: its pairs; scores of it and of the model without it; random: of circuits as large.
 
-    explained: acc(circuit) / acc(FULL). planted: what the search keeps where the circuit is known, and what is true.
+    aggregating: scores of circuits with its reads of the last token, by their other pairs. explained: acc(circuit) /
+    acc(FULL). planted: what the search keeps where the circuit is known, and what is true.
     """
     rows = arrays["rows"]
     scores = scores_of(rows)
@@ -208,6 +210,11 @@ def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
         "kept": arrays["kept"],
         "scores": {name: scores[name] for name in (FOUND, without(FOUND))},
         "random": [scores[name].value for name in random_names(rows)],
+        "aggregating": {
+            name.removeprefix(AGGREGATING): score.value
+            for name, score in scores.items()
+            if name.startswith(AGGREGATING)
+        },
         "explained": score(rows[FOUND], rows[FULL]),
     }
     return {"search": searched, "planted": arrays["planted"]}

@@ -5,7 +5,7 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -37,7 +37,7 @@ from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
 from util.show.draw import BLUE, GREY, RED, Floats, Grid
 from util.show.panels import colour_bar, colour_limit, ink, intervals, name_rows, points, short_number
-from util.show.part import Figure, Part, Values, in_words, listed, say, sign, title, written
+from util.show.part import Figure, Part, Values, in_words, listed, none_or, say, sign, title, written
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
@@ -138,9 +138,11 @@ def circuit_say(values: Values) -> Iterator[str]:
     kept, random = search["kept"], search["random"]
     score, others = (search["scores"][name] for name in (FOUND, without(FOUND)))
     if pd.notna(score[0]):
-        beside = f"; of {len(random)} random circuits as large the best keeps {max(random):.2f}" if random else ""
-        text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance{beside}"
-        yield say(text, n=len(kept), of=len(TYPE_PAIRS), score=score, beside=beside)
+        clauses = [*_same_last_reads(search["aggregating"], score[1])]
+        clauses += [f"of {len(random)} random circuits as large the best keeps {max(random):.2f}"] if random else []
+        text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance"
+        yield "; ".join([say(text, n=len(kept), of=len(TYPE_PAIRS), score=score), *clauses[:1]])
+        yield from (say(f"{clause}.") for clause in clauses[1:])
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
         yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(others)}."
         if not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
@@ -159,6 +161,22 @@ def circuit_say(values: Values) -> Iterator[str]:
         f"On a model whose circuit is known the search finds {refound} of {len(planted['true'])} pairs, and "
         f"{len(planted['kept']) - refound} others."
     )
+
+
+def _same_last_reads(scores: Mapping[str, float], as_much: float) -> Iterator[str]:
+    """How many random circuits with the same reads of the last token keep as much, and the pairs that these share."""
+    same = {pairs: score for pairs, score in scores.items() if score >= as_much}
+    rest = [score for pairs, score in scores.items() if pairs not in same]
+    if scores:
+        at_most = (
+            f", the others {max(rest):.2f} at most" if same and rest else f": {max(rest):.2f} at most" if rest else ""
+        )
+        keep = "keeps" if len(same) == 1 else "keep"
+        count = f"{none_or(len(same))} of {len(scores)} random circuits"
+        yield f"{count} with its reads of the last token {keep} as much{at_most}"
+    if same:
+        shared = sorted(set.intersection(*({*pairs.split(", ")} for pairs in same)))
+        yield f"what these have in common beside: {listed([f'`{pair}`' for pair in shared]) or 'nothing'}"
 
 
 def windows_say(values: Values) -> Iterator[str]:
