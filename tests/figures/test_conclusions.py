@@ -6,7 +6,7 @@ from functools import reduce
 
 import pytest
 
-from tests.stored import FOLDERS, intervals_in, rounded, values
+from tests.stored import FOLDERS, intervals_in, rounded, triples, values
 from util import paths
 from util.figures import FIGURES
 from util.show.part import figure_of, findings, stored
@@ -38,8 +38,8 @@ def told(stem, model="smollm2", changed=None):
 def test_every_interval_of_a_conclusion_is_stored(stem, model):
     stored = values(stem, model)
     known = rounded(stored) | (rounded(values("role_atlas", model)) if stem == "ioi_patching" else set())
-    if stem == "forerunner_heads":  # what a cut costs is stored as a text
-        known |= intervals_in(". ".join(stored["ablation"]["findings"]))
+    if stem == "forerunner_heads":  # a change is told as a cost
+        known |= rounded([[-value, -high, -low] for value, low, high in triples(stored["ablation"])])
     text = told(stem, model)
     assert intervals_in(text) and intervals_in(text) <= known
     assert "nan" not in text.lower() and "None" not in text

@@ -297,41 +297,23 @@ def changes(answers: Mapping[Condition, Arrays], score: str, comparisons: int = 
     return lost, random
 
 
-def told(what: str, lost: Numbers, random: Numbers) -> str:
-    """What cutting the labels from their forerunners in all layers costs, by its interval and that of random cells.
-
-    A loss counts where the interval lies below 0 and below the interval of random cells. what: that may lose.
-    """
-    change, control = (table[str(EVERYWHERE)]["si_to_yi"] for table in (lost, random))
-    cost, controls = (Interval(-one[0], -one[2], -one[1]) for one in (change, control))
-    if change[2] < min(0.0, control[1]):
-        return f"costs {what} {cost} nats, random cells {controls}"
-    if change[1] > max(0.0, control[2]):
-        return f"gains {what} {change} nats, random cells {control}"
-    return f"is not shown to cost {what} more than random cells: {cost} nats, {controls}"
-
-
 def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """What the model loses when a step of the circuit is cut, and what demonstrations are worth.
 
-    findings: what the cut of the labels from their forerunners tells of both scores, where their premises are met.
+    random: of each score that demonstrations teach, what random cells change, as many as the labels' reads of their
+    forerunners.
     """
     answers, ends = arrays["cut"], (arrays["cut"][WHOLE], arrays["alone"])
     shown, bare = map(scores, ends)
     singly = {score: changes(answers, score) for score in shown}
     together = {score: changes(answers, score, 2 * (len(answers) - 1)) for score in TERMS}
     gained = {score: mean_interval(shown[score] - values) for score, values in bare.items()}
-    start = "cutting the labels' reads of forerunners"
-    findings = ["Which label: not shown to be learned from demonstrations"]
-    if arrays["done"]:
-        findings = [f"Which label: {start} {told('the right label', *singly['which label'])}"]
-    if gained["label mass"].low > LEAST:
-        findings.append(f"Label mass: {start} {told('labels', *singly['label mass'])}")
+    taught = {"which label": arrays["done"], "label mass": gained["label mass"].low > LEAST}
     entries = {
         **{score: lost for score, (lost, _) in singly.items()},
         "together": {score: {"cut": lost, "random": random} for score, (lost, random) in together.items()},
         "gained": gained,
-        "findings": findings,
+        "random": {score: singly[score][1][str(EVERYWHERE)]["si_to_yi"] for score in taught if taught[score]},
     }
     return {"ablation": entries, "accuracies": [accuracy(right(end["log_prob"], end["gold"])) for end in ends]}
 

@@ -22,7 +22,7 @@ from util.show.draw import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, 
 from util.show.part import Figure, Part, Values, say, title, written
 from util.stats.answers import DATASETS, KS, TERMS
 from util.stats.heads import head_name
-from util.stats.intervals import signed
+from util.stats.intervals import Interval, signed
 from util.study.checked import (
     Counts,
     Dataset,
@@ -255,14 +255,39 @@ def task_table(values: Values) -> pd.DataFrame:
     return shown
 
 
+def changed_by_cut(ablation: Values, score: str) -> int:
+    """-1 where cutting the labels' reads of forerunners in all layers lowers a score, 1 where it raises it, else 0.
+
+    A change counts where its interval lies beyond 0 and beyond the interval of random cells.
+    """
+    change, control = ablation[score][str(EVERYWHERE)]["si_to_yi"], ablation["random"][score]
+    return int(change[1] > max(0.0, control[2])) - int(change[2] < min(0.0, control[1]))
+
+
+def cut_says(ablation: Values, score: str, what: str) -> str:
+    """What that cut costs, beside random cells. what: that may lose."""
+    change, control = ablation[score][str(EVERYWHERE)]["si_to_yi"], ablation["random"][score]
+    changed, cut = changed_by_cut(ablation, score), "cutting the labels' reads of forerunners"
+    if changed > 0:
+        return f"{cut} gains {what} {written(change)} nats, random cells {written(control)}"
+    cost, controls = (str(Interval(-one[0], -one[2], -one[1])) for one in (change, control))
+    if changed < 0:
+        return f"{cut} costs {what} {cost} nats, random cells {controls}"
+    return f"{cut} is not shown to cost {what} more than random cells: {cost} nats, {controls}"
+
+
 def ablation_say(values: Values) -> Iterator[str]:
-    ablation, findings = values["ablation"], values["ablation"]["findings"][::-1]
-    changes = {score: ablation[score][str(EVERYWHERE)]["si_to_yi"] for score in TERMS}
-    if " costs labels " in findings[0]:
-        right = f"{-changes['which label'][0]:.2f}" if " costs the " in findings[-1] else "none shown"
-        which = right if values["chosen"]["ablation"]["done"] else "not learned"
-        yield f"Without forerunners labels lose {-changes['label mass'][0]:.2f} nats of mass, which label: {which}"
-    yield ". ".join(findings)
+    ablation, which = values["ablation"], "Which label: not shown to be learned from demonstrations"
+    lost = {score: changed_by_cut(ablation, score) < 0 for score in ablation["random"]}
+    cost = {score: -ablation[score][str(EVERYWHERE)]["si_to_yi"][0] for score in lost}
+    if lost.get("label mass"):
+        right = f"{cost['which label']:.2f}" if lost.get("which label") else "none shown"
+        right = right if "which label" in lost else "not tested"
+        yield f"Cutting s → y costs labels {cost['label mass']:.2f} nats, which label: {right}"
+    mass = [f"Label mass: {cut_says(ablation, 'label mass', 'labels')}"] if "label mass" in lost else []
+    if "which label" in lost:
+        which = f"Which label: {cut_says(ablation, 'which label', 'the right label')}"
+    yield ". ".join([*mass, which])
     loss = ablation["text loss"][str(EVERYWHERE)]["si_to_yi"]
     yield f"That cut changes the loss on the rest of the text by {signed(loss)} nats per token."
     shown, bare = map(written, values["accuracies"])
