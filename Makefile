@@ -201,7 +201,7 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 	"$$scratch/env/bin/python" tests/house/pins.py write "$$scratch/report.json"
 
 # contestants from other libraries live in environments of their own
-bench: $(STAMP) $(if $(filter patch_map prefix_scores edge_scores,$(NAME)),$(ORACLES)/.installed) $(if $(filter harness,$(NAME)),$(HARNESS)/.installed) ## time and memory beside opponents; NAME=capture, patch_map, edges, prefix_scores, label_scores, edge_scores, harness, or coverage, verdicts, sensitivity, controls: no contests
+bench: $(STAMP) $(if $(filter patch_map prefix_scores edge_scores,$(NAME)),$(ORACLES)/.installed) $(if $(filter harness,$(NAME)),$(HARNESS)/.installed) ## time and memory beside opponents; NAME=capture, patch_map, edges, prefix_scores, label_scores, edge_scores, harness, or coverage, verdicts, sensitivity: no contests
 	@$(PY) -m tests.benchmarks $(NAME) $(BENCH_ARGS)
 
 test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)

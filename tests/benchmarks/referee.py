@@ -27,7 +27,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "data" / "benchmarks"
-SIMULATED = ("coverage", "verdicts", "sensitivity", "controls")  # no contests
+SIMULATED = ("coverage", "verdicts", "sensitivity")  # no contests
 CONTESTED = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness")
 NAMES = (*CONTESTED, *SIMULATED)
 ORACLES = os.environ.get("ICL_ORACLES", ".venv-oracles/bin/python")  # Pythons of other environments
@@ -224,7 +224,7 @@ def table(name):
         for claim in report["claims"]:
             cells = (told.format(**claim[effect]) if effect in claim else "not published" for effect in head[2:])
             rows.append((f"{claim['paper']}, {claim['claim']}", claim["margin"], *cells))
-    elif name in ("sensitivity", "controls"):
+    elif name == "sensitivity":
         head = ["number", *dict.fromkeys(variant for values in report["numbers"].values() for variant in values)]
         rows = [
             (number, *(_told(values.get(variant, "")) for variant in head[1:]))
