@@ -430,11 +430,11 @@ def continuations(
     else:
         check_writing(model, run.lengths, NEW_TOKENS)
     written = [list[int]() for _ in groups]
-    ends = {tokenizer.eos_token_id}
+    end = tokenizer.eos_token_id
 
     def open_(number: int) -> bool:
         text = tokenizer.decode(written[number])
-        return not ends & {*written[number]} and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
+        return end not in written[number] and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
 
     @torch.inference_mode()
     def visit(numbers: list[int]) -> None:
@@ -454,7 +454,7 @@ def continuations(
     with progress(len(groups)) as bar:
         for length in lengths:
             run.run(visit, token_budget, bar, length)
-    return [tokenizer.decode([token for token in tokens if token not in ends]) for tokens in written]
+    return [tokenizer.decode([token for token in tokens if token != end]) for tokens in written]
 
 
 GoOn = Callable[[Tensor], Tensor]  # the logits [B, V] after one more token of each prompt [B, 1]
