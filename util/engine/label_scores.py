@@ -140,11 +140,9 @@ def label_log_probs(
     def visit(batch: Batch) -> None:
         batch_rows = [rows[number] for number in batch.numbers]
         attached = attach(replace(batch, numbers=owners[batch.numbers]))
-        prompt_ends = batch.lengths[:, None] - 1
-        places = prompt_ends + torch.arange(int((batch.ends - batch.lengths).max()) + 1)
-        places = places.where(
-            places < batch.ends[:, None], prompt_ends
-        )  # rows with fewer places repeat their first one
+        first = batch.lengths[:, None] - 1
+        places = first + torch.arange(int((batch.ends - batch.lengths).max()) + 1)
+        places = places.where(places < batch.ends[:, None], first)  # rows with fewer places repeat their first one
         with _started(runs, batch, attached):
             if text:
                 everywhere = all_logits(model, batch, *attached)
