@@ -204,13 +204,15 @@ def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """
     rows = arrays["rows"]
     scores = scores_of(rows)
-    searched = {
-        "kept": arrays["kept"],
-        "scores": {name: scores[name] for name in (FOUND, without(FOUND))},
-        "random": [scores[name].value for name in random_names(rows)],
-        "explained": score(rows[FOUND], rows[FULL]),
+    return {
+        "search": {
+            "kept": arrays["kept"],
+            "scores": {name: scores[name] for name in (FOUND, without(FOUND))},
+            "random": [scores[name].value for name in random_names(rows)],
+            "explained": score(rows[FOUND], rows[FULL]),
+        },
+        "planted": arrays["planted"],
     }
-    return {"search": searched, "planted": arrays["planted"]}
 
 
 def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
@@ -220,12 +222,13 @@ def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """
     rows, at = arrays["rows"], arrays["at"]
     ablated = {window: [at_layer(window, layer) for layer in at] for window in WINDOWS}
-    shown = {
-        "at": at,
-        **{window: [right_of(rows[name]) for name in by_layer] for window, by_layer in ablated.items()},
-        "lost": sure_losses({name: (rows[FULL], rows[name]) for by_layer in ablated.values() for name in by_layer}),
+    return {
+        "windows": {
+            "at": at,
+            **{window: [right_of(rows[name]) for name in by_layer] for window, by_layer in ablated.items()},
+            "lost": sure_losses({name: (rows[FULL], rows[name]) for by_layer in ablated.values() for name in by_layer}),
+        }
     }
-    return {"windows": shown}
 
 
 def probes(rows: Rows, settings: Any) -> dict[str, Any]:
@@ -237,14 +240,15 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
     cells = [rows[read_from(edge, number)] for edge in edges for number in settings.corruptions]
     p = np.array(holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells]))
     right, shape = np.array([right_of(cell) for cell in cells]), (len(edges), len(settings.corruptions))
-    shown = {
-        "edges": edges,
-        "corruptions": settings.corruptions,
-        "intervals": right.reshape(*shape, 3),
-        "inside": right_of(inside),
-        "lower": ((right[:, 0] < inside["right"].mean()) & (p < 0.05)).reshape(shape),
+    return {
+        "probes": {
+            "edges": edges,
+            "corruptions": settings.corruptions,
+            "intervals": right.reshape(*shape, 3),
+            "inside": right_of(inside),
+            "lower": ((right[:, 0] < inside["right"].mean()) & (p < 0.05)).reshape(shape),
+        }
     }
-    return {"probes": shown}
 
 
 def pruning(by_task: Mapping[str, Any], settings: Any) -> dict[str, Any]:
