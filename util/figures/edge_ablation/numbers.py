@@ -238,15 +238,15 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
     """
     inside, edges = rows[INSIDE], [*map(str, PROBED)]
     cells = [rows[read_from(edge, number)] for edge in edges for number in settings.corruptions]
-    p = np.array(holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells]))
-    right, shape = np.array([right_of(cell) for cell in cells]), (len(edges), len(settings.corruptions))
+    p = holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells])
+    right = np.reshape([right_of(cell) for cell in cells], (len(edges), -1, 3))
     return {
         "probes": {
             "edges": edges,
             "corruptions": settings.corruptions,
-            "intervals": right.reshape(*shape, 3),
+            "intervals": right,
             "inside": right_of(inside),
-            "lower": ((right[:, 0] < inside["right"].mean()) & (p < 0.05)).reshape(shape),
+            "lower": (right[..., 0] < inside["right"].mean()) & (np.reshape(p, (len(edges), -1)) < 0.05),
         }
     }
 
