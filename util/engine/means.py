@@ -31,12 +31,10 @@ def mean_outputs(
         raise ValueError(f"no prompt of the reference has more than the {skip} tokens that are left out")
     sums: dict[int, Any] = dict.fromkeys(support.layers, 0.0)
     norms = np.zeros((len(support.layers), support.heads))
-    tokens = 0.0
+    tokens = sum(max(0, len(row) - skip) for row in rows)
 
     def visit(batch: Batch) -> None:
-        nonlocal tokens
-        weights = _weights(batch, skip)
-        batch_sums = SumHeads(weights)
+        batch_sums = SumHeads(_weights(batch, skip))
         last = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, batch_sums, last)
         check_widths(model, last.z)
@@ -46,12 +44,11 @@ def mean_outputs(
         ]
         for layer, total in batch_sums.sums.items():
             sums[layer] = sums[layer] + total
-        tokens += float(weights.sum())
         norms[:] += batch_norms
 
     _run(model, rows, visit, token_budget)
     mean = np.stack([_array(model, total / tokens) for total in sums.values()])
-    return {"mean": mean, "norms": norms / len(rows), "tokens": int(tokens), "prompts": len(rows)}
+    return {"mean": mean, "norms": norms / len(rows), "tokens": tokens, "prompts": len(rows)}
 
 
 def check_widths(model: PreTrainedModel, z: Mapping[int, Tensor]) -> None:
