@@ -31,7 +31,7 @@ from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.engine.replay import BaseRuns
-from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
+from util.prompts.prompt import LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
 Label = Ids  # of one label
@@ -83,9 +83,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
     prepare(model)
     check_tokenizer(model, tokenizer)
     count = len(prompts[0].labels)
-    tokens: dict[Appended, list[LabelledTokens]] = {
-        offset: labelled_tokens(prompts, tokenizer, offset) for offset in range(count)
-    }
+    tokens = [labelled_tokens(prompts, tokenizer, offset) for offset in range(count)]
     labels = []
     for number, prompt in enumerate(prompts):
         for offset in range(count):
