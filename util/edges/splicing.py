@@ -44,7 +44,7 @@ from util.engine.batches import (
 from util.engine.call import NO_LIMIT, Instrument, at_least_float32
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureStates, Splice, States
+from util.engine.instruments import ByLayer, CaptureStates, Splice, States
 from util.prompts.token_types import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
@@ -181,9 +181,7 @@ class Ablated:
         codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
         return torch.stack([pad(code, (0, max(sizes) - len(code)) * 2) for code in codes])
 
-    def _splice(
-        self, codes: Tensor, tables: dict[int, Tensor], ran: Sequence[States], places: Tensor | None = None
-    ) -> Splice:
+    def _splice(self, codes: Tensor, tables: ByLayer, ran: Sequence[States], places: Tensor | None = None) -> Splice:
         """Reads from donors that have run, one row of each for every row of codes."""
         rows = len(codes)
         donors = torch.arange(rows)[:, None] + rows * torch.arange(len(ran))
@@ -225,7 +223,7 @@ class Ablated:
         fits = max(self.lengths[number] for number in numbers) + more <= self.support.switch
         return self.renews and fits and takes_some_tokens(self.model)
 
-    def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
+    def _reads(self, tables: ByLayer) -> tuple[Tensor, Tensor]:
         """By kind of cell: whether anything is read from a donor, and whether nothing is left of the own run."""
         kinds = 2 + len(self.ablation.probed)
         every = torch.cat([*tables.values()]) if tables else torch.zeros(1, kinds, dtype=torch.long)
@@ -270,7 +268,7 @@ class Ablated:
         ids: Sequence[Ids],
         again: Sequence[Tensor],
         codes: Tensor,
-        tables: dict[int, Tensor],
+        tables: ByLayer,
         ran: Sequence[States],
         answer: int = 1,
     ) -> tuple[Tensor, States]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
 
 Numbers = int | Iterable[int]  # of layers, or of heads
+ByLayer = dict[int, Tensor]
 States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
 
 
@@ -87,7 +88,7 @@ class CaptureRows(Indexed):
         self.keys = self.index("keys", keys, "keys", dims=2)
         if self.keys is not None and self.keys.shape[-2] != self.rows.shape[-1]:
             raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
-        self.weights: dict[int, Tensor] = {}
+        self.weights: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         weights = call.weights(self.rows)
@@ -109,7 +110,7 @@ class ScoreRows(Indexed):
         super().__init__(None)
         self.rows = self.index("rows", rows, "queries", by_example=False)
         self.cells = torch.stack([torch.as_tensor(one) for one in cells.values()], dim=-1)
-        self.scores: dict[str, dict[int, Tensor]] = {name: {} for name in cells}
+        self.scores: dict[str, ByLayer] = {name: {} for name in cells}
 
     def check_call(self, call: Call) -> None:
         super().check_call(call)
@@ -141,7 +142,7 @@ class CaptureHeads(Indexed):
     def __init__(self, positions: Tensor | None = None, layers: Numbers | None = None) -> None:
         super().__init__(layers)
         self.positions = self.index("positions", positions, "queries")
-        self.z: dict[int, Tensor] = {}
+        self.z: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
@@ -207,7 +208,7 @@ class SumHeads(Indexed):
     def __init__(self, weights: Tensor, layers: Numbers | None = None, by_position: bool = False) -> None:
         super().__init__(layers)
         self.weights, self.by_position = weights, by_position
-        self.sums: dict[int, Tensor] = {}
+        self.sums: ByLayer = {}
 
     def check_call(self, call: Call) -> None:
         if self.weights.shape != (call.batch, call.queries):
@@ -299,7 +300,7 @@ class Splice(Indexed):
     def __init__(
         self,
         codes: Tensor,
-        tables: dict[int, Tensor],
+        tables: ByLayer,
         donors: Tensor,
         states: States,
         places: Tensor | None = None,

@@ -27,7 +27,7 @@ from util.engine.attention import input_device, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
-from util.engine.instruments import Splice
+from util.engine.instruments import ByLayer, Splice
 from util.prompts.token_types import TypedTokens
 from util.scores.pruning import SORTS, Circuit, Floats, Sort, plain_types
 
@@ -38,7 +38,6 @@ CELLS = 2**21  # numbers in one tensor of cells and kinds
 # ------------------------------------------------------------------------------------------------ pruned runs
 
 Numbers = Sequence[int]
-ByLayer = dict[int, Tensor]
 Donors = dict[int, tuple[Tensor, Tensor, Tensor]]  # of plain runs: keys, values [B, Hkv, T, d], outputs z [B, T, H, dv]
 
 
