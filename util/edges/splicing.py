@@ -49,6 +49,7 @@ from util.prompts.token_types import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
 NEW_TOKENS = 10  # of a continuation, as in the reference code
+Numbers = Sequence[int]  # of prompts
 Layout = TypeVar("Layout")  # what the layout of a prompt decides
 
 
@@ -148,7 +149,7 @@ class Ablated:
         rows = [*map(Row, self.ids(chosen))]
         run_rows(self.model, rows, lambda batch: visit([chosen[row] for row in batch.numbers]), token_budget, bar)
 
-    def ids(self, numbers: Sequence[int], donor: int | None = None) -> list[Ids]:
+    def ids(self, numbers: Numbers, donor: int | None = None) -> list[Ids]:
         """The tokens of these prompts, or of their donors of a corruption."""
         found = []
         for number in numbers:
@@ -157,7 +158,7 @@ class Ablated:
             found.append(tokens.ids[: self.lengths[number]])
         return found
 
-    def answer_places(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def answer_places(self, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the tokens [S] of the answers, prompt after prompt: whose they are, and their places in these.
 
         And where the logits are that tell them: places [P] in prompts, in order, and which of these each token is told
@@ -169,13 +170,13 @@ class Ablated:
         ends = torch.tensor([self.groups[number].length - 1 for number in numbers])
         return owners, steps, *(ends[owners] + steps).unique(return_inverse=True)
 
-    def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
+    def instruments(self, numbers: Numbers) -> list[Instrument]:
         """What acts on a pass of these prompts, whose donors run now."""
         if not self.donors:
             return []
         return [self._splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
 
-    def padded(self, numbers: Sequence[int]) -> Tensor:
+    def padded(self, numbers: Numbers) -> Tensor:
         """The codes of these prompts, [B, T, T]."""
         sizes = [self.lengths[number] for number in numbers]
         codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
@@ -191,7 +192,7 @@ class Ablated:
         }
         return Splice(codes, tables, donors, states, places)
 
-    def _donor_states(self, numbers: Sequence[int]) -> list[States]:
+    def _donor_states(self, numbers: Numbers) -> list[States]:
         """The states of the donors, corruption after corruption."""
         ran: list[States] = []
         for c in self.donors:
@@ -203,7 +204,7 @@ class Ablated:
                 ran.append(plain_states(self.model, ids, self.store))
         return ran
 
-    def _inside(self, numbers: Sequence[int], ids: Sequence[Ids], first: States) -> States:
+    def _inside(self, numbers: Numbers, ids: Sequence[Ids], first: States) -> States:
         """The states of donors that read their removed edges from the first donors."""
         codes = self.padded(numbers)
         codes = codes * (codes == 1)
@@ -218,7 +219,7 @@ class Ablated:
 
     # -------------------------------------------------------------------------------- the tokens that change, alone
 
-    def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
+    def renewable(self, numbers: Numbers, more: int = 0) -> bool:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
         fits = max(self.lengths[number] for number in numbers) + more <= self.support.switch
         return self.renews and fits and takes_some_tokens(self.model)
@@ -229,7 +230,7 @@ class Ablated:
         every = torch.cat([*tables.values()]) if tables else torch.zeros(1, kinds, dtype=torch.long)
         return every.any(0), every.all(0) & (len(tables) == len(self.support.layers))
 
-    def answered(self, numbers: Sequence[int]) -> Tensor:
+    def answered(self, numbers: Numbers) -> Tensor:
         """The logits [S, V] after each of these prompts and the tokens of its answer, prompt after prompt.
 
         What the plain run says of a token is used where the ablation does not change it.
@@ -251,7 +252,7 @@ class Ablated:
             logits |= {place: code[len(code) - answers[place] :] for place, code in zip(some, rows, strict=True)}
         return torch.cat([logits[place] for place in range(len(numbers))])
 
-    def prompted(self, numbers: Sequence[int]) -> tuple[Tensor, States]:
+    def prompted(self, numbers: Numbers) -> tuple[Tensor, States]:
         """The logits [B, V] after these prompts, and the states of all tokens up to there."""
         edits, again = self._reads(self.tables), []
         for number in numbers:
@@ -321,7 +322,7 @@ def _alike(sizes: Sequence[int], waste: int = 32) -> list[list[int]]:
 # ------------------------------------------------------------------------------------------------ what is said
 
 
-def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+def _rows_after(run: Ablated, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor]:
     """The logits [S, V] after the tokens of each prompt that are answered, float64; whose they are; where each begins.
 
     One row for each token of an answer, prompt after prompt.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
 
-Numbers = int | Iterable[int]  # of layers, or of heads
+Chosen = int | Iterable[int]  # numbers of layers, or of heads
 ByLayer = dict[int, Tensor]
 States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
 
@@ -24,7 +24,7 @@ States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by l
 class Indexed(Instrument):
     """An instrument whose arguments are indices: of layers, heads, rows of the batch, queries and keys."""
 
-    def __init__(self, layers: Numbers | None) -> None:
+    def __init__(self, layers: Chosen | None) -> None:
         self.layers = frozenset([layers]) if isinstance(layers, int) else None if layers is None else frozenset(layers)
         self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
 
@@ -70,7 +70,7 @@ def _check_range(what: str, index: Tensor, size: int) -> None:
         raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
 
 
-def _heads(heads: Numbers) -> list[int]:
+def _heads(heads: Chosen) -> list[int]:
     return [heads] if isinstance(heads, int) else list(heads)
 
 
@@ -82,7 +82,7 @@ class CaptureRows(Indexed):
     model), a copy on the layer's device.
     """
 
-    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Numbers | None = None) -> None:
+    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Chosen | None = None) -> None:
         super().__init__(layers)
         self.rows = self.index("rows", rows, "queries")
         self.keys = self.index("keys", keys, "keys", dims=2)
@@ -139,7 +139,7 @@ class CaptureHeads(Indexed):
     edits of instruments that were attached before this one, not of later ones.
     """
 
-    def __init__(self, positions: Tensor | None = None, layers: Numbers | None = None) -> None:
+    def __init__(self, positions: Tensor | None = None, layers: Chosen | None = None) -> None:
         super().__init__(layers)
         self.positions = self.index("positions", positions, "queries")
         self.z: ByLayer = {}
@@ -173,7 +173,7 @@ class PatchHeads(Indexed):
     def __init__(
         self,
         layer: int,
-        heads: Numbers,
+        heads: Chosen,
         value: float | Tensor,
         positions: Tensor | None = None,
         examples: Tensor | None = None,
@@ -205,7 +205,7 @@ class SumHeads(Indexed):
     that has no float64).
     """
 
-    def __init__(self, weights: Tensor, layers: Numbers | None = None, by_position: bool = False) -> None:
+    def __init__(self, weights: Tensor, layers: Chosen | None = None, by_position: bool = False) -> None:
         super().__init__(layers)
         self.weights, self.by_position = weights, by_position
         self.sums: ByLayer = {}
@@ -234,8 +234,8 @@ class Knockout(Indexed):
     def __init__(
         self,
         cells: Tensor,
-        layers: Numbers | None = None,
-        heads: Numbers | None = None,
+        layers: Chosen | None = None,
+        heads: Chosen | None = None,
     ) -> None:
         super().__init__(layers)
         self.cells = self.index("cells", cells, dims=2, by_example=False)

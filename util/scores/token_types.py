@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from util.edges.edge import kinds, together
-from util.edges.splicing import Ablated, Group, of_layouts, outcomes_of, progress
+from util.edges.splicing import Ablated, Group, Numbers, of_layouts, outcomes_of, progress
 from util.edges.states import Store
 from util.engine.attention import input_device, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
@@ -37,7 +37,6 @@ CELLS = 2**21  # numbers in one tensor of cells and kinds
 
 # ------------------------------------------------------------------------------------------------ pruned runs
 
-Numbers = Sequence[int]
 Donors = dict[int, tuple[Tensor, Tensor, Tensor]]  # of plain runs: keys, values [B, Hkv, T, d], outputs z [B, T, H, dv]
 
 
