@@ -16,7 +16,8 @@ from torch import Tensor
 
 from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
 
-Chosen = int | Iterable[int]  # numbers of layers, or of heads
+Layers = int | Iterable[int]
+Heads = int | Sequence[int]
 ByLayer = dict[int, Tensor]
 States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
 
@@ -24,22 +25,23 @@ States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by l
 class Indexed(Instrument):
     """An instrument whose arguments are indices: of layers, heads, rows of the batch, queries and keys."""
 
-    def __init__(self, layers: Chosen | None) -> None:
+    def __init__(self, layers: Layers | None) -> None:
         self.layers = frozenset([layers]) if isinstance(layers, int) else None if layers is None else frozenset(layers)
         self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
 
     def index(
-        self, name: str, values: Tensor | Sequence[int] | None, axis: str = "", dims: int = 1, by_example: bool = True
+        self, name: str, values: Tensor | Heads | None, axis: str = "", dims: int = 1, by_example: bool = True
     ) -> Any:
         """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
 
-        They are checked against `heads` of the model, or `batch`, `queries` or `keys` of the first call. Raises
-        ValueError for another number of dimensions, for values that are not integers, and for negative ones.
+        A number stands for a list of one. They are checked against `heads` of the model, or `batch`, `queries` or
+        `keys` of the first call. Raises ValueError for another number of dimensions, for values that are not integers,
+        and for negative ones.
         """
         if values is None:
             return None
         what = f"{type(self).__name__} {name}"
-        index = torch.as_tensor(values).cpu()
+        index = torch.as_tensor([values] if isinstance(values, int) else values).cpu()
         if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
             raise ValueError(f"{what}: expected integers with {dims} dimensions, got {tuple(index.shape)}")
         if index.numel() and int(index.min()) < 0:
@@ -70,10 +72,6 @@ def _check_range(what: str, index: Tensor, size: int) -> None:
         raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
 
 
-def _heads(heads: Chosen) -> list[int]:
-    return [heads] if isinstance(heads, int) else list(heads)
-
-
 class CaptureRows(Indexed):
     """Capture the attention weights of chosen query rows in all heads, after knockouts.
 
@@ -82,7 +80,7 @@ class CaptureRows(Indexed):
     model), a copy on the layer's device.
     """
 
-    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Chosen | None = None) -> None:
+    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Layers | None = None) -> None:
         super().__init__(layers)
         self.rows = self.index("rows", rows, "queries")
         self.keys = self.index("keys", keys, "keys", dims=2)
@@ -139,7 +137,7 @@ class CaptureHeads(Indexed):
     edits of instruments that were attached before this one, not of later ones.
     """
 
-    def __init__(self, positions: Tensor | None = None, layers: Chosen | None = None) -> None:
+    def __init__(self, positions: Tensor | None = None, layers: Layers | None = None) -> None:
         super().__init__(layers)
         self.positions = self.index("positions", positions, "queries")
         self.z: ByLayer = {}
@@ -173,13 +171,13 @@ class PatchHeads(Indexed):
     def __init__(
         self,
         layer: int,
-        heads: Chosen,
+        heads: Heads,
         value: float | Tensor,
         positions: Tensor | None = None,
         examples: Tensor | None = None,
     ) -> None:
         super().__init__(layer)
-        self.heads = self.index("heads", _heads(heads), "heads", by_example=False)
+        self.heads = self.index("heads", heads, "heads", by_example=False)
         self.value = value
         self.positions = self.index("positions", positions, "queries")
         self.examples = self.index("examples", examples, "batch", by_example=False)
@@ -205,7 +203,7 @@ class SumHeads(Indexed):
     that has no float64).
     """
 
-    def __init__(self, weights: Tensor, layers: Chosen | None = None, by_position: bool = False) -> None:
+    def __init__(self, weights: Tensor, layers: Layers | None = None, by_position: bool = False) -> None:
         super().__init__(layers)
         self.weights, self.by_position = weights, by_position
         self.sums: ByLayer = {}
@@ -234,8 +232,8 @@ class Knockout(Indexed):
     def __init__(
         self,
         cells: Tensor,
-        layers: Chosen | None = None,
-        heads: Chosen | None = None,
+        layers: Layers | None = None,
+        heads: Heads | None = None,
     ) -> None:
         super().__init__(layers)
         self.cells = self.index("cells", cells, dims=2, by_example=False)
@@ -244,7 +242,7 @@ class Knockout(Indexed):
         axes = (("keys", "keys"), ("queries", "queries"), ("examples", "batch"))
         for column, (name, axis) in zip(self.cells.T.flip(0), axes, strict=False):
             self.index(name, column, axis, by_example=False)
-        self.heads = None if heads is None else self.index("heads", _heads(heads), "heads", by_example=False)
+        self.heads = self.index("heads", heads, "heads", by_example=False)
         self._warned = False
 
     def cells_for(self, batch: int) -> Tensor:
