@@ -174,23 +174,13 @@ class Ablated:
         """What acts on a pass of these prompts, whose donors run now."""
         if not self.donors:
             return []
-        return [self._splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
+        return [Splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
 
     def padded(self, numbers: Numbers) -> Tensor:
         """The codes of these prompts, [B, T, T]."""
         sizes = [self.lengths[number] for number in numbers]
         codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
         return torch.stack([pad(code, (0, max(sizes) - len(code)) * 2) for code in codes])
-
-    def _splice(self, codes: Tensor, tables: ByLayer, ran: Sequence[States], places: Tensor | None = None) -> Splice:
-        """Reads from donors that have run, one row of each for every row of codes."""
-        rows = len(codes)
-        donors = torch.arange(rows)[:, None] + rows * torch.arange(len(ran))
-        states = {
-            layer: (torch.cat([one[layer][0] for one in ran]), torch.cat([one[layer][1] for one in ran]))
-            for layer in tables
-        }
-        return Splice(codes, tables, donors, states, places)
 
     def _donor_states(self, numbers: Numbers) -> list[States]:
         """The states of the donors, corruption after corruption."""
@@ -211,7 +201,7 @@ class Ablated:
         tables = {layer: table[:, :2] for layer, table in self.tables.items()}
         if not self.renewable(numbers):
             kept = CaptureStates()
-            forward(self.model, Batch.of([*map(Row, ids)]), self._splice(codes, tables, [first]), kept)
+            forward(self.model, Batch.of([*map(Row, ids)]), Splice(codes, tables, [first]), kept)
             return kept.states
         edits = self._reads(tables)
         again = [_rows_again(code[: len(row), : len(row)], *edits) for code, row in zip(codes, ids, strict=True)]
@@ -280,7 +270,7 @@ class Ablated:
         # before shorter rows stands their first token, which sees itself alone and comes out as it was
         places = torch.stack([torch.cat([row.new_zeros(most - len(row)), row]) for row in again])
         wanted = torch.stack([code[row] for code, row in zip(codes, places, strict=True)])
-        splices = [self._splice(wanted, tables, ran, places)] if tables and wanted.any() else []
+        splices = [Splice(wanted, tables, ran, places)] if tables and wanted.any() else []
         tokens = torch.tensor([[row[place] for place in at] for row, at in zip(ids, places.tolist(), strict=True)])
         cache = Renewed(states, places)
         logits = cache.run(self.model, tokens, splices, answer)

@@ -286,8 +286,7 @@ class Splice(Indexed):
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
     tables: by layer [H, U + 1] integers from 0 to D, the source from which a head reads cells of a kind: 0 is the
     example itself, m is its donor number m. Layers without a table are not changed.
-    donors: [B, D], the D donors of each example, as rows of the earlier pass.
-    states: the keys and values of that pass (`CaptureStates.states`).
+    donors: the keys and values of D earlier passes (`CaptureStates.states`), in which row i is a donor of example i.
     places: [B, T], the index of each query among the keys, by default 0 to T - 1.
 
     Queries are always those of the example itself, and the softmax is taken over the keys that are read. A token always
@@ -299,23 +298,20 @@ class Splice(Indexed):
         self,
         codes: Tensor,
         tables: ByLayer,
-        donors: Tensor,
-        states: States,
+        donors: Sequence[States],
         places: Tensor | None = None,
     ) -> None:
         super().__init__(tables)
-        self.states = states
+        self.donors = donors
         self.codes = self.index("codes", codes, dims=3, by_example=False)
-        self.donors = self.index("donors", donors)
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
         kinds = int(self.codes.max()) + 1
         for table in self.tables.values():
-            _check_range("Splice table", table, self.donors.shape[1] + 1)
+            _check_range("Splice table", table, len(donors) + 1)
             if table.shape[1] < kinds or table[:, 0].any():
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_range("Splice donors", self.donors, min(len(keys) for keys, _ in states.values()))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
         if self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any():
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
@@ -340,8 +336,8 @@ class Splice(Indexed):
 
     def with_values(self, layer: int, change: Callable[[Tensor], Tensor]) -> "Splice":
         """The same splice in one layer, of donors whose values are changed."""
-        other, (keys, values) = copy(self), self.states[layer]
-        other.states = {layer: (keys, change(values))}
+        other, donors = copy(self), [donor[layer] for donor in self.donors]
+        other.donors = [{layer: (keys, change(values))} for keys, values in donors]
         return other
 
     def apply(self, call: Call, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -356,10 +352,7 @@ class Splice(Indexed):
             table = table[:1]
         codes = take(self.codes, rows, dim=1).to(device)
         source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]
-        donors = self.donors.T.to(device)
-        keys, values = (
-            torch.cat([own, *(part[donor] for donor in donors)], 2)
-            for own, part in zip((call.key, call.value), self.states[call.layer], strict=True)
-        )
-        masks = [torch.where(source == number, additive, closed) for number in range(len(donors) + 1)]
+        states = [(call.key, call.value), *(donor[call.layer] for donor in self.donors)]
+        keys, values = (torch.cat(parts, 2) for parts in zip(*states, strict=True))
+        masks = [torch.where(source == number, additive, closed) for number in range(len(states))]
         return keys, values, torch.cat(masks, 3)

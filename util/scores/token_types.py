@@ -103,9 +103,8 @@ class PrunedRun(Ablated):
         """What acts on a pass of these prompts once the donors have run."""
         if not self.donors:
             return []
-        rows = torch.arange(len(numbers))[:, None]
         states = {layer: (key, value) for layer, (key, value, _) in donors.items()}
-        splice = Splice(self.padded(numbers), self.tables, rows, states=states)
+        splice = Splice(self.padded(numbers), self.tables, [states])
         return [splice, DonorHeads(self.swapped(numbers), donors)]
 
     def renewable(self, numbers: Numbers, more: int = 0) -> bool:
