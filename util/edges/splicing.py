@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -41,7 +42,7 @@ from util.engine.batches import (
     logits_at,
     run_rows,
 )
-from util.engine.call import NO_LIMIT, Instrument, at_least_float32
+from util.engine.call import NO_LIMIT, Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import ByLayer, CaptureStates, Splice, States
@@ -257,19 +258,18 @@ class Ablated:
         self,
         states: States,
         ids: Sequence[Ids],
-        again: Sequence[Tensor],
+        again: list[Tensor],
         codes: Tensor,
         tables: ByLayer,
         ran: Sequence[States],
         answer: int = 1,
     ) -> tuple[Tensor, States]:
         """The last `answer` logits of rows of which the tokens `again` are computed, and the states of all tokens."""
-        most = max(map(len, again))
-        if not most:
-            return torch.empty(0), states
         # before shorter rows stands their first token, which sees itself alone and comes out as it was
-        places = torch.stack([torch.cat([row.new_zeros(most - len(row)), row]) for row in again])
-        wanted = torch.stack([code[row] for code, row in zip(codes, places, strict=True)])
+        places = pad_sequence(again, batch_first=True, padding_side="left")
+        if not places.numel():
+            return torch.empty(0), states
+        wanted = take(codes, places, dim=1)
         splices = [Splice(wanted, tables, ran, places)] if tables and wanted.any() else []
         tokens = torch.tensor([[row[place] for place in at] for row, at in zip(ids, places.tolist(), strict=True)])
         cache = Renewed(states, places)
