@@ -139,7 +139,7 @@ class Ablated:
         by_layer = zip(self.support.layers, self.acts, strict=True)
         tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
         # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
-        cut = any(map(torch.any, self.codes)) and any(map(torch.any, tables.values()))
+        cut = tables and any(map(torch.any, self.codes))
         self.donors, self.tables = (ablation.corruptions, tables) if cut else ((), {})
 
     def run(
