@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -41,14 +42,15 @@ from util.engine.batches import (
     logits_at,
     run_rows,
 )
-from util.engine.call import NO_LIMIT, Instrument, at_least_float32
+from util.engine.call import NO_LIMIT, Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureStates, Splice, States
+from util.engine.instruments import ByLayer, CaptureStates, Splice, States
 from util.prompts.token_types import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
 NEW_TOKENS = 10  # of a continuation, as in the reference code
+Numbers = Sequence[int]  # of prompts
 Layout = TypeVar("Layout")  # what the layout of a prompt decides
 
 
@@ -142,7 +144,7 @@ class Ablated:
         by_layer = zip(self.support.layers, self.acts, strict=True)
         tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
         # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
-        cut = any(map(torch.any, self.codes)) and any(map(torch.any, tables.values()))
+        cut = tables and any(map(torch.any, self.codes))
         self.donors, self.tables = (ablation.corruptions, tables) if cut else ((), {})
 
     def run(
@@ -153,7 +155,7 @@ class Ablated:
         rows = [*map(Row, self.ids(chosen))]
         run_rows(self.model, rows, lambda batch: visit([chosen[row] for row in batch.numbers]), token_budget, bar)
 
-    def ids(self, numbers: Sequence[int], donor: int | None = None) -> list[Ids]:
+    def ids(self, numbers: Numbers, donor: int | None = None) -> list[Ids]:
         """The tokens of these prompts, or of their donors of a corruption."""
         found = []
         for number in numbers:
@@ -162,7 +164,7 @@ class Ablated:
             found.append(tokens.ids[: self.lengths[number]])
         return found
 
-    def answer_places(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def answer_places(self, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the tokens [S] of the answers, prompt after prompt: whose they are, and their places in these.
 
         And where the logits are that tell them: places [P] in prompts, in order, and which of these each token is told
@@ -174,31 +176,19 @@ class Ablated:
         ends = torch.tensor([self.groups[number].length - 1 for number in numbers])
         return owners, steps, *(ends[owners] + steps).unique(return_inverse=True)
 
-    def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
+    def instruments(self, numbers: Numbers) -> list[Instrument]:
         """What acts on a pass of these prompts, whose donors run now."""
         if not self.donors:
             return []
-        return [self._splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
+        return [Splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
 
-    def padded(self, numbers: Sequence[int]) -> Tensor:
+    def padded(self, numbers: Numbers) -> Tensor:
         """The codes of these prompts, [B, T, T]."""
         sizes = [self.lengths[number] for number in numbers]
         codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
         return torch.stack([pad(code, (0, max(sizes) - len(code)) * 2) for code in codes])
 
-    def _splice(
-        self, codes: Tensor, tables: dict[int, Tensor], ran: Sequence[States], places: Tensor | None = None
-    ) -> Splice:
-        """Reads from donors that have run, one row of each for every row of codes."""
-        rows = len(codes)
-        donors = torch.arange(rows)[:, None] + rows * torch.arange(len(ran))
-        states = {
-            layer: (torch.cat([one[layer][0] for one in ran]), torch.cat([one[layer][1] for one in ran]))
-            for layer in tables
-        }
-        return Splice(codes, tables, donors, states, places)
-
-    def _donor_states(self, numbers: Sequence[int]) -> list[States]:
+    def _donor_states(self, numbers: Numbers) -> list[States]:
         """The states of the donors, corruption after corruption."""
         ran: list[States] = []
         for c in self.donors:
@@ -210,14 +200,14 @@ class Ablated:
                 ran.append(plain_states(self.model, ids, self.store))
         return ran
 
-    def _inside(self, numbers: Sequence[int], ids: Sequence[Ids], first: States) -> States:
+    def _inside(self, numbers: Numbers, ids: Sequence[Ids], first: States) -> States:
         """The states of donors that read their removed edges from the first donors."""
         codes = self.padded(numbers)
         codes = codes * (codes == 1)
         tables = {layer: table[:, :2] for layer, table in self.tables.items()}
         if not self.renewable(numbers):
             kept = CaptureStates()
-            forward(self.model, Batch.of([*map(Row, ids)]), self._splice(codes, tables, [first]), kept)
+            forward(self.model, Batch.of([*map(Row, ids)]), Splice(codes, tables, [first]), kept)
             return kept.states
         edits = self._reads(tables)
         again = [_rows_again(code[: len(row), : len(row)], *edits) for code, row in zip(codes, ids, strict=True)]
@@ -225,18 +215,18 @@ class Ablated:
 
     # -------------------------------------------------------------------------------- the tokens that change, alone
 
-    def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
+    def renewable(self, numbers: Numbers, more: int = 0) -> bool:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
         fits = max(self.lengths[number] for number in numbers) + more <= self.support.switch
         return self.renews and fits and takes_some_tokens(self.model)
 
-    def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
+    def _reads(self, tables: ByLayer) -> tuple[Tensor, Tensor]:
         """By kind of cell: whether anything is read from a donor, and whether nothing is left of the own run."""
         kinds = 2 + len(self.ablation.probed)
         every = torch.cat([*tables.values()]) if tables else torch.zeros(1, kinds, dtype=torch.long)
         return every.any(0), every.all(0) & (len(tables) == len(self.support.layers))
 
-    def answered(self, numbers: Sequence[int]) -> Tensor:
+    def answered(self, numbers: Numbers) -> Tensor:
         """The logits [S, V] after each of these prompts and the tokens of its answer, prompt after prompt.
 
         What the plain run says of a token is used where the ablation does not change it.
@@ -258,7 +248,7 @@ class Ablated:
             logits |= {place: code[len(code) - answers[place] :] for place, code in zip(some, rows, strict=True)}
         return torch.cat([logits[place] for place in range(len(numbers))])
 
-    def prompted(self, numbers: Sequence[int]) -> tuple[Tensor, States]:
+    def prompted(self, numbers: Numbers) -> tuple[Tensor, States]:
         """The logits [B, V] after these prompts, and the states of all tokens up to there."""
         edits, again = self._reads(self.tables), []
         for number in numbers:
@@ -273,20 +263,19 @@ class Ablated:
         self,
         states: States,
         ids: Sequence[Ids],
-        again: Sequence[Tensor],
+        again: list[Tensor],
         codes: Tensor,
-        tables: dict[int, Tensor],
+        tables: ByLayer,
         ran: Sequence[States],
         answer: int = 1,
     ) -> tuple[Tensor, States]:
         """The last `answer` logits of rows of which the tokens `again` are computed, and the states of all tokens."""
-        most = max(map(len, again))
-        if not most:
-            return torch.empty(0), states
         # before shorter rows stands their first token, which sees itself alone and comes out as it was
-        places = torch.stack([torch.cat([row.new_zeros(most - len(row)), row]) for row in again])
-        wanted = torch.stack([code[row] for code, row in zip(codes, places, strict=True)])
-        splices = [self._splice(wanted, tables, ran, places)] if tables and wanted.any() else []
+        places = pad_sequence(again, batch_first=True, padding_side="left")
+        if not places.numel():
+            return torch.empty(0), states
+        wanted = take(codes, places, dim=1)
+        splices = [Splice(wanted, tables, ran, places)] if tables and wanted.any() else []
         tokens = torch.tensor([[row[place] for place in at] for row, at in zip(ids, places.tolist(), strict=True)])
         cache = Renewed(states, places)
         logits = cache.run(self.model, tokens, splices, answer)
@@ -328,7 +317,7 @@ def _alike(sizes: Sequence[int], waste: int = 32) -> list[list[int]]:
 # ------------------------------------------------------------------------------------------------ what is said
 
 
-def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+def _rows_after(run: Ablated, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor]:
     """The logits [S, V] after the tokens of each prompt that are answered, float64; whose they are; where each begins.
 
     One row for each token of an answer, prompt after prompt.
@@ -435,11 +424,11 @@ def continuations(
     else:
         check_writing(model, run.lengths, NEW_TOKENS)
     written = [list[int]() for _ in groups]
-    ends = {tokenizer.eos_token_id}
+    end = tokenizer.eos_token_id
 
     def open_(number: int) -> bool:
         text = tokenizer.decode(written[number])
-        return not ends & {*written[number]} and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
+        return end not in written[number] and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
 
     @torch.inference_mode()
     def visit(numbers: list[int]) -> None:
@@ -459,7 +448,7 @@ def continuations(
     with progress(len(groups)) as bar:
         for length in lengths:
             run.run(visit, token_budget, bar, length)
-    return [tokenizer.decode([token for token in tokens if token not in ends]) for tokens in written]
+    return [tokenizer.decode([token for token in tokens if token != end]) for tokens in written]
 
 
 GoOn = Callable[[Tensor], Tensor]  # the logits [B, V] after one more token of each prompt [B, 1]

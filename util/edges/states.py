@@ -56,7 +56,7 @@ def _in_blocks(states: Kept) -> Kept:
     for part in zip(*states.values(), strict=True):
         alike = len({(tensor.shape, tensor.dtype, tensor.device) for tensor in part}) == 1
         blocks.append(torch.stack(part) if alike else part)
-    by_layer: Any = {layer: tuple(block[place] for block in blocks) for place, layer in enumerate(states)}
+    by_layer: Any = dict(zip(states, zip(*blocks, strict=True), strict=True))
     return by_layer
 
 

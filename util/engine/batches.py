@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel
 
@@ -82,14 +83,12 @@ class Batch:
         """The batch of the rows with these numbers, default all. prompts: that of each row, default its number."""
         numbers = range(len(rows)) if numbers is None else numbers
         chosen = [rows[i] for i in numbers]
-        width = max(map(len, chosen))
-        ids = torch.zeros(len(chosen), width, dtype=torch.long)
-        lengths = torch.tensor([len(row.ids) for row in chosen])
+        tokens = [torch.tensor(row.ids + row.branches, dtype=torch.long) for row in chosen]
+        ids, lengths = pad_sequence(tokens, batch_first=True), torch.tensor([len(row.ids) for row in chosen])
         # padding repeats the last position, because the model may have no later one
-        places = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None] - 1)
+        places = torch.arange(ids.shape[1]).minimum(lengths[:, None] - 1)
         cells = []
         for i, row in enumerate(chosen):
-            ids[i, : len(row)] = torch.tensor(row.ids + row.branches)
             start, paths = len(row.ids), list[list[int]]()  # of each branch those that lead to it, and itself
             for b, parent in enumerate(row.parents or [-1] * len(row.branches)):
                 paths.append([*(paths[parent] if parent >= 0 else ()), b])

@@ -165,7 +165,7 @@ class Call:
 
     def chunks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Query rows [R] or [B, R], split into chunks of at most EAGER_CHUNK weights each (but at least one row)."""
-        donors = self.splice.donors.shape[1] if self.splice else 0
+        donors = len(self.splice.donors) if self.splice else 0
         weights_per_row = self.batch * self.query.shape[1] * self.keys * (1 + donors)
         return rows.split(max(1, EAGER_CHUNK // weights_per_row), dim=-1)
 

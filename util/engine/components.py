@@ -60,6 +60,9 @@ class Block:
         return self.added(together + writes) - self.added(together)
 
 
+Blocks = tuple[Block, ...]  # of all layers
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """A run, taken apart. L layers, N prompts of T tokens, H heads.
@@ -83,9 +86,7 @@ class Components:
     sum, ValueError for ids that the model cannot take.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, ids: Tensor, first: int = 0, blocks: tuple[Block, ...] | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, ids: Tensor, first: int = 0, blocks: Blocks | None = None) -> None:
         check_length(model, ids.shape[1])
         check_ids(model, ids.flatten())
         self.blocks = blocks_of(model) if blocks is None else blocks
@@ -223,7 +224,7 @@ def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
 # ------------------------------------------------------------------------------------------------ how a class is built
 
 
-def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
+def blocks_of(model: PreTrainedModel) -> Blocks:
     """How the layers of a prepared model are built; found out once, and again after a module was replaced.
 
     Raises UnsupportedModel where that is not known.
@@ -237,7 +238,7 @@ def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
     return blocks
 
 
-def known_blocks(model: PreTrainedModel) -> tuple[Block, ...] | None:
+def known_blocks(model: PreTrainedModel) -> Blocks | None:
     """How the layers of a prepared model are built, None where that is not known."""
     try:
         return blocks_of(model)
@@ -246,9 +247,9 @@ def known_blocks(model: PreTrainedModel) -> tuple[Block, ...] | None:
 
 
 @once
-def _blocks(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Block, ...] | str]:
+def _blocks(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], Blocks | str]:
     """A model's modules at the time, and how its layers are built, or why that is not known."""
-    blocks: tuple[Block, ...] | str
+    blocks: Blocks | str
     try:
         blocks = _taken_apart(model)
         _check_sum(model, blocks)
@@ -273,7 +274,7 @@ def parallel_mlps(model: PreTrainedModel) -> bool:
 
 
 @torch.no_grad()
-def _taken_apart(model: PreTrainedModel) -> tuple[Block, ...]:
+def _taken_apart(model: PreTrainedModel) -> Blocks:
     known, plan, name = support(model), plan_of(model), type(model).__name__
     if not plan.replays:
         raise UnsupportedModel(f"{name}: what its parts write is not known, because it runs by {plan.path}")
@@ -294,7 +295,7 @@ def _taken_apart(model: PreTrainedModel) -> tuple[Block, ...]:
 
 
 @torch.no_grad()
-def _check_sum(model: PreTrainedModel, blocks: tuple[Block, ...]) -> None:
+def _check_sum(model: PreTrainedModel, blocks: Blocks) -> None:
     """Raises UnsupportedModel unless all layers, put together from their parts, give the model's hidden states."""
     parts = Components(model, random_ids(model, 2, SHORT), blocks=blocks)
     run = parts.base

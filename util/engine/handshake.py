@@ -77,8 +77,8 @@ def prepare(model: PreTrainedModel) -> Support:
             ) from error
         raise
     base = model.base_model
-    changes = PREPARED[model].switches or rope_switch(model, "dynamic") < NO_LIMIT
-    if changes and _check_pass not in base._forward_pre_hooks.values():
+    has_switches = PREPARED[model].switches or rope_switch(model, "dynamic") < NO_LIMIT
+    if has_switches and _check_pass not in base._forward_pre_hooks.values():
         base.register_forward_pre_hook(_check_pass, with_kwargs=True)
     return PREPARED[model]
 
@@ -377,7 +377,12 @@ class _Handshake:
     def projections(self, support: Support) -> dict[int, nn.Module | None]:
         """By layer, the linear module whose input is exactly the head outputs; None where there is none."""
         linear = nn.Linear, Conv1D
-        layers = {m: at for module, at in support.modules.items() for m in module.modules() if isinstance(m, linear)}
+        layers = {
+            child: layer
+            for module, layer in support.modules.items()
+            for child in module.modules()
+            if isinstance(child, linear)
+        }
         with recorded(layers) as calls, instrument(self.model, heads := CaptureHeads()):
             self.logits(self.ids)
         projections: dict[int, nn.Module | None] = dict.fromkeys(support.layers)

@@ -16,29 +16,32 @@ from torch import Tensor
 
 from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
 
-Numbers = int | Iterable[int]  # of layers, or of heads
+Layers = int | Iterable[int]
+Heads = int | Sequence[int]
+ByLayer = dict[int, Tensor]
 States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
 
 
 class Indexed(Instrument):
     """An instrument whose arguments are indices: of layers, heads, rows of the batch, queries and keys."""
 
-    def __init__(self, layers: Numbers | None) -> None:
+    def __init__(self, layers: Layers | None) -> None:
         self.layers = frozenset([layers]) if isinstance(layers, int) else None if layers is None else frozenset(layers)
         self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
 
     def index(
-        self, name: str, values: Tensor | Sequence[int] | None, axis: str = "", dims: int = 1, by_example: bool = True
+        self, name: str, values: Tensor | Heads | None, axis: str = "", dims: int = 1, by_example: bool = True
     ) -> Any:
         """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
 
-        They are checked against `heads` of the model, or `batch`, `queries` or `keys` of the first call. Raises
-        ValueError for another number of dimensions, for values that are not integers, and for negative ones.
+        A number stands for a list of one. They are checked against `heads` of the model, or `batch`, `queries` or
+        `keys` of the first call. Raises ValueError for another number of dimensions, for values that are not integers,
+        and for negative ones.
         """
         if values is None:
             return None
         what = f"{type(self).__name__} {name}"
-        index = torch.as_tensor(values).cpu()
+        index = torch.as_tensor([values] if isinstance(values, int) else values).cpu()
         if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
             raise ValueError(f"{what}: expected integers with {dims} dimensions, got {tuple(index.shape)}")
         if index.numel() and int(index.min()) < 0:
@@ -69,10 +72,6 @@ def _check_range(what: str, index: Tensor, size: int) -> None:
         raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
 
 
-def _heads(heads: Numbers) -> list[int]:
-    return [heads] if isinstance(heads, int) else list(heads)
-
-
 class CaptureRows(Indexed):
     """Capture the attention weights of chosen query rows in all heads, after knockouts.
 
@@ -81,13 +80,13 @@ class CaptureRows(Indexed):
     model), a copy on the layer's device.
     """
 
-    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Numbers | None = None) -> None:
+    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Layers | None = None) -> None:
         super().__init__(layers)
         self.rows = self.index("rows", rows, "queries")
         self.keys = self.index("keys", keys, "keys", dims=2)
         if self.keys is not None and self.keys.shape[-2] != self.rows.shape[-1]:
             raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
-        self.weights: dict[int, Tensor] = {}
+        self.weights: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         weights = call.weights(self.rows)
@@ -109,7 +108,7 @@ class ScoreRows(Indexed):
         super().__init__(None)
         self.rows = self.index("rows", rows, "queries", by_example=False)
         self.cells = torch.stack([torch.as_tensor(one) for one in cells.values()], dim=-1)
-        self.scores: dict[str, dict[int, Tensor]] = {name: {} for name in cells}
+        self.scores: dict[str, ByLayer] = {name: {} for name in cells}
 
     def check_call(self, call: Call) -> None:
         super().check_call(call)
@@ -138,10 +137,10 @@ class CaptureHeads(Indexed):
     edits of instruments that were attached before this one, not of later ones.
     """
 
-    def __init__(self, positions: Tensor | None = None, layers: Numbers | None = None) -> None:
+    def __init__(self, positions: Tensor | None = None, layers: Layers | None = None) -> None:
         super().__init__(layers)
         self.positions = self.index("positions", positions, "queries")
-        self.z: dict[int, Tensor] = {}
+        self.z: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
@@ -172,13 +171,13 @@ class PatchHeads(Indexed):
     def __init__(
         self,
         layer: int,
-        heads: Numbers,
+        heads: Heads,
         value: float | Tensor,
         positions: Tensor | None = None,
         examples: Tensor | None = None,
     ) -> None:
         super().__init__(layer)
-        self.heads = self.index("heads", _heads(heads), "heads", by_example=False)
+        self.heads = self.index("heads", heads, "heads", by_example=False)
         self.value = value
         self.positions = self.index("positions", positions, "queries")
         self.examples = self.index("examples", examples, "batch", by_example=False)
@@ -204,10 +203,10 @@ class SumHeads(Indexed):
     that has no float64).
     """
 
-    def __init__(self, weights: Tensor, layers: Numbers | None = None, by_position: bool = False) -> None:
+    def __init__(self, weights: Tensor, layers: Layers | None = None, by_position: bool = False) -> None:
         super().__init__(layers)
         self.weights, self.by_position = weights, by_position
-        self.sums: dict[int, Tensor] = {}
+        self.sums: ByLayer = {}
 
     def check_call(self, call: Call) -> None:
         if self.weights.shape != (call.batch, call.queries):
@@ -233,8 +232,8 @@ class Knockout(Indexed):
     def __init__(
         self,
         cells: Tensor,
-        layers: Numbers | None = None,
-        heads: Numbers | None = None,
+        layers: Layers | None = None,
+        heads: Heads | None = None,
     ) -> None:
         super().__init__(layers)
         self.cells = self.index("cells", cells, dims=2, by_example=False)
@@ -243,7 +242,7 @@ class Knockout(Indexed):
         axes = (("keys", "keys"), ("queries", "queries"), ("examples", "batch"))
         for column, (name, axis) in zip(self.cells.T.flip(0), axes, strict=False):
             self.index(name, column, axis, by_example=False)
-        self.heads = None if heads is None else self.index("heads", _heads(heads), "heads", by_example=False)
+        self.heads = self.index("heads", heads, "heads", by_example=False)
         self._warned = False
 
     def cells_for(self, batch: int) -> Tensor:
@@ -287,8 +286,7 @@ class Splice(Indexed):
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
     tables: by layer [H, U + 1] integers from 0 to D, the source from which a head reads cells of a kind: 0 is the
     example itself, m is its donor number m. Layers without a table are not changed.
-    donors: [B, D], the D donors of each example, as rows of the earlier pass.
-    states: the keys and values of that pass (`CaptureStates.states`).
+    donors: the keys and values of D earlier passes (`CaptureStates.states`), in which row i is a donor of example i.
     places: [B, T], the index of each query among the keys, by default 0 to T - 1.
 
     Queries are always those of the example itself, and the softmax is taken over the keys that are read. A token always
@@ -299,24 +297,21 @@ class Splice(Indexed):
     def __init__(
         self,
         codes: Tensor,
-        tables: dict[int, Tensor],
-        donors: Tensor,
-        states: States,
+        tables: ByLayer,
+        donors: Sequence[States],
         places: Tensor | None = None,
     ) -> None:
         super().__init__(tables)
-        self.states = states
+        self.donors = donors
         self.codes = self.index("codes", codes, dims=3, by_example=False)
-        self.donors = self.index("donors", donors)
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
         kinds = int(self.codes.max()) + 1
         for table in self.tables.values():
-            _check_range("Splice table", table, self.donors.shape[1] + 1)
+            _check_range("Splice table", table, len(donors) + 1)
             if table.shape[1] < kinds or table[:, 0].any():
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_range("Splice donors", self.donors, min(len(keys) for keys, _ in states.values()))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
         if self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any():
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
@@ -341,8 +336,8 @@ class Splice(Indexed):
 
     def with_values(self, layer: int, change: Callable[[Tensor], Tensor]) -> "Splice":
         """The same splice in one layer, of donors whose values are changed."""
-        other, (keys, values) = copy(self), self.states[layer]
-        other.states = {layer: (keys, change(values))}
+        other, donors = copy(self), [donor[layer] for donor in self.donors]
+        other.donors = [{layer: (keys, change(values))} for keys, values in donors]
         return other
 
     def apply(self, call: Call, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -357,10 +352,7 @@ class Splice(Indexed):
             table = table[:1]
         codes = take(self.codes, rows, dim=1).to(device)
         source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]
-        donors = self.donors.T.to(device)
-        keys, values = (
-            torch.cat([own, *(part[donor] for donor in donors)], 2)
-            for own, part in zip((call.key, call.value), self.states[call.layer], strict=True)
-        )
-        masks = [torch.where(source == number, additive, closed) for number in range(len(donors) + 1)]
+        states = [(call.key, call.value), *(donor[call.layer] for donor in self.donors)]
+        keys, values = (torch.cat(parts, 2) for parts in zip(*states, strict=True))
+        masks = [torch.where(source == number, additive, closed) for number in range(len(states))]
         return keys, values, torch.cat(masks, 3)

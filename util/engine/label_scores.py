@@ -31,7 +31,7 @@ from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.engine.replay import BaseRuns
-from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
+from util.prompts.prompt import LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
 Label = Ids  # of one label
@@ -83,9 +83,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
     prepare(model)
     check_tokenizer(model, tokenizer)
     count = len(prompts[0].labels)
-    tokens: dict[Appended, list[LabelledTokens]] = {
-        offset: labelled_tokens(prompts, tokenizer, offset) for offset in range(count)
-    }
+    tokens = [labelled_tokens(prompts, tokenizer, offset) for offset in range(count)]
     labels = []
     for number, prompt in enumerate(prompts):
         for offset in range(count):
@@ -140,11 +138,9 @@ def label_log_probs(
     def visit(batch: Batch) -> None:
         batch_rows = [rows[number] for number in batch.numbers]
         attached = attach(replace(batch, numbers=owners[batch.numbers]))
-        prompt_ends = batch.lengths[:, None] - 1
-        places = prompt_ends + torch.arange(int((batch.ends - batch.lengths).max()) + 1)
-        places = places.where(
-            places < batch.ends[:, None], prompt_ends
-        )  # rows with fewer places repeat their first one
+        first = batch.lengths[:, None] - 1
+        places = first + torch.arange(int((batch.ends - batch.lengths).max()) + 1)
+        places = places.where(places < batch.ends[:, None], first)  # rows with fewer places repeat their first one
         with _started(runs, batch, attached):
             if text:
                 everywhere = all_logits(model, batch, *attached)

@@ -275,11 +275,10 @@ class _Base:
         hidden = self.calls[0].hidden[:0]
         entered = 0
         for number, call in enumerate(self.calls):
-            coming = sum(edit.start == number for edit in edits)
-            if coming:
-                fresh = [self.entering(edit, call) for edit in edits[entered : entered + coming]]
+            fresh = [self.entering(edit, call) for edit in edits if edit.start == number]
+            if fresh:
                 hidden = torch.cat([hidden.to(call.hidden), *fresh])
-                entered += coming
+                entered += len(fresh)
             if not entered:
                 continue
             (keys, values), queries = self.prefix[number], self.queries

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from util.edges.edge import kinds, together
-from util.edges.splicing import Ablated, Group, of_layouts, outcomes_of, progress
+from util.edges.splicing import Ablated, Group, Numbers, of_layouts, outcomes_of, progress
 from util.edges.states import Store
 from util.engine.attention import input_device, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
-from util.engine.instruments import Splice
+from util.engine.instruments import ByLayer, Splice
 from util.prompts.token_types import TypedTokens
 from util.scores.pruning import SORTS, Circuit, Floats, Sort, plain_types
 
@@ -37,8 +37,6 @@ CELLS = 2**21  # numbers in one tensor of cells and kinds
 
 # ------------------------------------------------------------------------------------------------ pruned runs
 
-Numbers = Sequence[int]
-ByLayer = dict[int, Tensor]
 Donors = dict[int, tuple[Tensor, Tensor, Tensor]]  # of plain runs: keys, values [B, Hkv, T, d], outputs z [B, T, H, dv]
 
 
@@ -105,9 +103,8 @@ class PrunedRun(Ablated):
         """What acts on a pass of these prompts once the donors have run."""
         if not self.donors:
             return []
-        rows = torch.arange(len(numbers))[:, None]
         states = {layer: (key, value) for layer, (key, value, _) in donors.items()}
-        splice = Splice(self.padded(numbers), self.tables, rows, states=states)
+        splice = Splice(self.padded(numbers), self.tables, [states])
         return [splice, DonorHeads(self.swapped(numbers), donors)]
 
     def renewable(self, numbers: Numbers, more: int = 0) -> bool:

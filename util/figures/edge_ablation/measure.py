@@ -21,8 +21,23 @@ from util.edges.edge import (
     type_pairs,
 )
 from util.edges.states import Store
-from util.figures.edge_ablation import numbers as rules
-from util.figures.edge_ablation.numbers import PROBED, Rows, aligned, row_of
+from util.figures.edge_ablation.numbers import (
+    ADDED,
+    AMBIGUOUS,
+    MARGINS,
+    PROBED,
+    REMOVED,
+    TEXTS,
+    Rows,
+    aligned,
+    brings_back,
+    differs,
+    explained,
+    first_then,
+    matters_most,
+    more_if_ambiguous,
+    row_of,
+)
 from util.figures.edge_ablation.runs import LookUp, Run, answers, check_tokens, draws, units_left
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
@@ -38,8 +53,8 @@ from util.study.study import Study
 KEPT = {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}
 CONTRASTED: Mapping[str, Ablation] = {
     FULL: WHOLE,
-    **{name: KEPT[name] for name in rules.ADDED},
-    rules.REMOVED[1]: Ablation(removed=FAMILIES["CONTEXT"]),
+    **{name: KEPT[name] for name in ADDED},
+    REMOVED[1]: Ablation(removed=FAMILIES["CONTEXT"]),
 }
 COUNTS = (0, 7)  # ambiguous of 10 demonstrations
 # Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each
@@ -143,26 +158,24 @@ def judge(study: Study) -> dict[str, Any]:
     where it stopped.
     """
     settings, primary, checks = study.settings, study.settings.primary_task, checked_tasks(study)
-    verdicts = {number: Claim(number, text, NOT_DONE) for number, text in rules.TEXTS.items()}
+    verdicts = {number: Claim(number, text, NOT_DONE) for number, text in TEXTS.items()}
     fields = {task: own_queries(study, task) for task, check in checks.items() if check.done}
-    if rules.AMBIGUOUS in fields:
-        fields[rules.AMBIGUOUS]["ambiguous"] = COUNTS[0]
+    if AMBIGUOUS in fields:
+        fields[AMBIGUOUS]["ambiguous"] = COUNTS[0]
     whole = {task: Run(study, draws(study, **of_task)[0]).answer(WHOLE) for task, of_task in fields.items()}
     available = {task: data["askable"] for task, data in whole.items()}
     tasks = {task: answers(study, CONTRASTED, ROOM, **fields[task]) for task in settings.tasks if task in fields}
     if tasks:
-        verdicts[2] = rules.differs(tasks, available, rules.MARGINS[2])
-        verdicts[3] = rules.brings_back(tasks, available, rules.MARGINS[3])
-        most = rules.matters_most(tasks)
+        verdicts[2] = differs(tasks, available, MARGINS[2])
+        verdicts[3] = brings_back(tasks, available, MARGINS[3])
+        most = matters_most(tasks)
         layers = whole[most]["layers"]
         of_halves = answers(study, {FULL: WHOLE, **windows(layers, [layers // 2], HALVES)}, ROOM, **fields[most])
-        verdicts[5] = rules.first_then(most, tasks[most], of_halves, layers, len(tasks), available[most], rules.MARGINS)
-    if rules.AMBIGUOUS in fields:
-        removed = {name: CONTRASTED[name] for name in rules.REMOVED}
-        counts = {
-            count: answers(study, removed, ROOM, **fields[rules.AMBIGUOUS] | {"ambiguous": count}) for count in COUNTS
-        }
-        verdicts[4] = rules.more_if_ambiguous(counts, available[rules.AMBIGUOUS], rules.MARGINS[4])
+        verdicts[5] = first_then(most, tasks[most], of_halves, layers, len(tasks), available[most], MARGINS)
+    if AMBIGUOUS in fields:
+        removed = {name: CONTRASTED[name] for name in REMOVED}
+        counts = {count: answers(study, removed, ROOM, **fields[AMBIGUOUS] | {"ambiguous": count}) for count in COUNTS}
+        verdicts[4] = more_if_ambiguous(counts, available[AMBIGUOUS], MARGINS[4])
     kept = []
     if primary in fields:
         search = own_queries(study, primary, settings.search_prompts, "search")
@@ -170,9 +183,7 @@ def judge(study: Study) -> dict[str, Any]:
         ablations = circuit_ablations((*ALWAYS, *kept[0]), settings.random_circuits, settings.seed)
         wanted = {name: ablations[name] for name in (FULL, FOUND, *random_names(ablations))}
         first = study.replace(donor_seeds=settings.donor_seeds[:1])
-        verdicts[1] = rules.explained(
-            answers(first, wanted, ROOM, **fields[primary]), available[primary], rules.MARGINS[1]
-        )
+        verdicts[1] = explained(answers(first, wanted, ROOM, **fields[primary]), available[primary], MARGINS[1])
     shown = ("prompts", "k", "donor_seeds", "search_prompts", "random_circuits")
     published = next(row["value"] for row in files.published("edge_ablation")["values"] if row["id"] == "explained")
     lost = 1 - published  # by the paper's circuits, at most
@@ -180,8 +191,8 @@ def judge(study: Study) -> dict[str, Any]:
         "model": study.model.shown_name,
         "setting": f"{settings.k} demonstrations, donors {', '.join(map(str, settings.donor_seeds))}",
         "settings": {"primary": primary, **{name: getattr(settings, name) for name in shown}},
-        "published": {"1": {"value": lost, "verdict": HOLDS if lost < rules.MARGINS[1] else DOES_NOT_HOLD}},
-        "margins": {str(number): margin for number, margin in rules.MARGINS.items()},
+        "published": {"1": {"value": lost, "verdict": HOLDS if lost < MARGINS[1] else DOES_NOT_HOLD}},
+        "margins": {str(number): margin for number, margin in MARGINS.items()},
         "checks": checks,
         "kept by draw": [[*map(str, pairs)] for pairs in kept],
         "claims": [*verdicts.values()],
@@ -191,7 +202,7 @@ def judge(study: Study) -> dict[str, Any]:
 def checked_tasks(study: Study) -> dict[str, TaskCheck]:
     """Whether the model does each task, and the ambiguous one, from its demonstrations."""
     given = {"seed": study.settings.seed, "folder": study.folder, "redo": study.redo}
-    ambiguous = dict.fromkeys(study.settings.tasks) | {rules.AMBIGUOUS: 0}
+    ambiguous = dict.fromkeys(study.settings.tasks) | {AMBIGUOUS: 0}
     return {
         task: PairTask(study.model, task, study.settings.k, ambiguous=count, **given).check(len(ambiguous))
         for task, count in ambiguous.items()

@@ -206,18 +206,20 @@ def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """
     rows = arrays["rows"]
     scores = scores_of(rows)
-    searched = {
-        "kept": arrays["kept"],
-        "scores": {name: scores[name] for name in (FOUND, without(FOUND))},
-        "random": [scores[name].value for name in random_names(rows)],
-        "aggregating": {
-            name.removeprefix(AGGREGATING): score.value
-            for name, score in scores.items()
-            if name.startswith(AGGREGATING)
+    return {
+        "search": {
+            "kept": arrays["kept"],
+            "scores": {name: scores[name] for name in (FOUND, without(FOUND))},
+            "random": [scores[name].value for name in random_names(rows)],
+            "aggregating": {
+                name.removeprefix(AGGREGATING): value.value
+                for name, value in scores.items()
+                if name.startswith(AGGREGATING)
+            },
+            "explained": score(rows[FOUND], rows[FULL]),
         },
-        "explained": score(rows[FOUND], rows[FULL]),
+        "planted": arrays["planted"],
     }
-    return {"search": searched, "planted": arrays["planted"]}
 
 
 def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
@@ -227,12 +229,13 @@ def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """
     rows, at = arrays["rows"], arrays["at"]
     ablated = {window: [at_layer(window, layer) for layer in at] for window in WINDOWS}
-    shown = {
-        "at": at,
-        **{window: [right_of(rows[name]) for name in by_layer] for window, by_layer in ablated.items()},
-        "lost": sure_losses({name: (rows[FULL], rows[name]) for by_layer in ablated.values() for name in by_layer}),
+    return {
+        "windows": {
+            "at": at,
+            **{window: [right_of(rows[name]) for name in by_layer] for window, by_layer in ablated.items()},
+            "lost": sure_losses({name: (rows[FULL], rows[name]) for by_layer in ablated.values() for name in by_layer}),
+        }
     }
-    return {"windows": shown}
 
 
 def probes(rows: Rows, settings: Any) -> dict[str, Any]:
@@ -242,16 +245,17 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
     """
     inside, edges = rows[INSIDE], [*map(str, PROBED)]
     cells = [rows[read_from(edge, number)] for edge in edges for number in settings.corruptions]
-    p = np.array(holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells]))
-    right, shape = np.array([right_of(cell) for cell in cells]), (len(edges), len(settings.corruptions))
-    shown = {
-        "edges": edges,
-        "corruptions": settings.corruptions,
-        "intervals": right.reshape(*shape, 3),
-        "inside": right_of(inside),
-        "lower": ((right[:, 0] < inside["right"].mean()) & (p < 0.05)).reshape(shape),
+    p = holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells])
+    right = np.reshape([right_of(cell) for cell in cells], (len(edges), -1, 3))
+    return {
+        "probes": {
+            "edges": edges,
+            "corruptions": settings.corruptions,
+            "intervals": right,
+            "inside": right_of(inside),
+            "lower": (right[..., 0] < inside["right"].mean()) & (np.reshape(p, (len(edges), -1)) < 0.05),
+        }
     }
-    return {"probes": shown}
 
 
 def pruning(by_task: Mapping[str, Any], settings: Any) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class Run:
         others = [task.other(pair.x) for pair in task.pairs]
         words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
         lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        drawn = {**asdict(self.draw), "words": digest([repr(words), repr(lists)])}
-        return json.loads(json.dumps({**drawn, "two_pass": True}))  # as stored records say
+        shown = {"words": digest([repr(words), repr(lists)]), "two_pass": True}  # as stored records say
+        return json.loads(json.dumps({**asdict(self.draw), **shown}))
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
