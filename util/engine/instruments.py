@@ -277,7 +277,7 @@ class Knockout(Indexed):
         visible = before.expand(after.shape)[example, :, place, key].any(-1)
         if not self._warned and not visible.all():
             self._warned = True
-            warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
+            warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=1)
         return closed
 
 
