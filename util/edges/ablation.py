@@ -30,7 +30,7 @@ from util.edges.edge import (
     without,
 )
 from util.prompts.token_types import TypedTokens
-from util.stats.heads import check_heads
+from util.stats.heads import Bools, check_heads
 from util.study.checked import Natural, checked
 
 
@@ -93,7 +93,7 @@ class Ablation:
         removed = together(self.removed, tokens) if self.kept is None else removed_by(self.kept, tokens)
         return kinds(removed, [edge for edge, _ in self.probed], tokens)
 
-    def acts(self, layers: int, heads: int) -> NDArray[np.bool_]:
+    def acts(self, layers: int, heads: int) -> Bools:
         """In which heads of a model it acts, [L, H]. Raises ValueError for layers and heads that the model lacks."""
         check_heads(sorted([*((layer, 0) for layer in self.layers or ()), *(self.heads or ())]), layers, heads)
         acts = np.full((layers, heads), self.heads is None)

@@ -134,7 +134,9 @@ class Ablated:
             raise ValueError(f"the prompts have no donors of corruption {lacking}; ask for them: corruptions=(0, ...)")
         for edge in ablation.named:
             if not any(edge.cells(group.base).any() for group in groups):
-                warnings.warn(f"the edge {edge} is in none of the {len(groups)} prompts", stacklevel=2)
+                warnings.warn(
+                    f"the edge {edge} is in none of the {len(groups)} prompts", stacklevel=1
+                )  # once, whoever asks
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
         check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         self.codes = of_layouts(groups, lambda tokens: torch.from_numpy(ablation.codes(tokens)))

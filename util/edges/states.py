@@ -43,9 +43,6 @@ class Store:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
 
 def _in_blocks(states: Kept) -> Kept:
     """The same; all layers' keys are in one block of memory, and so on, which goes back to the system as a whole.

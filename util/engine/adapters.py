@@ -29,8 +29,6 @@ from transformers.models.xglm.modeling_xglm import XGLMAttention
 
 from util.engine.attention import IMPLEMENTATION, _attention
 
-Output = tuple[Tensor, None]
-
 
 def eager_attention_forward(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **_: Any
@@ -53,7 +51,7 @@ def _closed(bias: Tensor, closed: Tensor) -> Tensor:
 class _MethodAdapter:
     """For classes that compute attention in a method `_attn`."""
 
-    def _attn(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor) -> Output:
+    def _attn(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor) -> tuple[Tensor, None]:
         if self.training:  # the original applies dropout
             return super()._attn(query, key, value, attention_mask)  # type: ignore[misc]
         if hasattr(self, "bias"):  # GPT-Neo: the causal window

@@ -12,6 +12,7 @@ stream. All layers, put together from their parts, must then give the model's hi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -299,7 +300,7 @@ def _check_sum(model: PreTrainedModel, blocks: Blocks) -> None:
     """Raises UnsupportedModel unless all layers, put together from their parts, give the model's hidden states."""
     parts = Components(model, random_ids(model, 2, SHORT), blocks=blocks)
     run = parts.base
-    for layer, (hidden, out) in enumerate(zip(run.hidden, run.hidden[1:], strict=False)):
+    for layer, (hidden, out) in enumerate(pairwise(run.hidden)):
         z = parts.reads(layer, hidden).plain()
         between = hidden + parts.writes(layer, z)
         read = hidden if blocks[layer].parallel else between

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -339,9 +340,8 @@ class _Handshake:
             if out_of_memory(error):
                 raise MemoryError(f"{type(self.model).__name__}: {where}{advice}") from error
             self.refuse(f"{where}{advice}")
-        for start, stop in zip([0, *passed], [*passed, length], strict=True):
-            if start < stop:
-                self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")
+        for start, stop in pairwise([0, *passed, length]):
+            self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")
         if set(last.keys) != {length}:
             self.refuse(f"{where}attention has {max(last.keys)} keys, which are not the tokens of the prompt")
         if not max(last.gaps) <= self.row_tolerance:

@@ -255,7 +255,8 @@ class Knockout(Indexed):
     def apply(self, call: Call, rows: Tensor, unedited: Tensor, additive: Tensor) -> Tensor:
         """The additive mask [B, H, R, S] of rows [R] or [B, R] with this knockout's cells forbidden.
 
-        unedited: the model's mask before any edit; additive: the mask after the edits before this one.
+        unedited: the model's mask before any edit; additive: the mask after the edits before this one. Raises
+        ValueError where a row would lose every key that it may see.
         """
         rows = rows.cpu().expand(call.batch, -1)
         example, query, key = self.cells_for(call.batch).unbind(1)
@@ -276,7 +277,7 @@ class Knockout(Indexed):
         visible = before.expand(after.shape)[example, :, place, key].any(-1)
         if not self._warned and not visible.all():
             self._warned = True
-            warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
+            warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=1)
         return closed
 
 

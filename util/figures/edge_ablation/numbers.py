@@ -112,7 +112,7 @@ def costs(whole: Row, ablated: Rows) -> dict[str, dict[str, float]]:
     return measured
 
 
-def by_query(values: Floats, queries: ArrayLike) -> NDArray[np.float64]:
+def by_query(values: Floats, queries: ArrayLike) -> Floats:
     """The means of values [N] or [D, N] over the prompts of each query."""
     sums, sizes = _sums([values, np.ones(np.shape(values))], queries)
     return sums / sizes
@@ -153,7 +153,7 @@ def sure_losses(whole_and_ablated: Mapping[str, tuple[Row, Row]]) -> dict[str, I
     return {name: paired_interval(lost[name]) for name, p in zip(lost, corrected, strict=True) if p <= ERROR}
 
 
-def _sums(parts: Sequence[Floats], queries: ArrayLike) -> list[NDArray[np.float64]]:
+def _sums(parts: Sequence[Floats], queries: ArrayLike) -> list[Floats]:
     """Sums over the prompts of each query, of the means over draws of donors."""
     means = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in parts]
     which = np.unique(queries, return_inverse=True)[1]

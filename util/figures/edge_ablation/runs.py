@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from util.edges.ablation import WHOLE, Ablation, single_edges
@@ -31,6 +30,7 @@ from util.prompts.row_files import column, table
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
+from util.stats.heads import Bools
 from util.study.model import Model, digest
 from util.study.study import Study
 
@@ -86,7 +86,7 @@ class Run:
         }
 
     @cached_property
-    def whole(self) -> NDArray[np.floating]:
+    def whole(self) -> Floats:
         """The whole model's logits after every prompt, [N, V]."""
         return whole_logits(self.study.pair[0], self.groups, self.budget, self.store)
 
@@ -270,7 +270,7 @@ class Pruner:
         kinds = tuple(map(Edge.of, data["kinds"]))
         return Circuit(tuple(data["types"]), kinds, heads, data["living"].astype(bool), self.start)
 
-    def scored(self, circuit: Circuit, sort: Sort) -> tuple[NDArray[np.bool_], Floats]:
+    def scored(self, circuit: Circuit, sort: Sort) -> tuple[Bools, Floats]:
         """On the search split, which answers are right [N], and scores of the units of a sort in a circuit [L, H, K].
 
         The record has those of both sorts, and losses [N].
@@ -312,7 +312,7 @@ class Pruner:
         whole = self.search.answer(WHOLE)
         with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
 
-            def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats]:
+            def measure(circuit: Circuit, number: int) -> tuple[Bools, Floats]:
                 steps.update()
                 if number < len(score_files):
                     scores = read_scores(Path(score_files[number]), circuit, sort)
