@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Span = tuple[int, int]
 Appended = int | str  # what follows the query: a label, by its offset from gold in the label space, or any word
@@ -93,6 +94,11 @@ class LabelledTokens:
         """The tokens of each label, the query's last."""
         spans = zip(self.labels, self.label_lengths, strict=True)
         return [range(start, start + length) for start, length in spans]
+
+    @property
+    def others(self) -> NDArray[np.int64]:
+        """The tokens that are no part of a label, without the first two: their predecessor is no sink."""
+        return np.setdiff1d(np.arange(2, self.labels[-1]), np.concatenate(self.label_tokens))
 
 
 def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:

@@ -38,11 +38,6 @@ def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, 
     return by_layer
 
 
-def chunks(numbers: Numbers, size: int) -> Blocks:
-    """Returns numbers in blocks of at most `size`, in their order."""
-    return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
-
-
 def evidence(
     study: Measurement,
     role: Role,

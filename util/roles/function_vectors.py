@@ -30,13 +30,13 @@ from util.engine.means import check_widths
 from util.engine.replay import replay
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, Numbers, chunks, last_write
+from util.roles.effects import Blocks, Numbers, last_write
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
 from util.roles.rules import Floats
 from util.stats.heads import Head
 from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AsList, Count, Distinct, checked
-from util.study.records import Fields, joined
+from util.study.records import Fields, chunks, joined
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")

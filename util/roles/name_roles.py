@@ -36,10 +36,10 @@ from util.prompts.ioi import (
     word_lists,
 )
 from util.prompts.word_pairs import is_trained
-from util.roles.effects import Blocks, Heads, Numbers, chunks, cuts, evidence, last_write, other_cells
+from util.roles.effects import Blocks, Heads, Numbers, cuts, evidence, last_write, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.study.checked import AtLeastFour, Count, Natural, checked
-from util.study.records import Fields, Measurement, joined
+from util.study.records import Fields, Measurement, chunks, joined
 
 
 @checked

@@ -27,11 +27,11 @@ from util.engine.instruments import Knockout, ScoreRows
 from util.engine.replay import BaseRuns
 from util.prompts.sequences import EXCLUDE, Sequences, repeated_sequences
 from util.roles import attention_scores
-from util.roles.effects import Blocks, Cells, Numbers, chunks, evidence, other_cells
+from util.roles.effects import Blocks, Cells, Numbers, evidence, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AtLeastFour, AtLeastTwo, Count, Natural, Number, checked
-from util.study.records import Fields, Measurement, joined
+from util.study.records import Fields, Measurement, chunks, joined
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, Numbers, chunks, evidence
+from util.roles.effects import Blocks, Numbers, evidence
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
@@ -32,7 +32,7 @@ from util.roles.function_vectors import (
 )
 from util.roles.rules import ROOM, Evidence, Floats, Role, Score
 from util.study.checked import AtLeastFour, Count, Natural, checked
-from util.study.records import Fields, Measurement, joined
+from util.study.records import Fields, Measurement, chunks, joined
 
 BLOCK = 8  # prompts that are measured before what was measured is kept
 

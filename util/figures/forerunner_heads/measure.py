@@ -40,9 +40,8 @@ from util.prompts.prompt import (
     with_bos,
 )
 from util.roles import label_roles
-from util.roles.effects import chunks
 from util.stats.answers import chosen
-from util.study.records import joined
+from util.study.records import chunks, joined
 from util.study.study import Study
 
 Arrays = dict[str, Any]
@@ -199,7 +198,7 @@ def copy_magnitudes(
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:
     """Up to `count` positions t of a prompt, sorted, that are no label tokens and have 1 <= t - 1."""
-    eligible = label_roles.other_tokens(labelled)
+    eligible = labelled.others
     drawn = np.random.default_rng(seed).permutation(len(eligible))[:count]
     return sorted(eligible[drawn].tolist())
 
