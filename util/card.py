@@ -223,10 +223,10 @@ def atlas_page(cards: Sequence[Card], looks: Sequence[str | None]) -> str:
     models = []
     for card, look in zip(cards, looks, strict=True):
         atlas = card["values"].get("role_atlas", {"shape": (0, 0), "roles": {}})
-        by_head = {
-            name: {role: written(atlas["roles"][role]["heads"][name]["effect"]) for role in of_head}
-            for name, of_head in roles.by_head(atlas).items()
-        }
+        by_head = dict[str, dict[str, str]]()
+        for role, tested in atlas["roles"].items():
+            for name, head in tested["heads"].items():
+                by_head.setdefault(name, {})[role] = written(head["effect"])
         models.append({"name": card["model"], "shape": atlas["shape"], "look": look, "roles": by_head})
     colours = {str(role): ROLES[role].colour for role in Role}
     return filled(Path(__file__).with_name("card_atlas.html"), models=models, colours=colours)
