@@ -89,7 +89,7 @@ def test_few_queries_leave_it_open_and_say_how_many_would_do():
     few = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.8, 0.8, 0.9)}, n=20)
     claim = verdict(1, few)
     assert claim.verdict == CANNOT_BE_TOLD and claim.parts[0].queries == 20
-    assert claim.parts[0].needed > 20 and "would do; there are 512" in claim.parts[0].extent
+    assert claim.parts[0].needed > 20 and "would do; there are 512" in claim.parts[0].enough
     more = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.8, 0.8, 0.9)}, n=20 * claim.parts[0].needed)
     assert verdict(1, more).verdict == HOLDS
 
