@@ -99,13 +99,14 @@ def heads(
 
 
 def colour_bar(figure: Any, axes: Sequence[Axes], label: str, **options: Any) -> None:
-    """Draw one colour bar for panels, by the image of the first: beside them, below in narrow figures.
+    """Draw one colour bar for panels, by the image or the points of the first: beside them, below in narrow figures.
 
     options: of matplotlib's `Figure.colorbar`.
     """
     place = "right" if figure.get_figwidth() >= BAR else "bottom"
+    shades = (axes[0].images or axes[0].collections)[0]
     look = {"pad": 0.02, "location": place, "aspect": 25, "label": label, **options}
-    figure.colorbar(axes[0].images[0], ax=list(axes), **look).outline.set_visible(False)
+    figure.colorbar(shades, ax=list(axes), **look).outline.set_visible(False)
 
 
 def short_number(value: float) -> str:
