@@ -84,6 +84,18 @@ class Edit:
     hidden: Tensor | None = None
 
 
+def head_edit(layer: int, head: int, z: Tensor) -> Edit:
+    """The edit in which one head puts out what it has in z [N, T, H, dv]; layer: the model's own number."""
+    own = z[:, :, head : head + 1].clone()  # z is not kept
+
+    def instruments(place: Place) -> list[PatchHeads]:
+        if place.layer != layer:
+            return []
+        return [PatchHeads(layer, head, own[place.prompts, place.tokens], examples=place.examples)]
+
+    return Edit(layer, instruments)
+
+
 @dataclass(frozen=True)
 class Replayed:
     """What follows the last token: logits [E, N, A] of every edit, and base [N, A] without any.

@@ -30,9 +30,8 @@ from transformers import PreTrainedModel
 from util.engine.call import Call
 from util.engine.components import Components, Parts
 from util.engine.finite import check_finite
-from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
-from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
+from util.engine.replay import BUDGET, Edit, Place, head_edit, replay, row_bytes
 from util.roles.effects import chunks
 from util.scores.attribution import Sender, check_pairs, first_difference, metric, model_graph, senders_of
 from util.scores.graph import ComponentGraph
@@ -201,18 +200,6 @@ def heads_reading(before: Call, after: Call, name: str) -> Tensor:
         other: repeated(getattr(before, other), after.batch) for other in STATES if name not in (other, "together")
     }
     return replace(after, **states).plain()
-
-
-def head_edit(layer: int, head: int, z: Tensor) -> Edit:
-    """A run in which a head puts out what it has in z [N, T, H, dv]."""
-    own = z[:, :, head : head + 1].clone()  # z is not kept
-
-    def instruments(place: Place) -> list[PatchHeads]:
-        if place.layer != layer:
-            return []
-        return [PatchHeads(layer, head, own[place.prompts, place.tokens], examples=place.examples)]
-
-    return Edit(layer, instruments)
 
 
 # ------------------------------------------------------------------------------------------------ paths

@@ -25,14 +25,14 @@ from util.engine.call import Instrument, UnsupportedModel
 from util.engine.components import Components, direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
-from util.engine.replay import replay
+from util.engine.replay import head_edit, replay
 from util.figures.ioi_patching import numbers
 from util.figures.ioi_patching.numbers import Bools, Ints
 from util.prompts.ioi import IOITokens, group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.effects import chunks
 from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
-from util.scores.exact import circuit_metrics, exact_scores, head_edit, path_effects, stream_effects
+from util.scores.exact import circuit_metrics, exact_scores, path_effects, stream_effects
 from util.scores.graph import ComponentGraph, circuits_of
 from util.stats.heads import Head, top
 from util.study.model import digest, lists_digest
