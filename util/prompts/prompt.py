@@ -91,6 +91,12 @@ class LabelledTokens:
         spans = zip(self.labels, self.label_lengths, strict=True)
         return [range(start, start + length) for start, length in spans]
 
+    @property
+    def other_tokens(self) -> list[int]:
+        """The tokens that are no part of a label, without the first two: their predecessor is no sink."""
+        labels = {token for label in self.label_tokens for token in label}
+        return [token for token in range(2, self.labels[-1]) if token not in labels]
+
 
 def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
     """The tokens of every prompt with a label, or another word, appended.

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from util.engine import batches
 from util.engine.batches import Batch, Row, forward, run_rows, too_long
@@ -235,7 +234,7 @@ class LabelRoles(Measurement):
                 read[batch.numbers, at] = to_labels.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
                 for row, number in zip(to_previous, batch.numbers, strict=True):
                     before[number, at] = row[:, labels[number] - 1].mean(1)
-                    elsewhere[number, at] = row[:, other_tokens(self._plan.tokens[number]) - 1].mean(1)
+                    elsewhere[number, at] = row[:, np.subtract(self._plan.tokens[number].other_tokens, 1)].mean(1)
 
         run_rows(model, [Row(ids) for ids in self._plan.ids], visit, batches.TOKEN_BUDGET)
         uniform = np.stack([(1 / (labels + 1)).mean(1), k / (last + 1)])
@@ -285,8 +284,3 @@ def _cells(role: Role, tokens: LabelledTokens) -> Cells:
     *shown, last = zip(tokens.forerunners, tokens.label_tokens, strict=True)
     cells = [(token, s) if role == Role.FORERUNNER else (last[0], token) for s, label in shown for token in label]
     return np.array(cells, np.int64)
-
-
-def other_tokens(tokens: LabelledTokens) -> NDArray[np.int64]:
-    """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
-    return np.setdiff1d(np.arange(2, tokens.labels[-1]), np.concatenate(tokens.label_tokens))

@@ -41,7 +41,6 @@ from util.prompts.prompt import (
     with_bos,
 )
 from util.roles import label_roles
-from util.roles.effects import chunks
 from util.stats.answers import chosen
 from util.study.records import joined
 from util.study.study import Study
@@ -200,9 +199,9 @@ def copy_magnitudes(
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:
     """Up to `count` positions t of a prompt, sorted, that are no label tokens and have 1 <= t - 1."""
-    eligible = label_roles.other_tokens(labelled)
+    eligible = labelled.other_tokens
     drawn = np.random.default_rng(seed).permutation(len(eligible))[:count]
-    return sorted(eligible[drawn].tolist())
+    return sorted(eligible[place] for place in drawn)
 
 
 def readings(study: Study, data: Data) -> dict[str, Arrays]:
@@ -224,7 +223,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
 
     record = study.blocks(
         "copy magnitudes",
-        lambda: chunks(range(data.prompts), BLOCK),
+        lambda: [range(start, min(start + BLOCK, data.prompts)) for start in range(0, data.prompts, BLOCK)],
         lambda block: copy_magnitudes(
             study.pair[0], plan(), CONTROL_TOKENS, data.seed, block, token_budget=batches.TOKEN_BUDGET
         ),
