@@ -41,7 +41,7 @@ from util.prompts.prompt import (
 )
 from util.roles import label_roles
 from util.stats.answers import chosen
-from util.study.records import chunks, joined
+from util.study.records import joined
 from util.study.study import Study
 
 Arrays = dict[str, Any]
