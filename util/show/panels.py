@@ -104,7 +104,6 @@ def colour_bar(figure: Any, axes: Sequence[Axes], label: str, **options: Any) ->
     options: of matplotlib's `Figure.colorbar`.
     """
     place = "right" if figure.get_figwidth() >= BAR else "bottom"
-    shades = (axes[0].images or axes[0].collections)[0]
     look = {"pad": 0.02, "location": place, "aspect": 25, "label": label, **options}
     shades = (axes[0].images or axes[0].collections)[0]
     figure.colorbar(shades, ax=list(axes), **look).outline.set_visible(False)

@@ -41,7 +41,7 @@ from util.prompts.prompt import (
 )
 from util.roles import label_roles
 from util.stats.answers import chosen
-from util.study.records import joined
+from util.study.records import chunks, joined
 from util.study.study import Study
 
 Arrays = dict[str, Any]
@@ -200,7 +200,7 @@ def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int
     """Up to `count` positions t of a prompt, sorted, that are no label tokens and have 1 <= t - 1."""
     eligible = labelled.others
     drawn = np.random.default_rng(seed).permutation(len(eligible))[:count]
-    return sorted(eligible[place] for place in drawn)
+    return sorted(eligible[drawn].tolist())
 
 
 def readings(study: Study, data: Data) -> dict[str, Arrays]:
@@ -222,7 +222,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
 
     record = study.blocks(
         "copy magnitudes",
-        lambda: [range(start, min(start + BLOCK, data.prompts)) for start in range(0, data.prompts, BLOCK)],
+        lambda: chunks(range(data.prompts), BLOCK),
         lambda block: copy_magnitudes(
             study.pair[0], plan(), CONTROL_TOKENS, data.seed, block, token_budget=batches.TOKEN_BUDGET
         ),
