@@ -50,7 +50,9 @@ def test_the_counts_of_readme_are_stored():
     assert all(count in row for count, row in zip(counts, rows(README, r"<img")[3][1:], strict=True))
     assert "L23H3 " in ioi and ROWS[3][2].startswith("L23H3 ")
     search = values("edge_ablation", "smollm2")["search"]
-    assert f"{len(search['kept'])} of 31 " in edges and f"random ones {max(search['random']):.2f} at most" in edges
+    assert f"{len(search['kept'])} of 31 " in edges
+    same = [pairs for pairs, score in search["aggregating"].items() if score >= search["scores"]["found"][1]]
+    assert len(same) == 4 and all("x->y:same" in pairs for pairs in same) and len(search["aggregating"]) == 20
     assert f"{values('role_atlas', 'smollm2')['heads']} of 270 heads" in atlas
 
 
