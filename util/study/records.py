@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -177,25 +177,30 @@ def write(record: Record, folder: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def kept(
-    request: Fields, folder: Path, expected: Mapping[str, Any], measure: Callable[[], Record], *, redo: bool = False
-) -> Record:
-    """The stored record of a request; where there is none, what `measure` gives, which is stored.
+@contextmanager
+def kept(request: Fields, folder: Path, expected: Mapping[str, Any], *, redo: bool = False) -> Iterator[list[Record]]:
+    """Gives a list with the stored record of a request; who finds it empty measures, and appends the record to be kept.
 
     Of several processes one measures, and the others wait. Raises OSError as `write` does, before anything is measured
     where the folder cannot be written to.
     """
     file = place_of(request, folder)
-    if not redo and (record := read(request, folder, expected)):
-        return record
+
+    def stored() -> list[Record]:
+        record = None if redo else read(request, folder, expected)
+        return [record] if record else []
+
+    if found := stored():
+        yield found
+        return
     with _writing(folder):
         lock = paths.locked(file, f"measures {file.name}")
     with lock:
-        if not redo and (record := read(request, folder, expected)):  # another process has measured it meanwhile
-            return record
-        record = measure()
-        write(record, folder)
-        return record
+        found = stored()  # what another process has measured meanwhile
+        missing = not found
+        yield found
+        if missing:
+            write(found[0], folder)
 
 
 def joined(*names: str, axis: int = 0, by: str = "") -> Join:
@@ -284,18 +289,16 @@ class Records:
         """
         request = {"measure": measure, **self.model.request, **asked}
         file, before = place_of(request, self.folder), dict(self._asked)
-
-        def measured() -> Record:
-            data = compute()
-            finished = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            more = data.pop("provenance", {}) | {"finished": finished}
-            origin = self._provenance | {"prompt_digest": digest(texts())} | more
-            self._records[file] = Record(request, origin, check_record(data, self.pair[0]))
-            return self._records[file]
-
         if file not in self._records:
             expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
-            self._records[file] = kept(request, self.folder, expected, measured, redo=self.redo)
+            with kept(request, self.folder, expected, redo=self.redo) as found:
+                if not found:
+                    data = compute()
+                    finished = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+                    more = data.pop("provenance", {}) | {"finished": finished}
+                    origin = self._provenance | {"prompt_digest": digest(texts())} | more
+                    found.append(Record(request, origin, check_record(data, self.pair[0])))
+                self._records[file] = found[0]
         self._asked.clear()
         self._asked.update(before | {file: None})
         return self._records[file]
@@ -312,15 +315,15 @@ class Records:
         request = {"measure": measure, **self.model.request, **asked}
         folder = self.folder / "blocks" / place_of(request, self.folder).stem
 
-        def measured(numbers: Sequence[int], named: Fields, origin: Fields) -> Record:
-            return Record(named, origin, check_record(compute(numbers), self.pair[0]))
-
         def compute_all() -> Fields:
-            origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Fields]()
+            origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Record]()
             for numbers in self.progress(blocks(), measure, "block"):
                 named = {**request, "block": list(numbers)}
-                parts.append(kept(named, folder, origin, partial(measured, numbers, named, origin)).data)
-            return join(parts)
+                with kept(named, folder, origin) as part:
+                    if not part:
+                        part.append(Record(named, origin, check_record(compute(numbers), self.pair[0])))
+                parts += part
+            return join([part.data for part in parts])
 
         record = self.record(measure, compute_all, texts, **asked)
         shutil.rmtree(folder, ignore_errors=True)
