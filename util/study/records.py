@@ -279,8 +279,28 @@ class Records:
         """
         return {file.name: self._records[file].provenance for file in self._asked}
 
+    @contextmanager
+    def _asked_for(self, request: Fields, texts: Texts) -> Iterator[list[Record]]:
+        """Gives the record of a request as `kept` does; what could not be written stays in memory."""
+        file, before = place_of(request, self.folder), dict(self._asked)
+        if file in self._records:
+            yield [self._records[file]]
+        else:
+            expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
+            with kept(request, self.folder, expected, redo=self.redo) as found:
+                yield found
+                self._records[file] = found[0]
+        self._asked.clear()
+        self._asked.update(before | {file: None})
+
+    def _made(self, request: Fields, data: Fields, texts: Texts) -> Record:
+        """The record of what is measured now. Raises NotFinite."""
+        more = data.pop("provenance", {}) | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+        origin = self._provenance | {"prompt_digest": digest(texts())}
+        return Record(request, origin | more, check_record(data, self.pair[0]))
+
     def record(self, measure: str, compute: Compute, texts: Texts, **asked: Any) -> Record:
-        """The record of one measurement, loaded or computed now; what cannot be written stays in memory.
+        """The record of one measurement, loaded or computed now.
 
         measure: its name, with a version where its numbers have changed. asked: all that decides its numbers beside
         the model, in plain JSON. compute: its data, and as "provenance", if anything, what the record's has more.
@@ -288,20 +308,10 @@ class Records:
         `kept` raise, and NotFinite.
         """
         request = {"measure": measure, **self.model.request, **asked}
-        file, before = place_of(request, self.folder), dict(self._asked)
-        if file not in self._records:
-            expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
-            with kept(request, self.folder, expected, redo=self.redo) as found:
-                if not found:
-                    data = compute()
-                    finished = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-                    more = data.pop("provenance", {}) | {"finished": finished}
-                    origin = self._provenance | {"prompt_digest": digest(texts())} | more
-                    found.append(Record(request, origin, check_record(data, self.pair[0])))
-                self._records[file] = found[0]
-        self._asked.clear()
-        self._asked.update(before | {file: None})
-        return self._records[file]
+        with self._asked_for(request, texts) as found:
+            if not found:
+                found.append(self._made(request, compute(), texts))
+        return found[0]
 
     def blocks(
         self, measure: str, blocks: Blocks, compute: ComputeBlock, join: Join, texts: Texts, **asked: Any
@@ -314,20 +324,18 @@ class Records:
         """
         request = {"measure": measure, **self.model.request, **asked}
         folder = self.folder / "blocks" / place_of(request, self.folder).stem
-
-        def compute_all() -> Fields:
-            origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Record]()
-            for numbers in self.progress(blocks(), measure, "block"):
-                named = {**request, "block": list(numbers)}
-                with kept(named, folder, origin) as part:
-                    if not part:
-                        part.append(Record(named, origin, check_record(compute(numbers), self.pair[0])))
-                parts += part
-            return join([part.data for part in parts])
-
-        record = self.record(measure, compute_all, texts, **asked)
+        with self._asked_for(request, texts) as found:
+            if not found:
+                origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Record]()
+                for numbers in self.progress(blocks(), measure, "block"):
+                    named = {**request, "block": list(numbers)}
+                    with kept(named, folder, origin) as part:
+                        if not part:
+                            part.append(Record(named, origin, check_record(compute(numbers), self.pair[0])))
+                    parts += part
+                found.append(self._made(request, join([part.data for part in parts]), texts))
         shutil.rmtree(folder, ignore_errors=True)
-        return record
+        return found[0]
 
     def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
         """The items, with a bar that says what is measured, how much is left, and where records are kept."""
