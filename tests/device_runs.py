@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from tests.architectures import VOCABULARY
 from util.edges.ablation import Ablation
 from util.edges.splicing import Group, continuations, outcomes, whole_logits
-from util.edges.states import Store
+from util.edges.states import Store, of_rows
 from util.engine.attention import support
 from util.engine.batches import Batch, Row, forward
 from util.engine.components import direct_effects
@@ -44,8 +44,7 @@ from util.prompts.prompt import LabelledTokens
 from util.prompts.token_types import TypedTokens
 from util.scores import token_types
 from util.scores.attribution import Method, edge_scores, model_graph
-from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores, path_effects
+from util.scores.exact import circuit_metrics, exact_scores, path_effects
 from util.scores.pruning import Circuit
 
 Numbers = dict[str, Any]  # by name, tensors or arrays; None where a class does not allow a run
@@ -127,10 +126,10 @@ def splice_edges(model, tokens=TOKENS):
     codes[0, 4:, 1:3], codes[2, 5:, 3] = 1, 2
     table = torch.tensor([[0, 1, 2], [0, 0, 1]]).repeat(found.heads, 1)[: found.heads]
     tables = {layer: table for layer in found.layers}
-    donors = torch.tensor([[1, 2], [0, 2], [0, 1]])
     rows = CaptureRows(torch.tensor([6]))
-    attached(model, states := CaptureStates(), tokens=tokens)
-    hidden = attached(model, Splice(codes, tables, donors, states.states), rows, tokens=tokens)
+    attached(model, kept := CaptureStates(), tokens=tokens)
+    donors = [of_rows(kept.states, some) for some in ([1, 0, 0], [2, 2, 1])]
+    hidden = attached(model, Splice(codes, tables, donors), rows, tokens=tokens)
     return {"hidden": hidden, **by_layer({"rows": rows.weights})}
 
 

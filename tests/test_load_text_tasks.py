@@ -47,7 +47,7 @@ def test_texts_of_staicc_are_those_of_its_own_prompts(name):
     first = {"sst2": "positive", "subj": "true"}[name]
     queries = dict(task.rows)
     for prompt in door.staicc_prompts(text_tasks.find(name).staicc, 0):
-        text = prompt.text[slice(*prompt.spans["x"][-1])].strip()
+        text = prompt.texts("x")[-1].strip()
         field = text_tasks.find(name).template.partition(":")[0]
         assert (queries[f"{field}: {text}"] == task.labels[0]) == (prompt.label() == first)
     assert not queries.keys() & dict(task.pool).keys()

@@ -25,11 +25,10 @@ from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.role_atlas import show as roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.rules import Role
-from util.show.draw import Grid, draw
+from util.show.draw import ROLES, Grid, draw
 from util.show.files import filled, plain, png_of, write_whole
 from util.show.part import Figure, Values, drawn, listed, written
-from util.show.style import ROLES
-from util.stats.heads import head_name, heads_where
+from util.stats.heads import head_name, heads_where, place_of
 
 if TYPE_CHECKING:
     from util.study.model import Model
@@ -62,7 +61,7 @@ def induction_says(values: Values) -> Iterator[str]:
 
 # Of each topic: its figure, the parts that are measured and drawn, and what their values say.
 TOPICS: Mapping[str, tuple[Figure, Sequence[str], Says]] = {
-    "Roles of heads": (roles.FIGURE, ("atlas", "untrained"), roles.concludes),
+    "Roles of heads": (roles.FIGURE, ("atlas", "untrained"), roles.atlas_say),
     "Indirect objects (IOI)": (ioi.FIGURE, ("population", "circuit", "paths"), ioi_says),
     "Word pairs": (edges.FIGURE, ("circuits", "map"), word_pairs_say),
     "Induction heads removed": (induction.FIGURE, ("scores", "ablation"), induction_says),
@@ -192,7 +191,7 @@ def depths(card: Card) -> dict[str, dict[str, float]]:
         return {}
     last = max(1, atlas["shape"][0] - 1)
     return {
-        str(role): {name: roles.place_of(name)[0] / last for name in atlas["roles"].get(role, {"heads": {}})["heads"]}
+        str(role): {name: place_of(name)[0] / last for name in atlas["roles"].get(role, {"heads": {}})["heads"]}
         for role in Role
     }
 

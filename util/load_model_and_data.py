@@ -38,11 +38,10 @@ from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, internlm2, packaged
 from util.paths import sha256
-from util.prompts import authors_rows, row_files, text_tasks
+from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt, written
-from util.prompts.staicc import DATASETS, dataset_index
-from util.prompts.text_tasks import Hub, TextTask
+from util.prompts.text_tasks import DATASETS, Hub, TextTask, dataset_index
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 LAYERS = 10_000  # more than any model has; a config that asks for more is damaged, and takes forever to look at
@@ -65,7 +64,6 @@ def load_ICL_model(
     *,
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
-    max_memory: dict[int | str, int | str] | None = None,
     offload_folder: str | Path | None = None,
     cache_dir: str | Path | None = None,
     verbose: bool = True,
@@ -87,7 +85,6 @@ def load_ICL_model(
       bfloat16.
     - device_map: passed to accelerate instead of `device`, for several GPUs or offload: "auto", or a mapping of modules
       to GPU numbers, "cpu" and "disk".
-    - max_memory: with device_map="auto", the most to use by device, such as {0: "20GB", "cpu": "64GB"}.
     - offload_folder: for "disk", the folder for weights that cannot be read directly from the checkpoint (safetensors
       mostly can).
     - cache_dir: the hub's cache, if not the default one.
@@ -121,23 +118,22 @@ def load_ICL_model(
                 "cache_dir": cache_dir,
                 "force_download": forcedownload,
             }
-            place = _place(name, hub)
-            source: dict[str, Any] = {"pretrained_model_name_or_path": place, "trust_remote_code": False, **hub}
+            source: dict[str, Any] = {
+                "pretrained_model_name_or_path": _place(name, hub),
+                "trust_remote_code": False,
+                **hub,
+            }
             intern = _internlm2(source)
-            config = internlm2.to_llama({}, intern)[1] if intern else AutoConfig.from_pretrained(**source)
+            config = internlm2.llama_config(intern) if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
             tokenizer = _tokenizer(name, source, intern)
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
             if device_map not in memory.AUTO:  # automatic maps use only what is free
-                places = device if device_map is None else device_map
-                needed = partial(memory.estimate, config, device_map=places)
+                needed = partial(memory.estimate, config, device_map=device if device_map is None else device_map)
                 own: dict[str, Any] = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
                 memory.check(needed(**own), lambda: _smaller(needed, **own))
-            loading_map = device_map
-            if device_map is None and quantized:
-                loading_map = {"": device}
             if intern:
                 weights = internlm2.weights(_files(source, *internlm2.WEIGHTS), intern)
                 source = {"pretrained_model_name_or_path": None, "state_dict": weights}
@@ -146,8 +142,7 @@ def load_ICL_model(
                 config=config,
                 dtype=resolved,
                 quantization_config=_nf4() if quantized else None,
-                device_map=loading_map,
-                max_memory=max_memory,
+                device_map={"": device} if device_map is None and quantized else device_map,
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # `_refuse_incomplete` names them
@@ -251,7 +246,7 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     where = ", ".join(sorted(places)) if len(places) > 1 else str(input_device(model))
     title = type(model).__name__ if name is None else shown_name(name)
     if str(name) in packaged.PACKAGED:
-        title = packaged.PACKAGED[str(name)].full_title
+        title = f"{title}, {packaged.PACKAGED[str(name)].form}"
     return (
         f"{title}: {type(model).__name__}, {config.num_hidden_layers} layers x {config.num_attention_heads} heads, "
         f"{amount} parameters, {str(model.dtype).removeprefix('torch.')}{bits} on {where}"
@@ -324,7 +319,7 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
     """
     if str(name) in packaged.PACKAGED:
         return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
-    folder = Path(_folder(name))
+    folder = Path(origin(name))
     if folder.is_file():
         return f"file:{sha256(folder)[:16]}"
     if not folder.is_dir():
@@ -373,8 +368,7 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     Raises MemoryError where that is not free.
     """
     config = copy.deepcopy(model.config)
-    with contextlib.suppress(AttributeError):  # a twin of a 4-bit model is not 4-bit
-        del config.quantization_config
+    vars(config).pop("quantization_config", None)  # a twin of a 4-bit model is not 4-bit
     memory.check(memory.estimate(config, dtype=model.dtype, device_map=input_device(model)))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -386,21 +380,21 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
 
 
 def origin(name: str | Path, untrained_seed: int | None = None) -> str:
-    """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed)."""
-    return _folder(name) + ("" if untrained_seed is None else f" untrained {untrained_seed}")
+    """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed).
 
-
-def _folder(name: str | Path) -> str:
-    """Where a model is: the path of a folder or file, or the hub id itself (GGUF file included)."""
-    text = str(name)
+    It says where the model is: the path of a folder or file, or the hub id itself (GGUF file included).
+    """
+    place = text = str(name)
     first, _, rest = text.partition("/")
     if first == "embedded":
-        return str(embedded.path(rest or "generalist"))
-    if text in packaged.PACKAGED:
-        return str(packaged.place(text))
-    if text.startswith(LOCAL):
-        return _LOCAL_PLACES.get(text, text)
-    return str(_path(name).resolve()) if _is_local(name) else text
+        place = str(embedded.path(rest or "generalist"))
+    elif text in packaged.PACKAGED:
+        place = str(packaged.place(text))
+    elif text.startswith(LOCAL):
+        place = _LOCAL_PLACES.get(text, text)
+    elif _is_local(name):
+        place = str(_path(name).resolve())
+    return place if untrained_seed is None else f"{place} untrained {untrained_seed}"
 
 
 def _place(name: str | Path, hub: dict[str, Any]) -> str:
@@ -518,10 +512,7 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
             ) from error
         raise
     except (OSError, SafetensorError) as error:
-        causes: list[BaseException | None] = [error]
-        while causes[-1] is not None:
-            causes.append(causes[-1].__cause__ or causes[-1].__context__)
-        if any(_denied(cause) for cause in causes):
+        if _denied(error):
             raise PermissionError(
                 f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, "
                 "then pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
@@ -548,8 +539,11 @@ def _offered() -> str:
 
 
 def _denied(error: BaseException | None) -> bool:
+    """Whether the hub gave no access, by an error or what it comes from."""
+    if error is None:
+        return False
     status = getattr(getattr(error, "response", None), "status_code", None)
-    return status in (401, 403) or "gated repo" in str(error)
+    return status in (401, 403) or "gated repo" in str(error) or _denied(error.__cause__ or error.__context__)
 
 
 # ------------------------------------------------------------------------------------------------ data
@@ -587,8 +581,14 @@ def staicc_version() -> str:
 
 def staicc_request(dataset: str, k: int, prompts: int, seed: int) -> dict[str, Any]:
     """What of a request the prompts of a data set decide. The batches decide the last bits of numbers."""
-    data = {"dataset": dataset, "data_version": f"StaICC {staicc_version()}", "k": k}
-    return {**data, "prompts": prompts, "seed": seed, "token_budget": batches.TOKEN_BUDGET}
+    return {
+        "dataset": dataset,
+        "data_version": f"StaICC {staicc_version()}",
+        "k": k,
+        "prompts": prompts,
+        "seed": seed,
+        "token_budget": batches.TOKEN_BUDGET,
+    }
 
 
 @cache
@@ -603,12 +603,18 @@ def staicc_task(name: str) -> Task:
     layout = Layout(before.rstrip(), before[len(before.rstrip()) :], former["label_affix"], former["instruction"])
 
     def rows(texts: Any) -> tuple[tuple[str, str], ...]:
-        words, labelled = texts.get_label_space(), dict[str, str]()
-        for (text, *_), word in (texts[number] for number in range(len(texts))):
-            labelled.setdefault(former["input_text_prefixes"][0] + text, space[words.index(word)])
+        labelled: dict[str, str] = {}
+        for text, label in _examples(texts):
+            labelled.setdefault(former["input_text_prefixes"][0] + text, space[label])
         return tuple(labelled.items())
 
     return Task(name, rows(experimentor.test_set()), space, layout, pool=rows(experimentor.demonstration_set()))
+
+
+def _examples(texts: Any) -> list[tuple[str, int]]:
+    """The text and the number of the label of each example of a StaICC set."""
+    words = texts.get_label_space()
+    return [(text, words.index(word)) for (text, *_), word in (texts[number] for number in range(len(texts)))]
 
 
 def demonstration_pool(dataset: int | str) -> int:
@@ -645,8 +651,8 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
     Raises ValueError where the rebuilt string differs from StaICC's (noisy channel, wrong labels, several inputs).
     """
     former = experimentor.prompt_former.get_config_dict()
-    demonstrations, queries = experimentor.demonstration_set(), experimentor.test_set()
-    space, words = tuple(former["label_space"]), demonstrations.get_label_space()
+    demonstrations, queries = map(_examples, (experimentor.demonstration_set(), experimentor.test_set()))
+    space = tuple(former["label_space"])
     strings = experimentor.prompt_set()
     prefix, affix = former["input_text_prefixes"][0], former["input_text_affixes"][0]
     visible = former["label_prefix"].rstrip()
@@ -656,19 +662,18 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
         return [("", prefix), ("x", text), ("", before[:-1]), ("s", before[-1:])]
 
     prompts = []
-    for number in range(len(queries)):
+    for number, (query, gold) in enumerate(queries):
         chosen = [demonstrations[j] for j in experimentor.demonstration_sampler[number]]
-        labels = [words.index(word) for _, word in chosen]
         parts = [("", former["instruction"])]
-        for ((x, *_), _), label in zip(chosen, labels, strict=True):
+        for x, label in chosen:
             parts += [*input_parts(x), ("", join), ("y", space[label]), ("", former["label_affix"])]
-        text, spans = written([*parts, ("", former["query_prefix"]), *input_parts(queries[number][0][0])], "xsy")
+        text, spans = written([*parts, ("", former["query_prefix"]), *input_parts(query)], "xsy")
         if text + join != strings[number]:
             raise ValueError(
                 "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong "
                 "labels or a template without visible label prefix), for which token roles are not defined"
             )
-        prompts.append(Prompt(text, spans, space, words.index(queries[number][1]), tuple(labels), join))
+        prompts.append(Prompt(text, spans, space, gold, tuple(label for _, label in chosen), join))
     return prompts
 
 
@@ -688,7 +693,7 @@ def load_data_from_StaICC_experimentor(
     }
     if prompt_cut not in strings:
         raise ValueError(f"unknown prompt cut {prompt_cut!r}; choose one of {', '.join(strings)}")
-    return strings[prompt_cut], [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
+    return strings[prompt_cut], [prompt.texts("x")[-1] for prompt in prompts]
 
 
 # ------------------------------------------------------------------------------------------------ texts
@@ -704,14 +709,14 @@ def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, s
 
     source: None for StaICC's texts (sst2, subj: no network), else the hub; "hub" for the hub; or a folder with a file
     for each split, or as written by the `save_to_disk` of `datasets`. The hub needs the package `datasets`, and the
-    network or an earlier download. A folder is read again when its content has changed. For a task of `authors_rows`
-    it is a clone of its authors' repository.
+    network or an earlier download. A folder is read again when its content has changed. For a task of
+    `text_tasks.THEIRS` it is a clone of its authors' repository.
 
     Raises ValueError for an unknown name, for a missing folder or file, for rows that lack something (it says what a
     folder must hold), where the hub cannot be read, and where `datasets` is needed and missing.
     """
-    if name in authors_rows.THEIRS:
-        return authors_rows.load(name, _path(source or ""))
+    if name in text_tasks.THEIRS:
+        return text_tasks.authors_task(name, _path(source or ""))
     definition = text_tasks.find(name)
     return _text_task(name, *_place_of_texts(source, STAICC if definition.staicc else HUB, definition.needs))
 
@@ -782,12 +787,8 @@ def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
     """StaICC's demonstrations and test queries of a text task, as rows of its columns."""
     experimentor = staicc_experimentor(str(definition.staicc), 0)
     (column,) = definition.columns
-    splits: list[Iterable[Any]] = []
-    for texts in (experimentor.demonstration_set(), experimentor.test_set()):
-        words = texts.get_label_space()  # in the order of the classes' numbers
-        examples = (texts[number] for number in range(len(texts)))
-        splits.append([{column: text, "label": words.index(word)} for (text,), word in examples])
-    return splits
+    sets = experimentor.demonstration_set(), experimentor.test_set()
+    return [[{column: text, "label": label} for text, label in _examples(texts)] for texts in sets]
 
 
 def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:

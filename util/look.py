@@ -31,12 +31,11 @@ from util.figures.stored_roles import stored_atlas
 from util.load_model_and_data import staicc_prompts
 from util.prompts import own_tasks, word_pair_prompts, word_pairs
 from util.prompts.prompt import Tokens, with_bos
-from util.prompts.staicc import DATASETS
-from util.show.draw import draw
+from util.prompts.text_tasks import DATASETS
+from util.show.draw import ROLES, draw
 from util.show.files import filled, write_whole
 from util.show.panels import token_grid
 from util.show.part import written
-from util.show.style import ROLES
 from util.stats.heads import Head, check_heads, head_name
 from util.study.model import Model, as_model
 

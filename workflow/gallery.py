@@ -14,10 +14,11 @@ from nbformat.v4 import new_output
 from PIL import Image
 
 from util import paths
-from util.figures.beside import beside
-from util.show.part import ANY, STORED, Conclusions, Values, checks, figure_of, sentences, stored, title
+from util.figures import beside
+from util.show.draw import WIDTH
+from util.show.part import STORED, Values, figure_of, findings, stored, title
 from util.show.part import beside as part_beside
-from util.show.style import WIDTH
+from util.study.study import listing, published
 
 PAGE = "figures/README.md"
 HEAD = """# Gallery
@@ -29,7 +30,7 @@ to have induction heads: it shows how things are measured, and is no evidence. M
 ARXIV = "https://arxiv.org/abs/"
 SECTIONS = {  # by notebook: the part that is shown, the paper, and what it claims
     "00_toy_induction_head": (
-        "patterns",
+        "in_context",
         f"[Olsson et al. 2022]({ARXIV}2209.11895)",
         "heads that read what followed earlier occurrences of the present token, induction heads, form in training and "
         "are behind much of in-context learning.",
@@ -77,7 +78,7 @@ def page() -> str:
                 continue
             name, executed = title(values), f"../notebooks/{paths.model_folder(model)}/{notebook}.ipynb"
             picture = f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">'
-            found = next(iter(figure_of(stem).parts[part].says(values))).rstrip(".")
+            found = figure_of(stem).parts[part].first(values).rstrip(".")
             columns.append((f"[{name}]({executed})".replace("//", "/"), "---", picture, f"{found}."))
         lines += [*(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)), ""]
         lines.append(f"`make figures NOTEBOOKS=notebooks/{notebook}.ipynb MODEL=smollm2`\n")
@@ -101,7 +102,7 @@ def with_outputs(notebook: Path, model: str) -> nbformat.NotebookNode | None:
     made = nbformat.read(notebook, as_version=4)
     for cell in made.cells:
         if cell.cell_type == "markdown":  # a folder below
-            cell.source = re.sub(r'(\]\(|src=")(?=\.\./|README)', r"\1../", cell.source)
+            cell.source = re.sub(r'(\]\(|src=")(?=\.\./|README|smollm2/|gemma3/)', r"\1../", cell.source)
             continue
         cell.source = cell.source.replace('model_name = "embedded"', f'model_name = "{model}"', 1)
         cell.execution_count = None
@@ -113,14 +114,13 @@ def with_outputs(notebook: Path, model: str) -> nbformat.NotebookNode | None:
 def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat.NotebookNode]:
     """What a cell shows, from values."""
     figure, found = figure_of(stem), list[nbformat.NotebookNode]()
-    if source == "study.save()":
-        told = {ANY: sentences(figure, values, measured=False), title(values): sentences(figure, values, measured=True)}
-        conclusions = Conclusions({name: lines for name, lines in told.items() if lines})
-        found.append(new_output("display_data", {"text/markdown": str(conclusions)}))
+    if f'published("{stem}")' in source:
+        found.append(new_output("display_data", {"text/markdown": published(stem).data}))
+    if "study.save()" in source:
+        told = listing({title(values): findings(figure, values, figure.parts)}).data
+        found.append(new_output("display_data", {"text/markdown": told}))
     if source.startswith("Markdown(beside("):
         found.append(new_output("display_data", {"text/markdown": beside(*STORED[1:])}))
-    if "study.check()" in source:
-        found.append(printed(checks(figure, values)))
     for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
         part = figure.parts[name]
         folder = paths.root() / "figures" / paths.model_folder(model if part.measure else "embedded")

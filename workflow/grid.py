@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, JsonValue
 
 from util import paths
-from util.prompts.staicc import DATASETS
+from util.prompts.text_tasks import DATASETS
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 
 AXES = {"datasets": "dataset", "k": "k", "seeds": "seed"}  # of the grid: the parameter of a notebook

@@ -11,7 +11,7 @@ from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
 from util import paths
-from util.show.part import figure_of, sentences, stored
+from util.show.part import figure_of, findings, stored
 
 HEAD = (
     '<!DOCTYPE html><meta charset="utf-8"><style>body {max-width: 50em; margin: auto; font-family: sans-serif}</style>'
@@ -33,22 +33,24 @@ def write(model: str, executed: Path, out: Path) -> Path:
     lines = [f"# {name}\n"]
     for file in files:
         notebook = nbformat.read(file, as_version=4)
-        body, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook)
+        shown = nbformat.reads(nbformat.writes(notebook).replace(r"src=\"../", r"src=\""), as_version=4)
+        root = {"metadata": {"path": str(paths.root())}}  # pictures that texts show are below it
+        body, _ = HTMLExporter(embed_images=True).from_notebook_node(shown, resources=root)
         body = re.sub(r'href="(\d\d_\w+)\.ipynb', r'href="\1.html', body)
         body = body.replace('href="../', f'href="{os.path.relpath(paths.root(), folder)}/')
         (folder / f"{file.stem}.html").write_text(body, encoding="utf-8")
         title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         title += " (it failed)" if notebook.metadata.get("papermill", {}).get("exception") else ""
-        lines += [f"## [{title}]({file.stem}.html)", *(f"- {said}" for said in findings(file.stem[3:], model))]
+        lines += [f"## [{title}]({file.stem}.html)", *(f"- {line}" for line in sentences_of(file.stem[3:], model))]
     index, body = folder / "index.html", markdown2html("\n".join(lines))
     index.write_text(f"{HEAD}<title>{name}</title>{body}", encoding="utf-8")
     return index
 
 
-def findings(stem: str, model: str) -> list[str]:
+def sentences_of(stem: str, model: str) -> list[str]:
     """What the stored values of a figure say of a model, in sentences."""
     values = stored(stem, model)
-    return sentences(figure_of(stem), values, measured=True) if values else ["No values are stored."]
+    return findings(figure_of(stem), values) if values else ["No values are stored."]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Prefix-matching and four other scores of all heads, five sequences of 201 tokens, beside bare passes and a library.
 
-scores           `head_scores.head_scores`
+scores           `sequences_study.head_scores`
 bare pass        the same batches through the same base model, nothing read
 TransformerLens  transformer_lens.head_detector.detect_head, "induction_head", one score, sequences one by one
 """
@@ -14,7 +14,7 @@ from tests.benchmarks.tasks import COPIES, SEQUENCES, prepared, repeated
 
 def scores(model, length):
     from util.prompts.sequences import Sequences
-    from util.roles.head_scores import head_scores
+    from util.roles.sequences_study import head_scores
 
     read = prepared(model)
     drawn = Sequences(repeated(read.config.vocab_size, length), length, COPIES, True, "")

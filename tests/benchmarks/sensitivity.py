@@ -19,8 +19,8 @@ from util.figures.forerunner_heads.measure import Data, answers
 from util.figures.forerunner_heads.numbers import WHOLE, Condition, scores
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.task_study import TaskStudy
-from util.roles.label_roles import DATASETS
 from util.roles.sequences_study import SequenceStudy
+from util.stats.answers import DATASETS
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, accuracy, mean_interval
 from util.study.model import Model

@@ -7,15 +7,16 @@ itself, where a verdict in either direction is wrong. A round is a sample of eve
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from util.edges import names
+from util.edges.edge import FOUND, FULL, at_layer, random_name
 from util.figures.edge_ablation import numbers as edges
 from util.figures.edits import WHOLE
 from util.figures.induction_scores import numbers as induction
-from util.figures.induction_scores.plan import KNOCKED_OUT, LAYER_MATCHED
+from util.figures.induction_scores.numbers import KNOCKED_OUT, LAYER_MATCHED
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 
@@ -104,7 +105,7 @@ def of_induction(number, random, effect):
         own = {task.task: task for task in sample if not task.unrelated}
         found = induction.effect(induction.lost_more_than(own), [task for task in sample if task.unrelated])
     else:
-        found = induction.effect(number, sample)
+        found = induction.effect(partial(induction.shares, number), sample)
     above = number in induction.ABOVE
     return lambda margins: judged("", found, margins[number], above=above).verdict
 
@@ -116,7 +117,7 @@ def rows(random, task, shares):
     """Answers to a task: each ablation has a share of the whole model's accuracy."""
     share, query = ACCURACY[task], np.arange(PAIRS[task])
     whole = np.tile(random.random(len(query)) < share, (DRAWS, 1))
-    found = {names.FULL: {"right": whole, "query": query}}
+    found = {FULL: {"right": whole, "query": query}}
     for name, left in shares.items():
         found[name] = {"right": changed(random, whole, left * share, share), "query": query}
     return found
@@ -141,7 +142,7 @@ def of_edges(number, random, effect):
     """A sample of a claim of Bakalova et al."""
     last, available = list(PAIRS)[-1], PAIRS
     if number == 1:
-        shares = {names.FOUND: 1 - effect} | {names.random_circuit(draw): 0.2 for draw in range(1, SETS + 1)}
+        shares = {FOUND: 1 - effect} | {random_name(draw): 0.2 for draw in range(1, SETS + 1)}
         circuit = rows(random, "capitalization", shares)
         return lambda margins: edges.explained(circuit, None, margins[1]).verdict
     if number == 4:
@@ -149,8 +150,8 @@ def of_edges(number, random, effect):
         return lambda margins: edges.more_if_ambiguous(counts, None, margins[4]).verdict
     if number == 5:
         rest = contextualised(random, last, 0.5)
-        layers = {names.context_from(1): 0.9, names.context_below(1): 0.9 - effect}
-        layers |= {names.aggregation_below(1): 0.9, names.aggregation_from(1): 0.9 - effect}
+        layers = {at_layer("CONTEXT from", 1): 0.9, at_layer("CONTEXT below", 1): 0.9 - effect}
+        layers |= {at_layer("AGG below", 1): 0.9, at_layer("AGG from", 1): 0.9 - effect}
         halves = rows(random, last, layers)
         return lambda margins: edges.first_then(last, rest, halves, 2, 1, None, margins).verdict
     sample = {task: contextualised(random, task, effect if number == 3 or task == last else 0.0) for task in PAIRS}

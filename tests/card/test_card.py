@@ -15,7 +15,7 @@ from util.commands.frame import main
 from util.engine.call import UnsupportedModel
 from util.figures import stored_roles
 from util.prompts.prompt import UnsupportedTokenizer
-from util.show.style import ROLES as ROLE_COLOURS
+from util.show.draw import ROLES as ROLE_COLOURS
 from util.study import model as model_room
 from util.study.model import Model
 from util.study.study import Study

@@ -13,8 +13,8 @@ from util import paths
 from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
 from util.engine.finite import NotFinite
+from util.figures.edits import named_heads
 from util.load_model_and_data import staicc_version
-from util.roles.heads import named_heads
 from util.roles.sequences_study import SequenceStudy
 from util.study import model as model_room
 

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from tests import toys
-from util.edges.ablation import WHOLE, Ablation, cuts
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts
 from util.edges.edge import (
+    AGGREGATING,
+    ALWAYS,
     CIRCUITS,
     FAMILIES,
+    FULL,
     TYPE_PAIRS,
     Edge,
-    check_matched,
+    edges,
     random_circuits,
     removed_by,
     together,
@@ -89,6 +92,19 @@ def test_random_circuits_keep_as_many_type_pairs_and_none_comes_twice():
         assert {len(pairs) for pairs in kept} == {len(own)} and len(set(kept) - {own}) == 20
         assert drawn == random_circuits(CIRCUITS[name], 20, seed=1) != random_circuits(CIRCUITS[name], 20)
     assert not random_circuits(CIRCUITS["NONE"], 20) and not random_circuits(CIRCUITS["FULL"], 20)
+    fixed = TYPE_PAIRS[:2]
+    drawn = random_circuits(TYPE_PAIRS[:3], 99, fixed=fixed)
+    assert {pair for circuit in drawn for pair in type_pairs(circuit)} == {*TYPE_PAIRS[:2], *TYPE_PAIRS[3:]}
+    assert len(drawn) == len(TYPE_PAIRS) - 3 and all(len(type_pairs(circuit)) == 3 for circuit in drawn)
+    assert not random_circuits(fixed, 20, fixed=fixed)
+
+
+def test_what_a_circuit_is_compared_with_has_its_reads_of_the_last_token():
+    found = (*ALWAYS, *edges("y,query->last_separator"), *edges("x->y", "x->t", relation="same"))
+    names = [name for name in circuit_ablations(found, 20, 0) if name.startswith(AGGREGATING)]
+    assert len(names) == 20 and {name.count("->") for name in names} == {2}
+    assert not [name for name in circuit_ablations(found[: len(ALWAYS) + 2], 20, 0) if name.startswith(AGGREGATING)]
+    assert not [name for name in circuit_ablations(CIRCUITS[FULL], 20, 0) if name.startswith(AGGREGATING)]
     assert len(random_circuits(TYPE_PAIRS[1:], 99)) == len(TYPE_PAIRS) - 1  # all that there are
 
 
@@ -133,9 +149,7 @@ def test_edges_and_ablations_that_cannot_be_are_refused(make, message):
         make()
 
 
-def test_edges_that_are_in_no_prompt_are_warned_of_but_not_those_of_families(tokens):
-    with pytest.warns(UserWarning, match="target->x is in none of the 1 prompts"):
-        check_matched([Edge("target", "x"), Edge("x", "y")], [tokens])
+def test_edges_of_circuits_need_be_in_no_prompt():
     assert Edge("t", "x", "same") in Ablation(kept=["t->x:same", "CTX+AGG"]).named
     assert not Ablation(kept=["CTX+AGG", "NONE"]).named
 

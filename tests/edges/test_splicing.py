@@ -188,7 +188,7 @@ def test_nothing_removed_is_the_whole_model(name):
     model = toy(name)
     with torch.no_grad():
         logits = [stock(model)(torch.tensor([group.base.ids[:-1]])).logits[0] for group in groups()]
-    whole = next_token_logits(model, [group.base.ids[: group.length] for group in groups()])
+    whole = next_token_logits(model, [group.prompt for group in groups()])
     found = outcomes(model, groups(), WHOLE, whole)
     check_said(found, groups(), logits)
     assert np.abs(found["kl"]).max() < 1e-12 and found["agrees"].all()
@@ -232,7 +232,7 @@ def short_of_memory(ids):
 def test_batches_change_nothing(name):
     """Of one prompt, of some, of those that are left where memory is short, and beside donors that are kept."""
     model = toy(name)
-    whole = next_token_logits(model, [group.base.ids[: group.length] for group in groups()])
+    whole = next_token_logits(model, [group.prompt for group in groups()])
     for ablation in (WHOLE, ABLATIONS["inside"]):
         run = partial(outcomes, model, groups(), ablation, whole)
         wanted, found = run(token_budget=10**6), [run(token_budget=1), run(token_budget=150), run(store=Store())]
@@ -317,7 +317,7 @@ def test_classes_with_other_layers_write_what_they_write_without_a_cache(kind):
     model, wanted = tiny_model(kind, vocab_size=len(words())), []
     prepare(model)
     for group in few():
-        tokens = [*group.base.ids[: group.length]]
+        tokens = [*group.prompt]
         for _ in range(NEW_TOKENS):
             with torch.no_grad():
                 tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))

@@ -40,7 +40,7 @@ from tests.architectures import (
 )
 from tests.device_runs import INSTRUMENTS
 from util.engine.attention import IMPLEMENTATION, head_writes, instrument, support
-from util.engine.call import UnsupportedModel
+from util.engine.call import NO_LIMIT, UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, PatchHeads
 
@@ -176,7 +176,7 @@ def test_handshake(name):
     assert model.config._attn_implementation == (own if name in ADAPTED else IMPLEMENTATION)
     assert found.layers == attention_layers(name)
     assert found.heads == HEADS
-    assert found.switch == (WINDOW if name in WINDOWED else 4 if name == "llama4_text" else None)
+    assert found.switch == (WINDOW if name in WINDOWED else 4 if name == "llama4_text" else NO_LIMIT)
     assert isinstance(found.branches, bool)
 
 

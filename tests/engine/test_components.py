@@ -7,7 +7,7 @@ import torch
 
 from tests import architectures
 from tests.architectures import prepared
-from util.engine.components import Components, UnsupportedModel, blocks_of
+from util.engine.components import Components, UnsupportedModel, blocks_of, parallel_mlps
 
 PARALLEL = {"gpt_neox", "phi", "cohere", "cohere2", "gptj", "codegen", "falcon_7b", "falcon_40b"}
 NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}
@@ -43,7 +43,7 @@ def test_parts_put_together_give_the_models_hidden_states(name):
     every = torch.arange(theirs.logits.shape[-1]).expand(len(IDS), -1)
     logits = parts.logits(parts.base.hidden[-1][:, -1], every)
     torch.testing.assert_close(logits, theirs.logits[:, -1], atol=1e-4, rtol=1e-4)
-    assert parts.parallel == (name in PARALLEL)
+    assert parallel_mlps(model) == (name in PARALLEL)
     assert {block.normed for block in parts.blocks} == {name in NORMED}
     assert torch.equal(model(IDS, use_cache=False).logits, theirs.logits) and hooks_of(model) == hooks
 

@@ -53,7 +53,6 @@ def reads(model, rows):
 
     return {
         "forward": lambda: batch(lambda b: batches.forward(model, b)),
-        "next_logits": lambda: batch(lambda b: label_scores.next_logits(model, b)),
         "next_token_logits": lambda: label_scores.next_token_logits(model, rows),
         "text_losses": lambda: label_scores.text_losses(model, rows),
         "mean_outputs": lambda: means.mean_outputs(model, [Row(row) for row in rows]),
@@ -174,4 +173,4 @@ def test_a_token_without_an_embedding_is_named_before_the_first_pass(name, monke
 
 def test_a_budget_of_no_token_is_refused():
     with pytest.raises(ValueError, match="token_budget = 0: a batch has at least one token"):
-        batches.plan([3], batches.shared_budget(0, 2))
+        batches.plan([3], 0)

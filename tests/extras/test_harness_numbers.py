@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from tests.extras.conftest import harness_run, log_probs  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.edits import (
     INTACT,
-    MODES,
     Edit,  # noqa: E402
+    Mode,
 )
 from util.figures.task_study import TaskStudy  # noqa: E402
 from util.models.embedded import path  # noqa: E402
@@ -32,7 +33,7 @@ from util.study.model import (
 HEADS = ((2, 1), (2, 2), (3, 0))
 EDITS = {
     "whole": INTACT,
-    **{mode: Edit.ablate(HEADS, mode) for mode in MODES},
+    **{mode: Edit.ablate(HEADS, mode) for mode in get_args(Mode)},
     **{pattern: Edit.knock_out(HEADS, pattern, seed=3) for pattern in induction_pattern.PATTERNS},
 }
 SINGLE, DOUBLE = 1e-5, 1e-9  # log-probabilities in nats

@@ -91,7 +91,7 @@ def half_rows(monkeypatch):
 
 
 def half_logits(monkeypatch):
-    monkeypatch.setattr(replay.Runs, "picked", lambda self, logits, columns: logits.bfloat16())
+    monkeypatch.setattr(replay.Runs, "read", lambda self, logits, columns: logits.bfloat16())
 
 
 @pytest.mark.parametrize(("mutate", "run"), [(half_rows, INSTRUMENTS["capture rows"]), (half_logits, WHOLE["replay"])])

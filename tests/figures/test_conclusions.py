@@ -1,4 +1,4 @@
-"""Conclusions: every number is a stored one, and other values make other sentences."""
+"""What values say of a model: every number is a stored one, and other values make other sentences."""
 
 import json
 import re
@@ -6,11 +6,14 @@ from functools import reduce
 
 import pytest
 
-from tests.stored import FOLDERS, intervals_in, rounded, values
+from tests.stored import FOLDERS, intervals_in, rounded, triples, values
 from util import paths
 from util.figures import FIGURES
-from util.show.part import conclusions, figure_of, sentences, stored
+from util.show.part import figure_of, findings, stored
 from util.stats.intervals import Interval, detectable
+from util.study.study import published
+
+SEEDS_OWN = {"p1", "p2", "p3", "p4", "p5", "streams"}
 
 
 def entry(found, path):
@@ -19,13 +22,15 @@ def entry(found, path):
 
 
 def told(stem, model="smollm2", changed=None):
-    """The conclusions in one text; changed: entries of the values by path."""
+    """All sentences of a model's parts, but for a seed's own panels; changed: entries of the values by path."""
     found = values(stem, model)
     for path, value in (changed or {}).items():
         way, _, last = path.rpartition("/")
         place = entry(found, way) if way else found
         place[int(last) if isinstance(place, list) else last] = value
-    return "\n".join(sentences(figure_of(stem), found, measured=True))
+    figure = figure_of(stem)
+    parts = [part for name, part in figure.parts.items() if part.measure and name not in SEEDS_OWN]
+    return "\n".join(f"{sentence.rstrip('.')}." for part in parts for sentence in part.says(found) if sentence)
 
 
 @pytest.mark.parametrize("model", FOLDERS)
@@ -33,21 +38,27 @@ def told(stem, model="smollm2", changed=None):
 def test_every_interval_of_a_conclusion_is_stored(stem, model):
     stored = values(stem, model)
     known = rounded(stored) | (rounded(values("role_atlas", model)) if stem == "ioi_patching" else set())
-    if stem == "forerunner_heads":  # what a cut costs is stored as a text
-        known |= intervals_in(". ".join(stored["ablation"]["findings"]))
+    if stem == "forerunner_heads":  # a change is told as a cost
+        known |= rounded([[-value, -high, -low] for value, low, high in triples(stored["ablation"])])
     text = told(stem, model)
     assert intervals_in(text) and intervals_in(text) <= known
     assert "nan" not in text.lower() and "None" not in text
 
 
-def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
-    """Its values are those that were written last; a model without any has no text."""
+def test_values_of_another_model_are_those_that_were_written_last(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    assert len(conclusions("forerunner_heads", "my/model").sentences) == 3
     file = paths.output("values", "my/model") / "forerunner_heads.json"
-    file.write_text(json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"}))
-    assert [*conclusions("forerunner_heads", "my/model").sentences][3] == "mine"
+    file.write_text(json.dumps({"model": "mine"}))
+    assert stored("forerunner_heads", "my/model", latest=True) == {"model": "mine"}
     assert stored("forerunner_heads", "my/model") is None  # the clone has none of it
+
+
+@pytest.mark.parametrize("stem", FIGURES)
+def test_a_notebook_begins_with_endpoints_and_findings_of_published_models(stem):
+    smollm2, gemma3 = (findings(figure_of(stem), values(stem, model)) for model in ("smollm2", "gemma3"))
+    assert published(stem).data.count("\n- ") == len(smollm2) + len(gemma3) and 2 <= len(smollm2) < 10
+    endpoints = [line.startswith("Primary endpoint") for line in smollm2]
+    assert endpoints == sorted(endpoints, reverse=True)
 
 
 # ------------------------------------------------------------------------------------------------ other values
@@ -117,7 +128,8 @@ TOLD = {
     "layers that cannot be taken apart": (
         "ioi_patching", "embedded",
         {"paths": REFUSED, "population/direct": [[None] * len(row) for row in DIRECT], "component graph": REFUSED},
-        ["4 of 32 heads alone keep"], ["path", "edges"],
+        ["4 of 32 heads alone keep", "Paths: not measured, its layers", "Edges: not measured, its layers"],
+        ["The strongest: "],
     ),
     "no data set for roles about labels": ("role_atlas", "smollm2", {"left out": [LINE]}, [f"L{LINE[1:]}."], []),
     "roles about labels": ("role_atlas", "smollm2", {"left out": []}, [], ["Labels"]),

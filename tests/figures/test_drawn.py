@@ -9,9 +9,9 @@ from tests.figures.legible import LONG_NAME, faults
 from tests.stored import FOLDERS, look_alike, picture, read
 from util import paths
 from util.figures import FIGURES
+from util.show.draw import COLUMN, WIDTH
 from util.show.files import png_of
 from util.show.part import WORDS, drawn, figure_of, headline, words
-from util.show.style import COLUMN, WIDTH
 
 SMOLLM2, LARGE = (30, 9), (48, 32)  # layers and heads
 

@@ -13,8 +13,7 @@ from util.figures import FIGURES
 from util.figures.induction_scores import show as induction_show
 from util.show import files
 from util.show.draw import Grid, draw, matrix
-from util.stats.intervals import Intervals
-from util.stats.undefined import IN_VALUES
+from util.stats.intervals import NAN_IN_VALUES, Intervals
 from util.study.study import Study
 
 PUBLISHED = sorted(file.stem for file in (paths.root() / "data" / "published").glob("*.json"))
@@ -73,7 +72,7 @@ def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
         ({"n": np.int64(3), "words": np.array(["a"])}, {"n": 3, "words": ["a"]}),
         ({"direct": np.array([[NAN, 0.5]]), "search": {"best": (NAN, 1.0), "kept": ["a"]}},
          {"direct": [[None, 0.5]], "search": {"best": [None, 1.0], "kept": ["a"]},
-          "undefined": {"direct": IN_VALUES["direct"], "search: best": IN_VALUES["search"]}}),
+          "undefined": {"direct": NAN_IN_VALUES["direct"], "search: best": NAN_IN_VALUES["search"]}}),
     ],
 )  # fmt: skip
 def test_values_are_plain_rounded_json_and_those_that_are_no_numbers_are_null_with_their_reason(values, stored):
@@ -94,7 +93,7 @@ def test_claims_and_the_other_values_of_a_file_leave_each_other_as_they_are():
     file = files.save_claims({"claims": [{"value": NAN, "low": 1 / 3}]}, "stem", "gpt2")
     stored = {
         "claims": [{"value": None, "low": 0.333333}],
-        "undefined": {"claims: value": IN_VALUES["claims"]},
+        "undefined": {"claims: value": NAN_IN_VALUES["claims"]},
     }
     assert json.loads(file.read_text()) == {"claims": stored}
     for number in (1, 2):

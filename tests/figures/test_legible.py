@@ -3,8 +3,7 @@
 import pytest
 
 from tests.figures.legible import faults
-from util.show.draw import Grid, draw
-from util.show.style import COLUMN
+from util.show.draw import COLUMN, Grid, draw
 
 
 def line(ax):
@@ -15,7 +14,7 @@ def line(ax):
 
 @pytest.fixture
 def figure():
-    drawn = draw(Grid([line], height=2.0), None, "", COLUMN)
+    drawn = draw(Grid([line], height=2.0), "", "", COLUMN)
     drawn.axes[0].lines[0].set_label("identity")
     return drawn
 

@@ -6,9 +6,7 @@ import pytest
 
 from tests.stored import FOLDERS, values
 from util import paths
-from util.figures.stored_roles import MODEL, stored_roles, why_no_role
-from util.roles.rules import Role
-from util.stats.heads import head_name
+from util.figures.stored_roles import MODEL, by_head, stored_atlas, why_no_role
 from util.study.model import Model
 
 REQUEST = Model("embedded").request
@@ -28,23 +26,24 @@ def store(**roles):
 @pytest.mark.parametrize("model", FOLDERS)
 def test_roles_are_those_of_the_stored_atlas(model):
     atlas = values("role_atlas", model)
-    roles = stored_roles(Model(model).request)
-    assert roles is not None and len(roles) == atlas["heads"]
-    assert stored_roles(values("ioi_patching", model)["request"]) == roles  # as figures that are drawn of values ask
-    assert {(str(role), head_name(head)) for head, those in roles.items() for role in those} == {
+    assert stored_atlas(Model(model).request) == atlas["roles"]
+    assert stored_atlas(values("ioi_patching", model)["request"]) == atlas["roles"]  # as figures drawn of values ask
+    roles = by_head(atlas["roles"])
+    assert len(roles) == atlas["heads"]
+    assert {(role, name) for name, those in roles.items() for role in those} == {
         (role, name) for role, entry in atlas["roles"].items() for name in entry["heads"]
     }
 
 
 @pytest.mark.parametrize("other", [{"model": "gpt2"}, {"quantized": True}, {"untrained_seed": 0}])
 def test_a_model_of_another_kind_or_without_an_atlas_has_no_roles(other):
-    assert {*MODEL} <= {*REQUEST} and stored_roles(REQUEST | other) is None
+    assert {*MODEL} <= {*REQUEST} and stored_atlas(REQUEST | other) is None
     assert why_no_role({"L2H5": (1.1, 0.9)}, REQUEST | other) == []
 
 
 def test_what_this_run_has_written_comes_first():
-    store(mover=(["L11H10"], {}), induction=(["L11H10", "L0H2"], {}))
-    assert stored_roles(REQUEST) == {(11, 10): [Role.INDUCTION, Role.MOVER], (0, 2): [Role.INDUCTION]}
+    store(induction=(["L11H10", "L0H2"], {}), mover=(["L11H10"], {}))
+    assert by_head(stored_atlas(REQUEST)) == {"L0H2": ["induction"], "L11H10": ["induction", "mover"]}
 
 
 def test_heads_without_a_role_are_named_and_what_is_direct_of_them():

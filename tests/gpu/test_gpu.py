@@ -20,10 +20,9 @@ from torch import Tensor
 from tests import architectures, device_runs, toys
 from tests.device_runs import INSTRUMENTS, WHOLE
 from util.engine.attention import instrument, support
-from util.engine.batches import run_rows
+from util.engine.batches import all_logits, run_rows
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
-from util.engine.label_scores import next_logits
 from util.load_model_and_data import load_ICL_model, untrained_twin
 
 MODELS = ("llama", "gpt2", "gemma2", "mixtral")
@@ -142,7 +141,8 @@ def logits_of(device, short):
     def visit(batch):
         if short:
             take(device, len(batch.numbers))
-        found[batch.numbers] = next_logits(model, batch).cpu().numpy()
+        logits = all_logits(model, batch)[torch.arange(len(batch.rows)), batch.lengths - 1]
+        found[batch.numbers] = logits.cpu().numpy()
 
     if short and device != "cpu":
         torch.cuda.empty_cache()

@@ -8,7 +8,7 @@ import pytest
 from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.ioi_patching.show import conclude, few_edges, kept_alone, telling_sizes
+from util.figures.ioi_patching.show import few_edges, kept_alone, population_says, telling_sizes
 from util.show.claims import judged, made_of
 from util.show.part import written
 
@@ -41,28 +41,26 @@ def test_a_finding_of_readme_has_one_interval_which_is_stored(row, stem):
 
 def test_the_counts_of_readme_are_stored():
     """Each number of a finding without an interval, and every one beside other tools."""
-    _, forerunner, induction, ioi, edges, atlas = (row[1] for row in rows(README, r"<img"))
-    frequent = values("forerunner_heads", "smollm2")
-    assert f"{frequent['frequent_heads']['correct'][0]} of 270 heads read" in forerunner
-    assert f"{frequent['specificity']['judged']['confirmed']} of them more than other previous" in forerunner
+    *_, induction, ioi, edges, atlas = (row[1] for row in rows(README, r"<img"))
     accuracy = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
     assert f"from {accuracy['whole model'][0]:.2f} to {written(accuracy['top 3 ablated'])}" in induction
-    assert "One of 20 sets of other heads" in induction and "one of 20 control sets" in ROWS[2][2]
+    assert "one of 20 sets of other heads" in induction and "one of 20 control sets" in ROWS[2][2]
     edges_of_ioi = [few_edges(values("ioi_patching", model)["component graph"]) for model in ("smollm2", "gemma3")]
     counts = [said.partition(" edges")[0].rpartition(" of ")[0].rpartition(" ")[2] for said in edges_of_ioi]
     assert all(count in row for count, row in zip(counts, rows(README, r"<img")[3][1:], strict=True))
-    assert "L23H3, " in ioi and ROWS[3][2].startswith("L23H3 ")
+    assert "L23H3 " in ioi and ROWS[3][2].startswith("L23H3 ")
     search = values("edge_ablation", "smollm2")["search"]
-    assert f"{len(search['kept'])} of 31 " in edges and f"keeps {max(search['random']):.2f}" in edges
+    assert f"{len(search['kept'])} of 31 " in edges
+    same = [pairs for pairs, score in search["aggregating"].items() if score >= search["scores"]["found"][1]]
+    assert len(same) == 4 and all("x->y:same" in pairs for pairs in same) and len(search["aggregating"]) == 20
     assert f"{values('role_atlas', 'smollm2')['heads']} of 270 heads" in atlas
 
 
 def test_the_counts_of_gemma_in_readme_are_stored():
-    toy, forerunner, _, ioi, _, atlas = (row[2] for row in rows(README, r"<img"))
+    toy, _, _, ioi, _, atlas = (row[2] for row in rows(README, r"<img"))
     change = values("toy_induction_head", "gemma3")["in context"]["change"]
     others = max(change[0] for name, change in change.items() if "other" in name)
     assert f"shrinks by {change['without induction heads'][0]:.2f}, without others by up to {others:.2f}" in toy
-    assert f"{values('forerunner_heads', 'gemma3')['specificity']['judged']['confirmed']} of 72 heads are" in forerunner
     assert "L11H3 " in ioi and "; L15H1 works against the answer" in ioi
     assert atlas.startswith(f"{values('role_atlas', 'gemma3')['heads']} of 72 heads")
 
@@ -109,11 +107,11 @@ def test_what_the_findings_say_of_smollm2_is_stored():
 
 
 @pytest.mark.parametrize("model", ["smollm2", "embedded"])
-def test_the_row_of_indirect_objects_says_what_the_conclusions_say(model):
+def test_the_row_of_indirect_objects_says_what_the_notebook_says(model):
     """The head that carries most, why it has no role, and the curve of heads."""
     row, stored, atlas = ROWS[3][COLUMNS[model]], values("ioi_patching", model), values("role_atlas", model)["roles"]
     head = row.split()[0]
-    assert f"The strongest, on the other half of the pairs: {head} " in " ".join(conclude(stored))
+    assert f"The strongest, on the other half of the pairs: {head} " in " ".join(population_says(stored))
     assert len(atlas) == 9 and not any(head in role["heads"] for role in atlas.values())
     layer, number = map(int, head[1:].split("H"))
     direct, whole = stored["population"]["direct"], stored["population"]["noised"]["value"]
@@ -139,8 +137,8 @@ PAPERS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalo
 def test_the_claims_of_the_notebooks_page_are_the_stored_verdicts(stem):
     """By the paper's own numbers, and of published models; the embedded one, trained to show them, has no column."""
     positive = values(stem, "embedded")
-    models = [{claim.number: claim for claim in judged(values(stem, model)).claims} for model in ("smollm2", "gemma3")]
-    for claim in judged(positive).claims:
+    models = [{claim.number: claim for claim in judged(values(stem, model))} for model in ("smollm2", "gemma3")]
+    for claim in judged(positive):
         own, here = positive["claims"]["published"].get(str(claim.number)), [one[claim.number] for one in models]
         paper = f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
         cells = [f"{one.verdict}{made_of(one)}" for one in here]

@@ -48,7 +48,7 @@ def llama(bias):
 
 
 def test_how_positions_are_scaled():
-    scaled = internlm2.to_llama({}, INTERN | {"rope_scaling": {"type": "dynamic", "factor": 2.0}})[1]
+    scaled = internlm2.llama_config(INTERN | {"rope_scaling": {"type": "dynamic", "factor": 2.0}})
     assert scaled.rope_parameters == {"rope_type": "dynamic", "rope_theta": 5e4, "factor": 2.0}
 
 

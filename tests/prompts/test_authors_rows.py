@@ -4,8 +4,8 @@ import pytest
 
 from tests import authors_clone
 from util.figures.task_study import TaskStudy
-from util.prompts import authors_rows, classification
-from util.prompts.authors_rows import THEIRS
+from util.prompts import classification
+from util.prompts.text_tasks import THEIRS, authors_task
 
 
 @pytest.fixture(scope="module")
@@ -17,11 +17,11 @@ def clone(tmp_path_factory):
 @pytest.mark.parametrize("name", THEIRS)
 def test_rows_labels_and_instruction_are_theirs(name, clone):
     folder, rows = clone
-    task, version = authors_rows.load(name, folder)
+    task, version = authors_task(name, folder)
     assert task.rows == tuple(rows[THEIRS[name]]) and len(task.labels) == (4 if "4way" in name else 2)
     assert version.startswith("Induction_Heads_ICL ") and str(folder) not in version
     prompt = classification.prompts(task, 5, limit=1)[0]
-    shown = [prompt.text[slice(*span)] for span in prompt.spans["x"]]
+    shown = prompt.texts("x")
     labels = [task.labels[place] for place in prompt.demonstrations]
     lines = [f"{text}:{label}\n\n" for text, label in zip(shown, labels, strict=False)]
     assert prompt.text == authors_clone.HEADER + "".join(lines) + f"{shown[-1]}:" and prompt.label_join == ""
@@ -38,7 +38,7 @@ def test_a_study_of_them_is_another_one(clone):
 
 def test_what_is_not_as_in_their_repository_is_named(tmp_path):
     with pytest.raises(ValueError, match="no configuration there has the task 'f_a_f_p'; give a clone"):
-        authors_rows.load("wordseq1", tmp_path)
+        authors_task("wordseq1", tmp_path)
     authors_clone.write(tmp_path)
     file = next(tmp_path.rglob("rows_0.json"))
     file.write_text('[{"text": "A B"}]')
@@ -49,4 +49,4 @@ def test_what_is_not_as_in_their_repository_is_named(tmp_path):
         TaskStudy("embedded", "repetition", data=str(tmp_path))
     next(tmp_path.rglob("config_1.yaml")).write_text("{")
     with pytest.raises(ValueError, match="no configuration there has the task 'recursion'"):
-        authors_rows.load("recursion", tmp_path)
+        authors_task("recursion", tmp_path)

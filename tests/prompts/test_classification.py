@@ -147,7 +147,7 @@ def test_what_a_text_may_contain_is_decided_by_the_separator():
     rows = (("first\n\nsecond", "up"), ("first:", "down"))
     own = Task("own", rows, ("up", "down"), layout, pool=tuple((f"{text} 2", label) for text, label in rows))
     prompt = prompts(own, 2)[0]
-    assert {prompt.text[slice(*span)] for span in prompt.spans["x"][:2]} == {f"{text} 2" for text, _ in rows}
+    assert {*prompt.texts("x")[:2]} == {f"{text} 2" for text, _ in rows}
     for text in ("a\n\nAnswer:", ""):
         for part in ("rows", "pool"):
             with pytest.raises(ValueError, match=f"^{part} of own, row 3: .* is empty or contains"):

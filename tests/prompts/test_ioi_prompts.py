@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import get_args
 from unittest import mock
 
 import pytest
@@ -15,7 +16,7 @@ from tests import toys
 from tests.tiers import quick
 from util.prompts import ioi
 from util.prompts.ioi import (
-    CORRUPTIONS,
+    Corruption,
     group_by_shape,
     ioi_prompts,
     ioi_tokens,
@@ -25,7 +26,7 @@ from util.prompts.ioi import (
 )
 from util.prompts.prompt import Misaligned
 
-LISTS = word_lists()
+LISTS, CORRUPTIONS = word_lists(), get_args(Corruption)
 FRAMES, NAMES = LISTS["frames"], LISTS["names"]
 BASE = "When Emma and Mike went to the cafe, Mike gave a coffee to"
 SWAPPED = "When Emma and Mike went to the cafe, Emma gave a coffee to"
@@ -40,7 +41,10 @@ CHANGED = {  # the roles whose names change
 
 drawn = pytest.mark.parametrize(
     "corruption, kind",
-    quick([(corruption, "bpe") for corruption in CORRUPTIONS] + [("abc", "unigram")], product(CORRUPTIONS, toys.KINDS)),
+    quick(
+        [(corruption, "bpe") for corruption in CORRUPTIONS] + [("abc", "unigram")],
+        product(CORRUPTIONS, toys.KINDS),
+    ),
 )
 
 
@@ -128,11 +132,11 @@ def brute_force(kind, every):
 @pytest.mark.parametrize("kind, every", quick([("bpe", 1), ("unigram", 2)], product(toys.KINDS, [1, 2])))
 def test_kept_names_are_those_that_pass_the_suffix_rule(kind, every):
     words = usable(kind, every)
-    assert words.names == brute_force(kind, every)
-    assert "Mike" in words.names  # what the other lengths are compared with
-    assert len({ids(toy(kind, every), f"Give it to {name}")[-1] for name in words.names}) == len(words.names)
+    assert words["names"] == brute_force(kind, every)
+    assert "Mike" in words["names"]  # what the other lengths are compared with
+    assert len({ids(toy(kind, every), f"Give it to {name}")[-1] for name in words["names"]}) == len(words["names"])
     for part in ("names", "places", "objects"):
-        lost = len(LISTS[part]) - len(getattr(words, part))
+        lost = len(LISTS[part]) - len(words[part])
         assert (0 < lost <= len(LISTS[part]) // 2) == (every == 2)
 
 
@@ -151,7 +155,7 @@ def test_kept_names_are_those_that_pass_the_suffix_rule(kind, every):
 def test_words_that_a_tokenizer_merges_are_not_kept(added, frame, lost):
     words = usable_words(with_tokens(added), frames=[frame])
     everything = {*NAMES} | ({*LISTS["places"], *LISTS["objects"]} if "PLACE" in frame else set())
-    assert everything - {*words.names, *words.places, *words.objects} == lost
+    assert everything - {*words["names"], *words["places"], *words["objects"]} == lost
 
 
 MET = "When {X} met {Y}, {S} spoke to"
@@ -173,7 +177,6 @@ REFUSED = [  # tokenizer, options, message
         "keeps 0 of 64 places",
     ),
     (toys.Slow, {}, "gives no character offsets"),
-    (toy, {"corruption": "s2"}, "corruption = 's2'; choose one of s2_swap"),
     *[
         (toy, {"frames": [MET, frame]}, "write {X}, {Y} and {S} once each, in this order")
         for frame in (
@@ -194,8 +197,8 @@ def test_what_makes_no_prompts_is_refused(tokenizer, options, message):
         ioi_prompts(tokenizer(), 1, **options)
 
 
-def test_tokens_that_stand_for_unknown_words_hold_no_name():
-    assert usable_words(word_level(NAMES[:10]), [MET]) == ioi.Words(NAMES[:10], (), ())  # all others are <unk>
+def test_tokens_that_stand_for_unknown_words_hold_no_name():  # all other names are <unk>
+    assert usable_words(word_level(NAMES[:10]), [MET]) == {"names": NAMES[:10], "places": (), "objects": ()}
 
 
 def test_a_token_behind_every_text_does_not_matter():
@@ -203,7 +206,7 @@ def test_a_token_behind_every_text_does_not_matter():
     template = processors.TemplateProcessing(single="<s> $A <s>", special_tokens=[("<s>", 0)])
     tokenizer.backend_tokenizer.post_processor = template
     found = ioi_prompts(tokenizer, 10, frames=FRAMES[:2])
-    assert found == ioi_prompts(toy(), 10, frames=FRAMES[:2]) and found.words.names == NAMES
+    assert found == ioi_prompts(toy(), 10, frames=FRAMES[:2]) and found.words["names"] == NAMES
     assert [ioi_tokens(pair, tokenizer) for pair in found.pairs] == [ioi_tokens(pair, toy()) for pair in found.pairs]
 
 
@@ -225,7 +228,7 @@ def roles_of(pair, prompt):
 @drawn
 def test_corruptions_change_the_names_they_say(kind, corruption):
     pairs = made(kind, corruption=corruption)
-    assert {pair.frame for pair in pairs} == {*FRAMES} and {pair.corruption for pair in pairs} == {corruption}
+    assert {pair.frame for pair in pairs} == {*FRAMES}
     assert [(pair.order, pair.index) for pair in pairs] == [(["ABBA", "BABA"][i % 2], i) for i in range(120)]
     for pair in pairs:
         (io, s), prompts = pair.base.labels, (pair.base, pair.source)
@@ -262,9 +265,9 @@ def test_base_depends_on_seed_and_number_alone():
 def test_other_answers_are_names_that_neither_prompt_holds():
     found, drawn = ioi_prompts(toy(), 12, corruption="abc", names=NAMES[:8]), set()
     for pair in found.pairs:
-        answers = ioi.other_answers(pair, found.words.names, toy())
+        answers = ioi.other_answers(pair, found.words["names"], toy())
         names = [toy().decode([token]).strip() for token in answers]
-        assert len({*names}) == 2 and {*names} <= {*found.words.names}
+        assert len({*names}) == 2 and {*names} <= {*found.words["names"]}
         assert not any(name in prompt.text.split() for prompt in (pair.base, pair.source) for name in names)
         drawn.add(answers)
     assert len(drawn) > 4

@@ -410,19 +410,12 @@ def test_pairs_of_a_file(tmp_path, name):
         assert name in str(caught.value)
 
 
-def test_the_columns_of_a_file():
-    listed = paths.root() / "data" / "word_lists" / "country_capital.csv"
-    assert dict(pair[:2] for pair in pairs_from_file(listed, ("country", "currency"))) == facts("country_capital")[1]
-    with pytest.raises(ValueError, match=r"no columns \('country', 'king'\) in its first line \['country'"):
-        pairs_from_file(listed, ("country", "king"))
-
-
 def test_no_donor_output_is_the_query():
     words = [word for (word,) in rows("words")][:40]
     chain = WordPairTask("chain", tuple(zip(words, [*words[1:], words[0]], strict=True)))
     found = word_pair_prompts.prompts(chain, tokenizer("bpe"), 60, k=5, corruptions=(1, 3))
     assert len(found.items) > 30
     for item in found.items:
-        query = item.clean.text[slice(*item.clean.spans["x"][-1])]
+        query = item.clean.texts("x")[-1]
         for donor in item.donors.values():
             assert query not in [donor.labels[i] for i in donor.demonstrations]

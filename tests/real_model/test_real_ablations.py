@@ -1,11 +1,13 @@
 """Knockouts and head ablations, as in notebook 02, against the reference."""
 
+from typing import get_args
+
 import torch
 from torch import Tensor, nn
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME
-from util.figures.edits import INTACT, MODES, Edit
+from util.figures.edits import INTACT, Edit, Mode
 from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
@@ -27,7 +29,7 @@ def means(subject, texts):
     for text in texts:
         z.append(plain.observed(subject.reference, subject.ids(text))[1][:, 0].transpose(1, 2))  # [L, T, H, d]
         inputs.append({layer: h[0] for layer, h in subject.reference.inputs.items()})
-    found: dict[str, dict[int, Tensor]] = {mode: {} for mode in MODES}
+    found: dict[str, dict[int, Tensor]] = {mode: {} for mode in get_args(Mode)}
     for layer in {layer for layer, _ in HEADS}:
         found["zero"][layer] = torch.zeros_like(z[0][layer, :1])
         found["mean"][layer] = torch.cat([heads[layer, 8:] for heads in z]).mean(0, keepdim=True)
@@ -49,7 +51,7 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real, tmp_path):
     )  # fmt: skip
     every = real.reference.every
     edits = {"whole": INTACT, "knocked out": Edit.knock_out(HEADS), "knocked out everywhere": Edit.knock_out(every)}
-    edits |= {mode: Edit.ablate(HEADS, mode) for mode in MODES}
+    edits |= {mode: Edit.ablate(HEADS, mode) for mode in get_args(Mode)}
     ours = study.answers(edits)
     stand_ins = means(real, [prompt.text for prompt in staicc_prompts("financial_phrasebank", 4)[:REFERENCE]])
     prompts = classification.prompts(classification.relabelled(classification.task(TASK), LABELS), K, SEED, ITEMS)
@@ -66,7 +68,7 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real, tmp_path):
                 ("knocked out everywhere", plain.cut(cells, every)),
             ):
                 theirs[name].append(log_probability(real.reference(ids[:, :-1], attend), ids, start))
-            for mode in MODES:
+            for mode in get_args(Mode):
 
                 def value(layer, head, own, mode=mode):
                     return stand_ins[mode][layer][: own.shape[1], head].expand_as(own)

@@ -90,5 +90,3 @@ def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
     np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.0, 0.2 + half_width), atol=1e-6)  # no score is below 0
     head, found = best["previous_token"]
     assert head == (1, 2) and found["previous_token"] == pytest.approx((0.7, 0.7, 0.7))
-    with pytest.raises(ValueError, match="two to choose a head on"):
-        attention_scores.best_heads({name: values[:3] for name, values in scores.items()})

@@ -71,14 +71,15 @@ def by_hooks(model, ids, answers, mean):
 
 
 @pytest.mark.oracle
-def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model):
+def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model, monkeypatch):
     ids, answers = random_prompts(model.config.vocab_size)
     twin, outputs = eager_runs.reference(model), []
     for tokens in ids:
         with torch.no_grad():
             run = eager_runs.run(twin, {"input_ids": torch.tensor([tokens])})
         outputs.append(np.stack([run.z[layer][0, -1].numpy() for layer in sorted(run.z)]))
-    np.testing.assert_allclose(last_outputs(model, ids, token_budget=20), np.mean(outputs, axis=0), atol=1e-9)
+    monkeypatch.setattr(function_vectors, "TOKEN_BUDGET", 20)  # several batches
+    np.testing.assert_allclose(last_outputs(model, ids), np.mean(outputs, axis=0), atol=1e-9)
     mean = np.random.default_rng(1).normal(size=outputs[0].shape) * np.abs(outputs[0]).mean()
     found = patched_probabilities(model, ids, answers, mean)
     assert found["patched"].dtype == np.float64
@@ -122,7 +123,7 @@ def test_mean_outputs_are_of_other_prompts_than_those_that_are_patched(tmp_path)
     study = FunctionVectorStudy(prompts=20, intact=40, folder=tmp_path)
     items = study.corrupted.items
     assert not {item.clean.text for item in items} & {item.clean.text for item in study.intact_prompts.items}
-    queries = {item.clean.text[slice(*item.clean.spans["x"][-1])] for item in items}
+    queries = {item.clean.texts("x")[-1] for item in items}
     assert len(queries) == 20 and queries <= study._task.queries("search")
 
 
@@ -141,7 +142,7 @@ def made(task, index, seed=0, shift=0.0):
 def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
     """Prompts that one task dropped are left out of all."""
     tasks = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7], shift=0.3)
-    heads = FunctionVectorHeads(tasks, "made")
+    heads = FunctionVectorHeads(tasks)
     shared = np.stack([tasks[0].effects[[0, 1, 2, 4, 5, 7]], tasks[1].effects], axis=1)
     np.testing.assert_array_equal(heads.effects, shared)
     np.testing.assert_allclose(heads.mean(), shared.mean(axis=(0, 1)))

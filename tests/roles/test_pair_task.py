@@ -10,7 +10,7 @@ from util.roles.pair_task import PairTask
 
 
 def queries(study):
-    return [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in study.items]
+    return [prompt.texts("x")[-1] for prompt in study.items]
 
 
 def made_up(**gains):

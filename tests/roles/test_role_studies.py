@@ -35,7 +35,7 @@ reference = cache(eager_runs.reference)
 
 @pytest.fixture
 def chosen(monkeypatch):
-    monkeypatch.setattr(Score, "chosen", lambda self: list(CHOSEN))
+    monkeypatch.setattr(Score, "chosen", list(CHOSEN))
 
 
 def eager(study, ids, **edits):
@@ -99,7 +99,7 @@ def test_scores_and_effects_on_names_are_those_of_eager_runs(toy, chosen, tmp_pa
         tokens = study.tokens[number]
         place, (io, s), end = tokens.positions, tokens.answers, len(tokens.base) - 1
         base, source = eager(study, tokens.base), eager(study, tokens.source)
-        others = other_answers(study.drawn.pairs[number], study.drawn.words.names, study.pair[1], study.seed)
+        others = other_answers(study.drawn.pairs[number], study.drawn.words["names"], study.pair[1], study.seed)
 
         def lost(base=base, tokens=tokens, io=io, s=s, **edits):
             logits = base.logits[0, -1] - eager(study, tokens.base, **edits).logits[0, -1]
@@ -260,7 +260,7 @@ def test_a_head_that_helps_after_any_demonstrations_is_none(tmp_path, monkeypatc
     """Where all tasks have the same outputs, the mean of another task makes the answer as probable as the own."""
     model, truth = planted_control(planted.induction, {})
     tasks = planted_tasks(monkeypatch, [("red", "blue", "green")] * 4)
-    monkeypatch.setattr(Score, "chosen", lambda self: list(truth.heads["induction"]))
+    monkeypatch.setattr(Score, "chosen", list(truth.heads["induction"]))
     (found,) = VectorRoles(model, tasks, 6, 24, intact=16, folder=tmp_path).evidence()
     assert mean_p(found.effect - LEAST) <= LEVEL < mean_p(found.effect - found.control - LEAST)
     assert found.confirmed == []

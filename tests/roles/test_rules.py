@@ -21,11 +21,9 @@ def evidence(seed=0, attending=(STRONG, QUIET), mattering=(STRONG, WEAK), size=0
     for head in attending:
         value[(slice(None), *head)] += 0.4
     score = Score(value, np.full((N, 1, 1), 0.2))
-    heads = score.chosen()
-    effect = rng.normal(0, 0.05, (len(score.halves[1]), len(heads)))
-    return Evidence(
-        Role.INDUCTION, score, heads, effect + size * np.array([h in mattering for h in heads]), np.zeros(1)
-    )
+    effect = rng.normal(0, 0.05, (len(score.halves[1]), len(score.chosen)))
+    matters = np.array([head in mattering for head in score.chosen])
+    return Evidence(Role.INDUCTION, score, effect + size * matters, np.zeros(1))
 
 
 def names(found):
@@ -45,7 +43,7 @@ def names(found):
 )
 def test_a_head_has_a_role_where_it_attends_and_matters(made, tested, having):
     found = evidence(**made)
-    assert found.score.chosen() == tested and names(found) == having
+    assert found.score.chosen == tested and names(found) == having
     assert {head.head for head in found.not_confirmed} == {*tested} - having
 
 
@@ -62,7 +60,7 @@ def test_the_score_must_hold_on_both_halves(half, chosen):
     value = found.score.value.copy()
     value[(found.score.halves[half], *STRONG)] = 0.1
     faded = Score(value, found.score.null)
-    assert faded.chosen() == chosen
+    assert faded.chosen == chosen
     assert not half or names(replace(found, score=faded)) == set()
 
 
@@ -79,9 +77,8 @@ def errors(models, score_mean, clusters, *, skewed):
             return drawn[clusters] + 0.1 * rng.normal(0, 1, size)
 
         score = Score(score_mean + 0.1 * noise((LAYERS, HEADS)), np.full(1, 0.2), clusters)
-        heads = score.chosen()
-        effect = LEAST + 0.05 * noise((len(heads),))[score.halves[1]]
-        wrong += bool(Evidence(Role.INDUCTION, score, heads, effect, np.zeros(1)).confirmed)
+        effect = LEAST + 0.05 * noise((len(score.chosen),))[score.halves[1]]
+        wrong += bool(Evidence(Role.INDUCTION, score, effect, np.zeros(1)).confirmed)
     return wrong
 
 
@@ -139,6 +136,6 @@ def test_p_is_that_of_the_interval(kind, alpha):
     rng = np.random.default_rng(3)
     values = rng.normal(0.3, 1, (24, 400)) if kind == "normal" else rng.exponential(1, (24, 400)) - 0.7
     clusters = rng.integers(0, 9, 24) if kind == "clustered" else None
-    low = mean_intervals(values, level=1 - 2 * alpha, clusters=clusters).low
+    low = mean_intervals(values, 0.025 / alpha, clusters=clusters).low
     above = mean_p(values, clusters) <= alpha
     assert (above == (low > 0)).all() and 0 < above.sum() < 400

@@ -16,8 +16,7 @@ from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
 from util.scores import attribution
 from util.scores.attribution import edge_scores, model_graph
-from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores, path_effects, stream_effects
+from util.scores.exact import circuit_metrics, exact_scores, path_effects, stream_effects
 
 SLOW = ("llama", "mistral", "granite", "qwen2", "olmo2", "phi")
 CLASSES = quick(["gpt2"], ["gemma2", *SLOW])

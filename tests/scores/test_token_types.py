@@ -4,7 +4,7 @@ The models are random ones in float64: grouped keys, a soft cap with a window, a
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -345,9 +345,9 @@ def test_local_exact_scores_are_true_where_donors_score_far_above_the_prompt(nam
 def test_what_does_not_fit_is_refused_before_a_pass():
     model, group = toy("llama"), few()[0]
     for circuit, chosen, words_ in (
-        (Circuit.whole(LAYERS + 1, HEADS), [group], "layers and heads"),
+        (Circuit.whole(LAYERS + 1, HEADS, [group.base]), [group], "layers and heads"),
         (whole(), [Group(group.base, {1: group.donors[1]})], "no donor of corruption 0"),
-        (whole(kinds=(*TYPE_PAIRS, Edge("x", "y"))), [group], "cells in common"),
+        (replace(whole(), kinds=(*TYPE_PAIRS, Edge("x", "y"))), [group], "cells in common"),
     ):
         with pytest.raises(ValueError, match=words_):
             scores(model, chosen, circuit)

@@ -102,7 +102,7 @@ def made_up(circuit, _=0):
 
 
 def test_pruning_ends_before_the_accuracy_falls():
-    start = Circuit.whole(3, 4)
+    start = whole()
     found = prune(made_up, start, "head", floor=0.95)
     assert found.rounds[-1].accuracy < 0.95 <= found.rounds[-2].accuracy
     assert found.units_left[:4] == [72, 64, 57, 51] and found.result.count("head") == found.units_left[-2] >= 10
@@ -111,7 +111,7 @@ def test_pruning_ends_before_the_accuracy_falls():
 
 
 def test_keep_lists_of_earlier_rounds_give_the_same_rounds():
-    start = Circuit.whole(3, 4)
+    start = whole()
     found = prune(made_up, start, "head", 0.95)
     again = prune(made_up, start, "head", 0.95, keep=found.units_left[1:])
     assert [one.circuit.digest for one in again.rounds] == [one.circuit.digest for one in found.rounds]

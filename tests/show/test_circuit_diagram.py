@@ -10,8 +10,7 @@ from tests.figures.legible import LONG_NAME, faults
 from util.roles.rules import Role
 from util.show import circuit_diagram as diagram
 from util.show.circuit_diagram import LOGITS, Edge, Node, circuit_grid
-from util.show.draw import draw
-from util.show.style import COLUMN, WIDTH
+from util.show.draw import COLUMN, WIDTH, draw
 
 
 @pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (48, WIDTH)])
@@ -33,7 +32,7 @@ def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
 
 def test_a_card_makes_way_for_a_line_between_others():
     nodes = [Node("L0H0", 0), Node("L1H0", 1), Node("L2H0", 2)]
-    middles = diagram.places(nodes, [Edge("L0H0", "L2H0", 1.0), Edge("L1H0", LOGITS, 0.5)])
+    middles = diagram.places(nodes, [Edge("L0H0", "L2H0", 1.0)])
     ends = middles["L0H0"][1], middles["L2H0"][1]
     assert middles["L1H0"][0] == 0 and abs(middles["L1H0"][1] - np.mean(ends)) > diagram.CARD[1] / 2
 

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.figures.legible import LONG_NAME, faults
-from util.show.draw import Grid, broken, draw, matrix
-from util.show.style import COLUMN, WIDTH
+from util.show.draw import COLUMN, WIDTH, Grid, broken, draw, matrix
 
 EYE = partial(matrix, values=np.eye(2))
 
@@ -26,11 +25,11 @@ def headline(figure):
 
 
 @pytest.mark.parametrize("width", [2.0, COLUMN, WIDTH])
-@pytest.mark.parametrize("finding", [None, "Seven of the heads of this model read the token before a label"])
+@pytest.mark.parametrize("finding", ["", "Seven of the heads of this model read the token before a label"])
 def test_a_headline_fits_its_figure_at_any_width(width, finding):
     setting = f"{LONG_NAME}, financial_phrasebank, k = 4, 256 prompts of the held-out half"
     figure = draw(Grid([EYE], height=2.0), finding, setting, width)
-    assert faults(figure) == [] and headline(figure) == (finding or "", setting)
+    assert faults(figure) == [] and headline(figure) == (finding, setting)
     assert figure.axes[0].bbox.y1 < figure.texts[-1].get_window_extent().y0
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from util import paths
 from util.roles.rules import Role
+from util.show.draw import ROLES
 from util.show.panels import ink
-from util.show.style import ROLES
 
 
 def test_every_role_has_letters_of_its_own_and_letters_on_a_colour_can_be_read():

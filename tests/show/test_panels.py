@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.figures.legible import LONG_NAME, faults
-from util.show.draw import draw
+from util.show.draw import COLUMN, WIDTH, draw
 from util.show.panels import colour_limit, short_number, token_grid, visible, without_zero
-from util.show.style import COLUMN, WIDTH
 
 # ------------------------------------------------------------------------------------------------ maps of heads
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from util.show.part import Figure, Part, drawn, in_words, listed, none_or, say, sentences, sign, written
+from util.show.part import Figure, Part, drawn, findings, in_words, listed, none_or, say, sign, written
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_words_of_sentences():
     assert [sign(triple) for triple in ([1, 0.5, 2], [-1, -2, -0.5], [1, -1, 2], [None, None, None])] == [1, -1, 0, 0]
 
 
-def test_a_part_without_a_picture_and_a_model_with_conclusions_of_its_own():
+def test_a_part_without_a_picture_and_what_a_figure_finds():
     part = Part(lambda arrays, settings: {}, "measure", lambda values: ["a title"], panels=lambda values: None)
     assert drawn(part, {}) is None and drawn(Part(part.numbers), {}) is None
-    assert sentences(Figure("stem", object, {"part": part}), {}, measured=True) == ["a title."]
-    own = Figure("stem", object, {"part": part}, concludes=lambda values: ["A.", "Primary endpoint: 3."])
-    assert sentences(own, {}, measured=True) == ["Primary endpoint: 3.", "A."]
-    assert not sentences(own, {}, measured=False)
+    other = Part(part.numbers, says=lambda values: ["B.", "Primary endpoint: 3."])
+    figure = Figure("stem", object, {"part": part, "other": other}, ["part"])
+    assert findings(figure, {}) == ["a title."]
+    assert findings(figure, {}, figure.parts) == ["Primary endpoint: 3.", "a title."]

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from util.stats import verdicts
-from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Effect, Verdicts
+from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Effect
 
 MARGIN = 0.1
 
@@ -81,7 +81,7 @@ def test_with_nothing_to_lose_nothing_is_told():
     for top in (np.ones(100), -np.ones(100)):
         part = verdicts.judged("", Effect.of((top, noise)), MARGIN, above=True)
         assert part.verdict == CANNOT_BE_TOLD and part.needed is None and np.isnan(part.low)
-        assert part.extent == "100 queries; no number of queries would do"
+        assert part.queries == 100 and part.enough == "no number of queries would do"
         assert part.number.endswith(", no interval")
 
 
@@ -134,9 +134,6 @@ def test_parts_that_hold_together_are_as_weak_as_the_weakest():
 
 def test_the_table_has_a_row_for_each_comparison_and_for_claims_without_one():
     beside = verdicts.shown("alone", Effect.of((np.ones(4), 1.0)))
-    found = Verdicts(
-        (Claim(1, "so", HOLDS, (YES,), beside=(beside,)), Claim(2, "not", verdicts.NO_PREMISE, note="why"))
-    )
-    table = found.table().reset_index()
+    found = Claim(1, "so", HOLDS, (YES,), beside=(beside,)), Claim(2, "not", verdicts.NO_PREMISE, note="why")
+    table = verdicts.table(found).reset_index()
     assert list(table["comparison"]) == [YES.name, "alone", "why"] and list(table["bound"]) == ["> 0.1", "", ""]
-    assert found.queries == 10

@@ -13,7 +13,7 @@ from util.load_model_and_data import staicc_prompts, staicc_task
 from util.prompts import own_tasks
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.row_files import column
-from util.prompts.staicc import DATASETS
+from util.prompts.text_tasks import DATASETS
 from util.roles.function_vectors import FunctionVectorStudy
 from util.study import model as model_room
 from util.study.model import Model

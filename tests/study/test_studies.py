@@ -55,11 +55,13 @@ def test_a_twin_of_a_model_of_ones_own_has_its_whole_name(alone):
     assert twin.description.startswith("given:mine, untrained: LlamaForCausalLM, 4 layers")
 
 
-def test_the_values_file_has_all_parts_and_the_check_their_first_sentences(study):
-    values, check = study.values, study.check()
+def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_sentences(study, tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    values, shown = study.values, study.save().data
     assert {"request", "model", "heads", "patterns", "texts", "phase_change"} <= {*values}
     assert values["request"]["model"] == "embedded"
-    assert len(check) == len(study.figure.parts) and check[0].startswith("Attention reads as far back")
+    assert shown.startswith("**embedded**\n\n- Attention reads as far back")
+    assert shown.count("\n- ") == len(study.figure.parts)
 
 
 def test_show_says_and_shows_and_writes(study, tmp_path, monkeypatch, capsys):

@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from util import paths
-from util.roles.heads import named_heads
+from util.figures.edits import named_heads
 from util.show import files
 from util.stats.heads import Head
 from util.stats.intervals import Intervals

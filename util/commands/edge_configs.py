@@ -19,16 +19,17 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAda
 
 from util.commands.arguments import Out, Result
 from util.commands.frame import from_json
-from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import ABLATED, FULL, PRUNED, random_name
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
-from util.figures.edge_ablation.runs import SCORE, Data, Pruner, Run, check_tokens
+from util.figures.edge_ablation.runs import Data, Pruner, Run, check_tokens
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.figures.stored_roles import MODEL
 from util.paths import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
+from util.scores.token_types import METHOD, REDUCE
 from util.show import files
 from util.stats.intervals import ANYTHING, mean_interval
 from util.study.checked import Natural, Share, Text, capped
@@ -110,9 +111,9 @@ class Answered(Measured):
         return self
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        ablations, draws, store = {names.FULL: WHOLE}, self.draws[:1], Store()
+        ablations, draws, store = {FULL: WHOLE}, self.draws[:1], Store()
         if self.ablation != WHOLE:
-            ablations, draws = {**ablations, names.ABLATED: self.ablation}, self.draws
+            ablations, draws = {**ablations, ABLATED: self.ablation}, self.draws
         return {draw.donor_seed: Run(study, draw, store).answers(ablations, generate=True) for draw in draws}, {}
 
 
@@ -178,12 +179,12 @@ class Pruned(Measured):
         pruned = pruner.pruned(sort, start, self.share, self.per_round, keep, score_files)
         for number, step in enumerate(pruned.rounds[len(score_files) :], len(score_files)):
             file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
-            write_scores(file, step.circuit, sort, scores, **SCORE)
+            write_scores(file, step.circuit, sort, scores, method=METHOD, reduce=REDUCE)
         drawn = pruner.at_random(sort, start, pruned.result, self.random)
-        random = {names.random_circuit(number): circuit for number, circuit in enumerate(drawn, 1)}
-        circuits = {names.PRUNED: pruned.result, **random}
+        random = {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}
+        circuits = {PRUNED: pruned.result, **random}
         draws = {
-            run.draw.donor_seed: run.answers({names.FULL: WHOLE})
+            run.draw.donor_seed: run.answers({FULL: WHOLE})
             | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
             for run in pruner.runs
         }
@@ -297,7 +298,7 @@ def write(config: Config, study: Study, result: Result) -> None:
     first = next(iter(draws.values()))
     ablations = {}
     for name, row in aligned([*draws.values()]).items():
-        units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
+        units = row["query"] if queries_of(row) > 1 else range(len(row["query"]))  # prompts, where all ask the same
         ablations[name] = {
             measure: right_of(row, measure)
             if values.dtype == bool
@@ -310,7 +311,7 @@ def write(config: Config, study: Study, result: Result) -> None:
         for seed, by_name in draws.items()
         for name, data in by_name.items()
     ]
-    results = {**ablations, "left_out": first[names.FULL]["left_out"], **more}
+    results = {**ablations, "left_out": first[FULL]["left_out"], **more}
     examples = [
         {**text, "answers": [table.iloc[number].to_dict() for table in rows[: len(first)]]}
         for number, text in enumerate(Run(study, config.draws[0]).examples(LOGGED))

@@ -155,8 +155,8 @@ def _results(rows: pd.DataFrame, seeds: int) -> dict[str, dict[str, Any]]:
         change = paired_interval(right[edit].mean(0) - right[whole].mean(0))
         results[edit] |= {"change": change, "mcnemar_p": mcnemar(right[whole], right[edit])}
     if others:
-        rank = rank_p(right[first].mean(), [right[edit].mean() for edit in others], tail="low")
-        results[first] |= {"rank_p": rank.p, "least_rank_p": rank.least}
+        p, least = rank_p(right[first].mean(), [right[edit].mean() for edit in others])
+        results[first] |= {"rank_p": p, "least_rank_p": least}
     return results
 
 
@@ -169,7 +169,7 @@ def _rows(study: TaskStudy, edit: str, answers: Answers) -> pd.DataFrame:
             "task": study.task,
             "edit": edit,
             "seed": study.seed,
-            "query": [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in study.drawn],
+            "query": [prompt.texts("x")[-1] for prompt in study.drawn],
             "gold": [labels[place] for place in answers.gold],
             "right": answers.right,
             **scores,

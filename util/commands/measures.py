@@ -26,7 +26,7 @@ from util.stats.intervals import Interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from util.roles.head_scores import HeadScores
+    from util.roles.sequences_study import HeadScores
 
 BEST = 10  # heads in the printed table
 
@@ -187,7 +187,7 @@ def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed:
     from util.engine.handshake import prepare
     from util.figures.role_atlas.measure import kinds
     from util.figures.role_atlas.numbers import HAS, of_heads, with_role
-    from util.roles.head_scores import heads_by_layer
+    from util.roles.effects import heads_by_layer
     from util.study.study import Study
 
     study = Study("role_atlas", model.source, redo=out.redo, seed=seed, untrained_control=False)

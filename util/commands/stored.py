@@ -24,8 +24,8 @@ from util import paths
 from util.commands.arguments import ModelFlags, Seed, Words, made
 from util.figures import FIGURES
 from util.show import files
+from util.show.draw import WIDTH
 from util.show.part import drawn, figure_of, stored
-from util.show.style import WIDTH
 from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 
@@ -98,11 +98,11 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> N
     """
     from util.figures.edge_ablation.measure import judge
     from util.figures.induction_scores import numbers as induction_claims
-    from util.stats.verdicts import Verdicts
+    from util.stats import verdicts
     from util.study.study import Study
 
     def save(claims: Mapping[str, Any], study: Study) -> None:
-        print(Verdicts(claims["claims"]).table().to_string())
+        print(verdicts.table(claims["claims"]).to_string())
         print(files.save_claims(claims, study.figure.stem, model.model))
 
     paths.output("values", model.model)  # where nothing can be written is known before hours of work

@@ -10,10 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from util.edges import names
-from util.edges.edge import CIRCUITS, FAMILIES, TYPE_PAIRS, Edge, kinds, random_circuits, removed_by, type_pairs
+from util.edges.edge import (
+    AGGREGATING,
+    CIRCUITS,
+    FAMILIES,
+    FOUND,
+    FULL,
+    NONE,
+    TYPE_PAIRS,
+    WINDOWS,
+    Edge,
+    at_layer,
+    kinds,
+    random_circuits,
+    random_name,
+    removed_by,
+    together,
+    type_pairs,
+    without,
+)
 from util.prompts.token_types import TypedTokens
-from util.stats.heads import check_heads
+from util.stats.heads import Bools, check_heads
 from util.study.checked import Natural, checked
 
 
@@ -73,10 +90,10 @@ class Ablation:
 
     def codes(self, tokens: TypedTokens) -> NDArray[np.int64]:
         """The code of every cell of a prompt, [T, T]; see `kinds`."""
-        removed = self.removed if self.kept is None else removed_by(self.kept, tokens)
+        removed = together(self.removed, tokens) if self.kept is None else removed_by(self.kept, tokens)
         return kinds(removed, [edge for edge, _ in self.probed], tokens)
 
-    def acts(self, layers: int, heads: int) -> NDArray[np.bool_]:
+    def acts(self, layers: int, heads: int) -> Bools:
         """In which heads of a model it acts, [L, H]. Raises ValueError for layers and heads that the model lacks."""
         check_heads(sorted([*((layer, 0) for layer in self.layers or ()), *(self.heads or ())]), layers, heads)
         acts = np.full((layers, heads), self.heads is None)
@@ -96,18 +113,25 @@ class Ablation:
 WHOLE = Ablation()
 
 
-def circuit_ablations(circuits: Mapping[str, Sequence[Edge]], random: int, seed: int, like: str) -> dict[str, Ablation]:
-    """What circuits are compared by, by name: FULL and NONE; each circuit; the model without its type pairs.
+def circuit_ablations(found: tuple[Edge, ...], random: int, seed: int) -> dict[str, Ablation]:
+    """What a circuit that was found is compared with, by name: FULL and NONE; itself; the model without its type pairs.
 
-    random: and so many random circuits, with as many type pairs as the circuit `like`. See `edges.names`.
+    random: and so many random circuits, with as many type pairs; and so many that also have the circuit's reads of the
+    last token, if it has others too, by the pairs that were drawn.
     """
-    ablations = {name: Ablation(kept=CIRCUITS[name]) for name in (names.FULL, names.NONE)}
-    for name, kept in circuits.items():
-        ablations[name] = Ablation(kept=tuple(kept))
-        if name not in (names.FULL, names.NONE):
-            ablations[names.without(name)] = Ablation(removed=type_pairs(kept))
-    drawn = random_circuits(circuits[like], random, seed)
-    return ablations | {names.random_circuit(number): Ablation(kept=kept) for number, kept in enumerate(drawn, 1)}
+    drawn = random_circuits(found, random, seed)
+    last = [edge for edge in type_pairs(found) if edge.target == "last_separator"]
+    aggregating = random_circuits(found, random, seed, last) if last else []
+    return {
+        **{name: Ablation(kept=CIRCUITS[name]) for name in (FULL, NONE)},
+        FOUND: Ablation(kept=found),
+        without(FOUND): Ablation(removed=type_pairs(found)),
+        **{random_name(number): Ablation(kept=kept) for number, kept in enumerate(drawn, 1)},
+        **{
+            AGGREGATING + ", ".join(str(edge) for edge in type_pairs(kept) if edge not in last): Ablation(kept=kept)
+            for kept in aggregating
+        },
+    }
 
 
 def cuts(layers: int) -> tuple[int, ...]:
@@ -118,31 +142,14 @@ def cuts(layers: int) -> tuple[int, ...]:
     return tuple(sorted({round(float(layer)) for layer in (*below, *above)}))
 
 
-def windows(layers: int, at: Sequence[int]) -> dict[str, Ablation]:
-    """Contextualisation taken out from each of some layers on, and aggregation below it, by name."""
+def windows(layers: int, at: Sequence[int], sides: Sequence[str] = WINDOWS) -> dict[str, Ablation]:
+    """A family of edges taken out from each of some layers on, or below it, by name. sides: of `edge.HALVES`."""
     ablations = {}
     for layer in at:
-        above, below = tuple(range(layer, layers)), tuple(range(layer))
-        ablations[names.context_from(layer)] = Ablation(removed=FAMILIES["CONTEXT"], layers=above)
-        ablations[names.aggregation_below(layer)] = Ablation(removed=FAMILIES["AGG"], layers=below)
-    return ablations
-
-
-def halves(layers: int) -> dict[str, Ablation]:
-    """Contextualisation and aggregation, each taken out of the lower and of the upper half of the layers, by name."""
-    half = layers // 2
-    return windows(layers, [half]) | {
-        names.context_below(half): Ablation(removed=FAMILIES["CONTEXT"], layers=tuple(range(half))),
-        names.aggregation_from(half): Ablation(removed=FAMILIES["AGG"], layers=tuple(range(half, layers))),
-    }
-
-
-def probes(kept: Sequence[Edge], probed: Sequence[Edge], corruptions: Sequence[int]) -> dict[str, Ablation]:
-    """A circuit, and inside it each edge read from each corruption, by name, see `edges.names`."""
-    ablations = {names.CIRCUIT: Ablation(kept=tuple(kept))}
-    for number in corruptions:  # the donors of one corruption serve all edges
-        for edge in probed:
-            ablations[names.read_from(edge, number)] = Ablation(kept=tuple(kept), probed=((edge, number),))
+        for side in sides:
+            family, where = side.split()
+            span = range(layer) if where == "below" else range(layer, layers)
+            ablations[at_layer(side, layer)] = Ablation(removed=FAMILIES[family], layers=tuple(span))
     return ablations
 
 

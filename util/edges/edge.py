@@ -1,4 +1,4 @@
-"""Edges between token types: which cells of attention they are, and circuits made of them (Bakalova et al. 2025).
+"""Edges between token types: which cells of attention they are, circuits made of them (Bakalova et al. 2025), names.
 
 An edge "y -> last_separator" is every way in which tokens of the second type read tokens of the first, in attention. A
 token's own self is never an edge. Types are those of `TypedTokens`; what is done to edges is an instrument's
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import comb
 from random import Random
 from typing import Any
@@ -20,13 +20,51 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from util.edges import names
 from util.prompts.token_types import TypedTokens
 
 Cells = NDArray[np.bool_]  # [T, T], query and key
 TYPES = ("bos", "header", "x", "t", "y", "n", "query", "last_separator", "target")
 RELATIONS = ("any", "same", "prev", "earlier", "slot")
 NUMBERED = re.compile(r"([xtyn])_([1-9]\d*)")  # a type in one demonstration
+
+# Every record, table, figure and values file has the names of ablations from here, and nobody else spells them.
+FULL, NONE = "FULL", "NONE"
+CTX_AGG, CTX_IO_AGG, AGG_ONLY, QUERY_ONLY = "CTX+AGG", "CTX_IO+AGG", "AGG-ONLY", "QUERY-ONLY"
+FOUND = "found"  # the circuit of a search
+ABLATED = "ablated"  # the single ablation of a config
+PRUNED = "pruned"  # what is left after units were pruned
+INSIDE = "circuit"  # what probes are made inside of
+ALONE = "no demonstrations"  # the whole model after the query alone; no ablation, but shown beside them
+WINDOWS = ("CONTEXT from", "AGG below")  # a family that is taken out from a layer on, or below it
+HALVES = (*WINDOWS, "CONTEXT below", "AGG from")
+
+
+def without(removed: str) -> str:
+    """The name of a circuit or family of edges taken out of the whole model."""
+    return f"without {removed}"
+
+
+def random_name(number: int) -> str:
+    """The name of the random circuit of this number, counted from 1."""
+    return f"random {number}"
+
+
+def random_names(names: Iterable[str]) -> list[str]:
+    """The random circuits among some names."""
+    return [name for name in names if name.startswith("random ")]
+
+
+AGGREGATING = "aggregating, "  # of random circuits with a circuit's reads of the last token: before their other pairs
+
+
+def at_layer(window: str, layer: int) -> str:
+    """The name of one of HALVES at a layer."""
+    return f"{window} {layer}"
+
+
+def read_from(edge: Edge | str, corruption: int) -> str:
+    """The name of one edge read from a corruption."""
+    return f"{edge} from {corruption}"
 
 
 @dataclass(frozen=True, order=True)
@@ -102,23 +140,22 @@ def _are(types: NDArray[np.str_], examples: NDArray[np.int64], name: str) -> Cel
     return {"*": marked, "-": plain}.get(name[-1], plain | marked)
 
 
-def edges(*texts: str, relation: str = "") -> tuple[Edge, ...]:
-    """Edges of texts such as "x,t -> y,n", every source with every target."""
-    pairs = []
+def edges(*texts: str, relation: str = "any") -> tuple[Edge, ...]:
+    """Edges of texts such as "x,t->y,n", every source with every target."""
+    found: list[Edge] = []
     for text in texts:
-        sources, _, targets = text.partition("->")
-        for source in sources.split(","):
-            for target in targets.split(","):
-                pairs.append(Edge(source.strip(), target.strip(), relation or "any"))
-    return tuple(pairs)
+        sources, targets = (side.split(",") for side in text.split("->"))
+        found += [Edge(source, target, relation) for source, target in product(sources, targets)]
+    return tuple(found)
 
 
 # ------------------------------------------------------------------------------------------------ families and circuits
 
+_WHOLE_SLOTS = edges("*->*", relation="slot")
 FAMILIES: Mapping[str, tuple[Edge, ...]] = {
     "WITHIN": (
         *edges("x->t", "x,t->y", "x,t,y->n", relation="same"),
-        *edges("*->*", relation="slot"),
+        *_WHOLE_SLOTS,
     ),
     "CONTEXT": edges("x,t,y,n->x,t,y,n", relation="earlier"),
     "CONTEXT_IO": edges("x,y->x,y", relation="earlier"),
@@ -128,20 +165,19 @@ FAMILIES: Mapping[str, tuple[Edge, ...]] = {
     "AGG_Y": edges("y->last_separator"),
     "ANCHOR": edges("bos->*"),
 }
-_WHOLE_SLOTS = edges("*->*", relation="slot")
 _AGGREGATE = ("WITHIN", "AGG", "QUERY", "ANCHOR")
 _KEPT = {
-    names.CTX_AGG: (*_AGGREGATE, "CONTEXT"),
-    names.CTX_IO_AGG: ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
-    names.AGG_ONLY: _AGGREGATE,
-    names.QUERY_ONLY: ("QUERY", "ANCHOR"),  # no demonstration is read: what the query alone tells
+    CTX_AGG: (*_AGGREGATE, "CONTEXT"),
+    CTX_IO_AGG: ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
+    AGG_ONLY: _AGGREGATE,
+    QUERY_ONLY: ("QUERY", "ANCHOR"),  # no demonstration is read: what the query alone tells
 }
 ALWAYS = FAMILIES["ANCHOR"] + _WHOLE_SLOTS  # every circuit has them: what nothing could be read without
 # what is kept; all other edges are taken out
 CIRCUITS: Mapping[str, tuple[Edge, ...]] = {
-    names.FULL: edges("*->*") + _WHOLE_SLOTS,
+    FULL: edges("*->*") + _WHOLE_SLOTS,
     **{name: tuple(edge for family in kept for edge in FAMILIES[family]) for name, kept in _KEPT.items()},
-    names.NONE: ALWAYS,
+    NONE: ALWAYS,
 }
 # All type pairs but those: what a prompt can lose one by one, and what circuits are searched and drawn from.
 _NAMES = ("WITHIN", "CONTEXT", "TOQUERY", "AGG", "QUERY")
@@ -158,13 +194,20 @@ def type_pairs(kept: Sequence[Edge]) -> tuple[Edge, ...]:
     return tuple(edge for edge in TYPE_PAIRS if cells[edge.cells(drawn)].all())
 
 
-def random_circuits(like: Sequence[Edge], count: int, seed: int = 0) -> list[tuple[Edge, ...]]:
-    """Up to `count` other circuits with as many of TYPE_PAIRS as `like` keeps, none twice, drawn by `seed`."""
+def random_circuits(
+    like: Sequence[Edge], count: int, seed: int = 0, fixed: Sequence[Edge] = ()
+) -> list[tuple[Edge, ...]]:
+    """Up to `count` other circuits with as many of TYPE_PAIRS as `like` keeps, none twice, drawn by `seed`.
+
+    fixed: pairs that all of them have.
+    """
     circuit = frozenset(type_pairs(like))
+    others, more = [edge for edge in TYPE_PAIRS if edge not in fixed], len(circuit) - len(fixed)
     random, circuits = Random(f"circuits/{seed}"), dict[frozenset[Edge], None]()
-    while len(circuits) < min(count, comb(len(TYPE_PAIRS), len(circuit)) - 1):
-        drawn = frozenset(random.sample(TYPE_PAIRS, len(circuit)))
-        circuits |= {} if drawn == circuit else {drawn: None}
+    while len(circuits) < min(count, comb(len(others), more) - 1):
+        drawn = frozenset((*fixed, *random.sample(others, more)))
+        if drawn != circuit:
+            circuits[drawn] = None
     return [ALWAYS + tuple(edge for edge in TYPE_PAIRS if edge in drawn) for drawn in circuits]
 
 
@@ -183,13 +226,12 @@ def removed_by(kept: Sequence[Edge], tokens: TypedTokens) -> Cells:
     return np.tri(len(tokens.ids), k=-1, dtype=bool) & ~together(kept, tokens) & asks[:, None]
 
 
-def kinds(removed: Sequence[Edge] | Cells, probed: Sequence[Edge], tokens: TypedTokens) -> NDArray[np.int64]:
+def kinds(removed: Cells, probed: Sequence[Edge], tokens: TypedTokens) -> NDArray[np.int64]:
     """A code for every cell, [T, T], as `Splice` takes them: 1 what is removed, 2 and so on the probed edges in order.
 
     Raises ValueError where a cell would have two codes.
     """
-    first = removed if isinstance(removed, np.ndarray) else together(removed, tokens)
-    codes = first.astype(np.int64)
+    codes = removed.astype(np.int64)
     for number, edge in enumerate(probed, 2):
         cells = edge.cells(tokens)
         if (codes[cells] != 0).any():
@@ -198,10 +240,3 @@ def kinds(removed: Sequence[Edge] | Cells, probed: Sequence[Edge], tokens: Typed
             raise ValueError(f"{edge} and {other} have cells in common; an edge can be read from one donor alone")
         codes[cells] = number
     return codes
-
-
-def check_matched(kept: Sequence[Edge], prompts: Sequence[TypedTokens]) -> None:
-    """Warns of edges that are in none of the prompts."""
-    for edge in kept:
-        if not any(edge.cells(tokens).any() for tokens in prompts):
-            warnings.warn(f"the edge {edge} is in none of the {len(prompts)} prompts", stacklevel=2)

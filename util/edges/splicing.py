@@ -9,6 +9,7 @@ then computes only those tokens that it changes and that the answer depends on.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,16 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import check_matched
-from util.edges.states import Renewed, States, Store, of_rows, plain_states, takes_some_tokens
+from util.edges.states import Renewed, Store, of_rows, plain_states, takes_some_tokens
 from util.engine.attention import instrument
 from util.engine.batches import (
     TOKEN_BUDGET,
+    Arrays,
     Batch,
+    Ids,
     Row,
     all_logits,
     array_type,
@@ -39,14 +42,15 @@ from util.engine.batches import (
     logits_at,
     run_rows,
 )
-from util.engine.call import Instrument, at_least_float32
+from util.engine.call import NO_LIMIT, Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureStates, Splice
+from util.engine.instruments import ByLayer, CaptureStates, Splice, States
 from util.prompts.token_types import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
 NEW_TOKENS = 10  # of a continuation, as in the reference code
+Numbers = Sequence[int]  # of prompts
 Layout = TypeVar("Layout")  # what the layout of a prompt decides
 
 
@@ -63,11 +67,16 @@ class Group:
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt alone."""
+        """How many tokens the prompt alone has."""
         return self.base.types.index("target")
 
     @property
-    def target(self) -> tuple[int, ...]:
+    def prompt(self) -> Ids:
+        """The tokens of the prompt alone."""
+        return self.base.ids[: self.length]
+
+    @property
+    def target(self) -> Ids:
         """The tokens of the answer."""
         return self.base.ids[self.length :]
 
@@ -91,11 +100,13 @@ def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
 def of_layouts(groups: Sequence[Group], compute: Callable[[TypedTokens], Layout]) -> list[Layout]:
     """What a function gives for each prompt, computed once for each layout, of which there are few."""
     known: dict[Any, Layout] = {}
-    layouts = [(group.base.types, group.base.examples, group.base.slots) for group in groups]
-    for layout, group in zip(layouts, groups, strict=True):
+    found = []
+    for tokens in (group.base for group in groups):
+        layout = tokens.types, tokens.examples, tokens.slots
         if layout not in known:
-            known[layout] = compute(group.base)
-    return [known[layout] for layout in layouts]
+            known[layout] = compute(tokens)
+        found.append(known[layout])
+    return found
 
 
 class Ablated:
@@ -121,7 +132,11 @@ class Ablated:
         lacking = sorted({c for group in groups for c in ablation.corruptions if c not in group.donors})
         if lacking:
             raise ValueError(f"the prompts have no donors of corruption {lacking}; ask for them: corruptions=(0, ...)")
-        check_matched(ablation.named, [group.base for group in groups])
+        for edge in ablation.named:
+            if not any(edge.cells(group.base).any() for group in groups):
+                warnings.warn(
+                    f"the edge {edge} is in none of the {len(groups)} prompts", stacklevel=1
+                )  # once, whoever asks
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
         check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         self.codes = of_layouts(groups, lambda tokens: torch.from_numpy(ablation.codes(tokens)))
@@ -131,7 +146,7 @@ class Ablated:
         by_layer = zip(self.support.layers, self.acts, strict=True)
         tables = {layer: acts[:, None] * sources for layer, acts in by_layer if acts.any()}
         # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
-        cut = any(map(torch.any, self.codes)) and any(map(torch.any, tables.values()))
+        cut = tables and any(map(torch.any, self.codes))
         self.donors, self.tables = (ablation.corruptions, tables) if cut else ((), {})
 
     def run(
@@ -139,16 +154,19 @@ class Ablated:
     ) -> None:
         """Call `visit` on the numbers of prompts, a batch at a time; length: of those with so many tokens alone."""
         chosen = [number for number, size in enumerate(self.lengths) if length in (None, size)]
-        rows = [Row(self.groups[number].base.ids[: self.lengths[number]]) for number in chosen]
+        rows = [*map(Row, self.ids(chosen))]
         run_rows(self.model, rows, lambda batch: visit([chosen[row] for row in batch.numbers]), token_budget, bar)
 
-    def ids(self, numbers: Sequence[int], donor: int | None = None) -> list[tuple[int, ...]]:
+    def ids(self, numbers: Numbers, donor: int | None = None) -> list[Ids]:
         """The tokens of these prompts, or of their donors of a corruption."""
-        groups = [self.groups[number] for number in numbers]
-        tokens = [group.base if donor is None else group.donors[donor] for group in groups]
-        return [one.ids[: self.lengths[number]] for one, number in zip(tokens, numbers, strict=True)]
+        found = []
+        for number in numbers:
+            group = self.groups[number]
+            tokens = group.base if donor is None else group.donors[donor]
+            found.append(tokens.ids[: self.lengths[number]])
+        return found
 
-    def answer_places(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def answer_places(self, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the tokens [S] of the answers, prompt after prompt: whose they are, and their places in these.
 
         And where the logits are that tell them: places [P] in prompts, in order, and which of these each token is told
@@ -160,31 +178,19 @@ class Ablated:
         ends = torch.tensor([self.groups[number].length - 1 for number in numbers])
         return owners, steps, *(ends[owners] + steps).unique(return_inverse=True)
 
-    def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
+    def instruments(self, numbers: Numbers) -> list[Instrument]:
         """What acts on a pass of these prompts, whose donors run now."""
         if not self.donors:
             return []
-        return [self._splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
+        return [Splice(self.padded(numbers), self.tables, self._donor_states(numbers))]
 
-    def padded(self, numbers: Sequence[int]) -> Tensor:
+    def padded(self, numbers: Numbers) -> Tensor:
         """The codes of these prompts, [B, T, T]."""
         sizes = [self.lengths[number] for number in numbers]
         codes = [self.codes[number][:size, :size] for number, size in zip(numbers, sizes, strict=True)]
         return torch.stack([pad(code, (0, max(sizes) - len(code)) * 2) for code in codes])
 
-    def _splice(
-        self, codes: Tensor, tables: dict[int, Tensor], ran: Sequence[States], places: Tensor | None = None
-    ) -> Splice:
-        """Reads from donors that have run, one row of each for every row of codes."""
-        rows = len(codes)
-        donors = torch.arange(rows)[:, None] + rows * torch.arange(len(ran))
-        states = {
-            layer: (torch.cat([one[layer][0] for one in ran]), torch.cat([one[layer][1] for one in ran]))
-            for layer in tables
-        }
-        return Splice(codes, tables, donors, states, places)
-
-    def _donor_states(self, numbers: Sequence[int]) -> list[States]:
+    def _donor_states(self, numbers: Numbers) -> list[States]:
         """The states of the donors, corruption after corruption."""
         ran: list[States] = []
         for c in self.donors:
@@ -196,14 +202,14 @@ class Ablated:
                 ran.append(plain_states(self.model, ids, self.store))
         return ran
 
-    def _inside(self, numbers: Sequence[int], ids: Sequence[tuple[int, ...]], first: States) -> States:
+    def _inside(self, numbers: Numbers, ids: Sequence[Ids], first: States) -> States:
         """The states of donors that read their removed edges from the first donors."""
         codes = self.padded(numbers)
         codes = codes * (codes == 1)
         tables = {layer: table[:, :2] for layer, table in self.tables.items()}
         if not self.renewable(numbers):
             kept = CaptureStates()
-            forward(self.model, Batch.of([*map(Row, ids)], range(len(ids))), self._splice(codes, tables, [first]), kept)
+            forward(self.model, Batch.of([*map(Row, ids)]), Splice(codes, tables, [first]), kept)
             return kept.states
         edits = self._reads(tables)
         again = [_rows_again(code[: len(row), : len(row)], *edits) for code, row in zip(codes, ids, strict=True)]
@@ -211,19 +217,18 @@ class Ablated:
 
     # -------------------------------------------------------------------------------- the tokens that change, alone
 
-    def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
+    def renewable(self, numbers: Numbers, more: int = 0) -> bool:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
-        switch = self.support.switch
-        fits = switch is None or max(self.lengths[number] for number in numbers) + more <= switch
+        fits = max(self.lengths[number] for number in numbers) + more <= self.support.switch
         return self.renews and fits and takes_some_tokens(self.model)
 
-    def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
+    def _reads(self, tables: ByLayer) -> tuple[Tensor, Tensor]:
         """By kind of cell: whether anything is read from a donor, and whether nothing is left of the own run."""
         kinds = 2 + len(self.ablation.probed)
         every = torch.cat([*tables.values()]) if tables else torch.zeros(1, kinds, dtype=torch.long)
         return every.any(0), every.all(0) & (len(tables) == len(self.support.layers))
 
-    def answered(self, numbers: Sequence[int]) -> Tensor:
+    def answered(self, numbers: Numbers) -> Tensor:
         """The logits [S, V] after each of these prompts and the tokens of its answer, prompt after prompt.
 
         What the plain run says of a token is used where the ablation does not change it.
@@ -232,7 +237,8 @@ class Ablated:
         again, answers = [], []
         for code, number in zip(codes, numbers, strict=True):
             size, group = self.lengths[number], self.groups[number]
-            again.append(_rows_again(code[:size, :size], *edits, group.length - 1))
+            last = group.length - 1
+            again.append(_rows_again(code[:size, :size], *edits, matter=last, anyway=last))
             answers.append(len(group.target))
         # states are read for all prompts together, as they are stored, and computed for those with as many tokens
         ran, ids = self._donor_states(numbers), self.ids(numbers)
@@ -244,13 +250,12 @@ class Ablated:
             logits |= {place: code[len(code) - answers[place] :] for place, code in zip(some, rows, strict=True)}
         return torch.cat([logits[place] for place in range(len(numbers))])
 
-    def prompted(self, numbers: Sequence[int]) -> tuple[Tensor, States]:
+    def prompted(self, numbers: Numbers) -> tuple[Tensor, States]:
         """The logits [B, V] after these prompts, and the states of all tokens up to there."""
         edits, again = self._reads(self.tables), []
         for number in numbers:
             size = self.groups[number].length
-            changed = _rows_again(self.codes[number][:size, :size], *edits)
-            again.append(torch.cat([changed, torch.tensor([size - 1])]).unique())
+            again.append(_rows_again(self.codes[number][:size, :size], *edits, anyway=size - 1))
         ran, ids = self._donor_states(numbers), self.ids(numbers)
         states = plain_states(self.model, ids, self.store)
         logits, states = self._renew(states, ids, again, self.padded(numbers), self.tables, ran)
@@ -259,31 +264,30 @@ class Ablated:
     def _renew(
         self,
         states: States,
-        ids: Sequence[tuple[int, ...]],
-        again: Sequence[Tensor],
+        ids: Sequence[Ids],
+        again: list[Tensor],
         codes: Tensor,
-        tables: dict[int, Tensor],
+        tables: ByLayer,
         ran: Sequence[States],
         answer: int = 1,
     ) -> tuple[Tensor, States]:
         """The last `answer` logits of rows of which the tokens `again` are computed, and the states of all tokens."""
-        most = max(map(len, again))
-        if not most:
-            return torch.empty(0), states
         # before shorter rows stands their first token, which sees itself alone and comes out as it was
-        places = torch.stack([torch.cat([row.new_zeros(most - len(row)), row]) for row in again])
-        wanted = torch.stack([code[row] for code, row in zip(codes, places, strict=True)])
-        splices = [self._splice(wanted, tables, ran, places)] if tables and bool(wanted.any()) else []
+        places = pad_sequence(again, batch_first=True, padding_side="left")
+        if not places.numel():
+            return torch.empty(0), states
+        wanted = take(codes, places, dim=1)
+        splices = [Splice(wanted, tables, ran, places)] if tables and wanted.any() else []
         tokens = torch.tensor([[row[place] for place in at] for row, at in zip(ids, places.tolist(), strict=True)])
         cache = Renewed(states, places)
         logits = cache.run(self.model, tokens, splices, answer)
         return logits, cache.renewed
 
 
-def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, wanted: int | None = None) -> Tensor:
+def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, matter: int = 0, anyway: int = NO_LIMIT) -> Tensor:
     """The tokens of a prompt to be computed again, in order: those that read something edited, or a token that does.
 
-    wanted: only those that the tokens from this one on depend on, and these themselves in any case.
+    matter: only those that the tokens from this one on depend on; anyway: those from this one on in any case.
     codes: [T, T]; edited, gone: see `Ablated._reads`.
     """
     before = torch.ones_like(codes).tril(-1).bool()
@@ -291,12 +295,11 @@ def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, wanted: int | None 
     size = len(changed)
     for token in range(size):
         changed[token] |= (reads[token] & changed).any()
-    needed = np.arange(size) >= (0 if wanted is None else wanted)
+    needed = np.arange(size) >= matter
     for token in range(size)[::-1]:
         if needed[token]:
             needed |= reads[token]
-    if wanted is not None:
-        changed[wanted:] = True
+    changed[anyway:] = True
     return torch.from_numpy((changed & needed).nonzero()[0])
 
 
@@ -316,7 +319,7 @@ def _alike(sizes: Sequence[int], waste: int = 32) -> list[list[int]]:
 # ------------------------------------------------------------------------------------------------ what is said
 
 
-def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+def _rows_after(run: Ablated, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor]:
     """The logits [S, V] after the tokens of each prompt that are answered, float64; whose they are; where each begins.
 
     One row for each token of an answer, prompt after prompt.
@@ -324,7 +327,7 @@ def _rows_after(run: Ablated, numbers: Sequence[int]) -> tuple[Tensor, Tensor, T
     owners, steps, places, which = run.answer_places(numbers)
     if run.renewable(numbers):
         return run.answered(numbers).cpu(), owners, steps
-    instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))], range(len(numbers)))
+    instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))])
     with logits_at(run.model, places) as options:
         logits = all_logits(run.model, batch, *instruments, **options)
     return logits[owners.to(logits.device), which.to(logits.device)].cpu(), owners, steps
@@ -355,7 +358,7 @@ def outcomes(
     whole: np.ndarray | None = None,
     token_budget: int = TOKEN_BUDGET,
     store: Store | None = None,
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """What the model says after each prompt under an ablation, [N] each.
 
     top: the first token it would say; right: whether that is the answer's (acc_first); log_prob: of the whole answer,
@@ -369,12 +372,10 @@ def outcomes(
     return outcomes_of(Ablated(model, groups, ablation, store), whole, token_budget)
 
 
-def outcomes_of(
-    run: Ablated, whole: np.ndarray | None = None, token_budget: int = TOKEN_BUDGET
-) -> dict[str, np.ndarray]:
+def outcomes_of(run: Ablated, whole: np.ndarray | None = None, token_budget: int = TOKEN_BUDGET) -> Arrays:
     """What the model says under an ablation that is checked already, [N] each, see `outcomes`; whole: [N, V]."""
     groups, n = run.groups, len(run.groups)
-    data: dict[str, np.ndarray] = {"top": np.zeros(n, np.int64), "right": np.zeros(n, bool), "log_prob": np.zeros(n)}
+    data: Arrays = {"top": np.zeros(n, np.int64), "right": np.zeros(n, bool), "log_prob": np.zeros(n)}
     if whole is not None:
         data |= {"kl": np.zeros(n), "agrees": np.zeros(n, bool)}
 
@@ -425,11 +426,11 @@ def continuations(
     else:
         check_writing(model, run.lengths, NEW_TOKENS)
     written = [list[int]() for _ in groups]
-    ends = {tokenizer.eos_token_id}
+    end = tokenizer.eos_token_id
 
     def open_(number: int) -> bool:
         text = tokenizer.decode(written[number])
-        return not ends & {*written[number]} and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
+        return end not in written[number] and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
 
     @torch.inference_mode()
     def visit(numbers: list[int]) -> None:
@@ -449,7 +450,7 @@ def continuations(
     with progress(len(groups)) as bar:
         for length in lengths:
             run.run(visit, token_budget, bar, length)
-    return [tokenizer.decode([token for token in tokens if token not in ends]) for tokens in written]
+    return [tokenizer.decode([token for token in tokens if token != end]) for tokens in written]
 
 
 GoOn = Callable[[Tensor], Tensor]  # the logits [B, V] after one more token of each prompt [B, 1]

@@ -11,13 +11,12 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, instrument, once, random_ids, support
-from util.engine.batches import Batch, Row, all_logits, forward, logits_at
+from util.engine.batches import Batch, Ids, Row, all_logits, forward, logits_at
 from util.engine.call import Instrument
 from util.engine.handshake import FAILURES, out_of_memory
-from util.engine.instruments import CaptureStates
+from util.engine.instruments import CaptureStates, States
 
 STORED = 2**30  # bytes of keys and values that a store keeps
-States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
 Kept = TypeVar("Kept", bound=Mapping[int, tuple[Tensor, ...]])  # what a run leaves, by layer
 
 
@@ -38,14 +37,11 @@ class Store:
             room = self.limit - _size(states)
             if room < 0:
                 return states
-            while self._kept and sum(map(_size, self._kept.values())) > room:
+            while sum(map(_size, self._kept.values())) > room:
                 self._kept.popitem(last=False)
             self._kept[key] = states
         self._kept.move_to_end(key)
         return self._kept[key]
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
 
 def _in_blocks(states: Kept) -> Kept:
@@ -57,7 +53,7 @@ def _in_blocks(states: Kept) -> Kept:
     for part in zip(*states.values(), strict=True):
         alike = len({(tensor.shape, tensor.dtype, tensor.device) for tensor in part}) == 1
         blocks.append(torch.stack(part) if alike else part)
-    by_layer: Any = {layer: tuple(block[place] for block in blocks) for place, layer in enumerate(states)}
+    by_layer: Any = dict(zip(states, zip(*blocks, strict=True), strict=True))
     return by_layer
 
 
@@ -110,11 +106,11 @@ class Renewed(DynamicCache):
             ).logits
 
 
-def plain_states(model: PreTrainedModel, ids: Sequence[tuple[int, ...]], store: Store) -> States:
+def plain_states(model: PreTrainedModel, ids: Sequence[Ids], store: Store) -> States:
     """The states of plain runs of these rows of tokens."""
 
     def run() -> States:
-        forward(model, Batch.of([*map(Row, ids)], range(len(ids))), kept := CaptureStates())
+        forward(model, Batch.of([*map(Row, ids)]), kept := CaptureStates())
         return kept.states
 
     return store.get(tuple(ids), run)
@@ -132,7 +128,7 @@ def takes_some_tokens(model: PreTrainedModel) -> bool:
     after = before.clone()
     after[0, 3] = (after[0, 3] + size // 2) % size
     rows = [tuple(row.tolist()) for row in torch.cat([before, after])]
-    old, new = all_logits(model, Batch.of([*map(Row, rows)], range(2)))[:, -1]
+    old, new = all_logits(model, Batch.of([*map(Row, rows)]))[:, -1]
     places = torch.tensor([[0, 3, 4, 5, 6, 7]])
     try:
         cache = Renewed(plain_states(model, rows[:1], Store(0)), places)

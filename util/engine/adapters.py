@@ -29,8 +29,6 @@ from transformers.models.xglm.modeling_xglm import XGLMAttention
 
 from util.engine.attention import IMPLEMENTATION, _attention
 
-Output = tuple[Tensor, None]
-
 
 def eager_attention_forward(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **_: Any
@@ -53,7 +51,7 @@ def _closed(bias: Tensor, closed: Tensor) -> Tensor:
 class _MethodAdapter:
     """For classes that compute attention in a method `_attn`."""
 
-    def _attn(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor) -> Output:
+    def _attn(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor) -> tuple[Tensor, None]:
         if self.training:  # the original applies dropout
             return super()._attn(query, key, value, attention_mask)  # type: ignore[misc]
         if hasattr(self, "bias"):  # GPT-Neo: the causal window
@@ -187,11 +185,6 @@ def adapts(model_class: type[PreTrainedModel]) -> bool:
     return any(base.__module__ in files for base in model_class.__mro__)
 
 
-def reference(model: PreTrainedModel) -> str:
-    """The name of the class's own implementation that the instrumented one must agree with."""
-    return "sdpa" if model.config.model_type == "falcon" else "eager"
-
-
 def switch(model: PreTrainedModel, implementation: str) -> None:
     """Like `model.set_attn_implementation`, but works for adapted classes too.
 
@@ -209,3 +202,8 @@ def switch(model: PreTrainedModel, implementation: str) -> None:
                 module._old_forward = type(module).forward.__get__(module)
     if implementation != IMPLEMENTATION:
         model.config._attn_implementation = implementation
+
+
+def to_reference(model: PreTrainedModel) -> None:
+    """Switch a model to the class's own implementation, which the instrumented one must agree with."""
+    switch(model, "sdpa" if model.config.model_type == "falcon" else "eager")

@@ -24,7 +24,7 @@ outside sliding windows after a pass, so that instruments may be on the first pa
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
@@ -110,19 +110,24 @@ def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
     place = torch.arange(len(cut)) - first[example]
     rows = torch.zeros(call.batch, int(place.max()) + 1, dtype=torch.long)
     rows[example, place] = row
-    index_in_call = torch.arange(call.batch)
-    examples = example.unique()
-    if call.splice and not call.knockouts and len(examples) < call.batch:  # donors often have no cut rows
-        index_in_call[examples] = torch.arange(len(examples))
-        call, rows = call.only(examples), rows[examples]
     recomputed = torch.cat([call.rows(chunk)[0] for chunk in call.chunks(rows)], dim=1)
-    index, example, row, place = (t.to(out.device) for t in (index_in_call[example], example, row, place))
+    example, row, place = (t.to(out.device) for t in (example, row, place))
     out = writable(out)
-    out[example, row] = recomputed[index, place]
+    out[example, row] = recomputed[example, place]
     return out
 
 
 # ------------------------------------------------------------------------------------------------ attaching
+
+
+@contextmanager
+def during(variable: ContextVar[Found], value: Found) -> Iterator[None]:
+    """Give a context variable a value inside the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @contextmanager
@@ -137,21 +142,13 @@ def instrument(model: nn.Module, *instruments: Instrument) -> Iterator[None]:
         raise ValueError("instrument: the model is in training mode; call model.eval() first")
     for attached in instruments:
         attached.attach(model_support)
-    token = _ACTIVE.set((*_ACTIVE.get(), (model_support, instruments)))
-    try:
+    with during(_ACTIVE, (*_ACTIVE.get(), (model_support, instruments))):
         yield
-    finally:
-        _ACTIVE.reset(token)
 
 
-@contextmanager
-def without_instruments() -> Iterator[None]:
+def without_instruments() -> AbstractContextManager[None]:
     """Detach all instruments inside the block."""
-    token = _ACTIVE.set(())
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
+    return during(_ACTIVE, ())
 
 
 def known_support(model: nn.Module) -> Support | None:

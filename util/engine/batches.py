@@ -4,8 +4,7 @@ Here is also what a model writes on: its cache, and the check that writing on it
 """
 
 import inspect
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, instrument, once, random_ids, support, without_instruments
-from util.engine.call import Instrument, Support, UnsupportedModel
+from util.engine.call import NO_LIMIT, Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.handshake import (
     FAILURES,
@@ -25,8 +25,8 @@ from util.engine.handshake import (
     check_ids,
     check_length,
     context_length,
-    long_rope,
     out_of_memory,
+    rope_switch,
     tolerance,
 )
 from util.engine.instruments import Knockout
@@ -34,6 +34,8 @@ from util.engine.instruments import Knockout
 # Tokens of one batch, padding included. It is part of every request, because the last bits of a prompt's numbers depend
 # on the batch that the prompt runs in.
 TOKEN_BUDGET = 2048
+Ids = tuple[int, ...]  # tokens
+Arrays = dict[str, np.ndarray]  # by what they are
 
 
 # ------------------------------------------------------------------------------------------------ batches
@@ -48,31 +50,25 @@ class Row:
     follows, so the model computes exactly what it computes for this continuation alone.
     """
 
-    ids: tuple[int, ...]
-    branches: tuple[int, ...] = ()
+    ids: Ids
+    branches: Ids = ()
     parents: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids) + len(self.branches)
-
-    def path(self, branch: int) -> list[int]:
-        """The branches that lead to a branch, and the branch itself.
-
-        The place of a token in its continuation, counted from 0, is the length of its path minus one.
-        """
-        parent = self.parents[branch] if self.parents else -1
-        return [*(self.path(parent) if parent >= 0 else ()), branch]
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows padded at the right. No padding mask is needed, because causal attention never looks to the right.
 
-    numbers [B]: which of the given rows these are; lengths [B]: tokens in `ids` of each row; ends [B]: tokens in `ids`
-    and branches; inputs: what the model is called with; siblings: the knockout that hides branches from each other,
-    None without branches; prompts [B]: the prompt that each row belongs to, for messages.
+    rows and numbers [B]: the rows, and which of those that were given they are; lengths [B]: tokens in `ids` of each
+    row; ends [B]: tokens in `ids` and branches; inputs: what the model is called with; siblings: the knockout that
+    hides branches from each other, None without branches; prompts [B]: the prompt that each row belongs to, for
+    messages.
     """
 
+    rows: list[Row]
     numbers: np.ndarray
     lengths: Tensor
     ends: Tensor
@@ -81,22 +77,23 @@ class Batch:
     prompts: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Row], numbers: Sequence[int], prompts: Sequence[int] | None = None) -> "Batch":
-        """The batch of the rows with these numbers. prompts: the prompt of each of `rows`, default the row's number."""
+    def of(
+        cls, rows: Sequence[Row], numbers: Sequence[int] | None = None, prompts: Sequence[int] | None = None
+    ) -> "Batch":
+        """The batch of the rows with these numbers, default all. prompts: that of each row, default its number."""
+        numbers = range(len(rows)) if numbers is None else numbers
         chosen = [rows[i] for i in numbers]
-        width = max(map(len, chosen))
-        ids = torch.zeros(len(chosen), width, dtype=torch.long)
-        lengths = torch.tensor([len(row.ids) for row in chosen])
+        tokens = [torch.tensor(row.ids + row.branches, dtype=torch.long) for row in chosen]
+        ids, lengths = pad_sequence(tokens, batch_first=True), torch.tensor([len(row.ids) for row in chosen])
         # padding repeats the last position, because the model may have no later one
-        places = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None] - 1)
+        places = torch.arange(ids.shape[1]).minimum(lengths[:, None] - 1)
         cells = []
         for i, row in enumerate(chosen):
-            ids[i, : len(row)] = torch.tensor(row.ids + row.branches)
-            start = len(row.ids)
-            for b in range(len(row.branches)):
-                path = row.path(b)
-                places[i, start + b] = start + len(path) - 1
-                cells += [(i, start + b, start + a) for a in range(b) if a not in path]
+            start, paths = len(row.ids), list[list[int]]()  # of each branch those that lead to it, and itself
+            for b, parent in enumerate(row.parents or [-1] * len(row.branches)):
+                paths.append([*(paths[parent] if parent >= 0 else ()), b])
+                places[i, start + b] = start + len(paths[b]) - 1
+                cells += [(i, start + b, start + a) for a in range(b) if a not in paths[b]]
         inputs = {"input_ids": ids}
         if cells:
             # An explicit all-ones mask keeps transformers from reading equal positions as packed sequences.
@@ -105,12 +102,7 @@ class Batch:
         siblings = Knockout(torch.tensor(cells)) if cells else None
         owners = numbers if prompts is None else [prompts[number] for number in numbers]
         ends = torch.tensor(list(map(len, chosen)))
-        return cls(np.array(numbers), lengths, ends, inputs, siblings, np.array(owners))
-
-    @property
-    def tokens(self) -> list[list[int]]:
-        """The rows' tokens, without padding."""
-        return [ids[:end] for ids, end in zip(self.inputs["input_ids"].tolist(), self.ends.tolist(), strict=True)]
+        return cls(chosen, np.array(numbers), lengths, ends, inputs, siblings, np.array(owners))
 
     @property
     def positions(self) -> Tensor:
@@ -118,7 +110,7 @@ class Batch:
         return self.inputs.get("position_ids", torch.arange(self.inputs["input_ids"].shape[1]))
 
 
-def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int | None = None) -> list[list[int]]:
+def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int = NO_LIMIT) -> list[list[int]]:
     """Row numbers in batches of similar length, longest first; a batch has at most `token_budget` tokens or one row.
 
     Padding counts as tokens. bound: rows of up to this many tokens and longer ones are never in one batch.
@@ -128,20 +120,15 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int | 
     if token_budget < 1:
         raise ValueError(f"token_budget = {token_budget}: a batch has at least one token")
     batches: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        fits = bool(batches) and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget
-        if fits and (bound is None or not lengths[i] <= bound < lengths[batches[-1][0]]):
+    longest = 0  # row of the last batch
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fits = batches and (len(batches[-1]) + 1) * longest <= token_budget
+        if fits and not lengths[i] <= bound < longest:
             batches[-1].append(i)
         else:
             batches.append([i])
+            longest = lengths[i]
     return batches
-
-
-def shared_budget(token_budget: int, rows: int) -> int:
-    """The token budget for each of several rows that must run in one batch; at least 1. See `plan`."""
-    if token_budget < 1:  # `plan` refuses it
-        return token_budget
-    return max(1, token_budget // rows)
 
 
 def run_rows(
@@ -165,7 +152,7 @@ def run_rows(
     check_ids(model, [max((*row.ids, *row.branches)) for row in rows if len(row)])
     lengths = [len(row) for row in rows]
     check_length(model, max(lengths, default=0))
-    todo = plan(lengths, token_budget, long_rope(model))[::-1]
+    todo = plan(lengths, token_budget, rope_switch(model, "longrope"))[::-1]
     halved = False
     while todo:
         numbers = todo.pop()
@@ -182,8 +169,7 @@ def run_rows(
             halved = True
             middle = len(numbers) // 2
             todo += [numbers[middle:], numbers[:middle]]
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # does nothing without a GPU
             continue
         if bar is not None:
             bar.update(len(numbers))
@@ -198,7 +184,7 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
     """
     out = _run(model, model.base_model, batch, instruments, options)
     counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
-    check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
+    check_finite(out[0], "the hidden states", model, batch.rows, batch.prompts, counted)
     return out
 
 
@@ -239,11 +225,8 @@ def logits_at(model: PreTrainedModel, places: Tensor) -> Iterator[dict[str, Tens
         return given[0][:, places.to(given[0].device)], *given[1:]
 
     head: Any = model.get_output_embeddings()
-    hook = head.register_forward_pre_hook(choose)
-    try:
+    with head.register_forward_pre_hook(choose):
         yield {}
-    finally:
-        hook.remove()
 
 
 def _run(
@@ -255,24 +238,24 @@ def _run(
         return module(**inputs, use_cache=False, **options)
 
 
+class TooLong(UnsupportedModel):
+    """A prompt has more tokens than the model has positions. extent: how many, in words for a table."""
+
+    def __init__(self, tokens: int, limit: int, cure: str) -> None:
+        super().__init__(f"the longest prompt has {tokens} tokens, this model places {limit}; use {cure}")
+        self.extent = f"left out, {tokens} tokens, {limit} positions"
+
+
 def check_context(
     model: PreTrainedModel, lengths: Sequence[int], cure: str = "a smaller k, or a data set with shorter texts"
 ) -> None:
-    """Raises UnsupportedModel, before any forward pass, for a prompt of more tokens than the model has positions.
+    """Raises TooLong, before any forward pass, for a prompt of more tokens than the model has positions.
 
     cure: the setting that makes prompts shorter, for the error.
     """
     limit = context_length(model)
-    if limit is not None and max(lengths, default=0) > limit:
-        raise UnsupportedModel(f"the longest prompt has {max(lengths)} tokens, this model places {limit}; use {cure}")
-
-
-def too_long(error: UnsupportedModel) -> str:
-    """How long a prompt is and what fits, in words for a table, of an error of `check_context`; raises any other."""
-    match = re.match(r"the longest prompt has (\d+) tokens, this model places (\d+)", str(error))
-    if match is None:
-        raise error
-    return f"left out, {match[1]} tokens, {match[2]} positions"
+    if max(lengths, default=0) > limit:
+        raise TooLong(max(lengths), limit, cure)
 
 
 # ------------------------------------------------------------------------------------------------ what a model allows
@@ -285,7 +268,7 @@ def array_type(model: PreTrainedModel) -> type:
 
 def may_branch(support: Support, length: int) -> bool:
     """Whether this model computes a row with branches exactly. length: the tokens of the row, branches included."""
-    return support.branches and (support.switch is None or length <= support.switch)
+    return support.branches and length <= support.switch
 
 
 def cache_for(model: PreTrainedModel) -> DynamicCache:
@@ -297,20 +280,14 @@ def cache_for(model: PreTrainedModel) -> DynamicCache:
     return DynamicCache(config=model.config)
 
 
-def keeps_rows_apart(model: PreTrainedModel) -> bool:
-    """Whether a cache can be cut to some rows of a batch. Layers without attention may keep states in the model."""
-    return len(support(model).layers) == model.config.get_text_config(decoder=True).num_hidden_layers
-
-
-def check_writing(model: PreTrainedModel, lengths: Iterable[int], new_tokens: int) -> None:
+def check_writing(model: PreTrainedModel, lengths: Sequence[int], new_tokens: int) -> None:
     """Check that a prepared model that goes on from a cache gives what it gives without one.
 
     lengths: the tokens of the prompts; new_tokens: how many are written behind each. A prompt of 8 tokens is tried, and
     one beside each length at which the model's config switches its attention, where prompts reach that. Nothing is
     tried twice. Raises UnsupportedModel where the logits differ, or the class does not take the cache.
     """
-    lengths, read = list(lengths), new_tokens - 1  # the last token that is written is not read
-    longest = max(lengths, default=0)
+    longest, read = max(lengths, default=0), new_tokens - 1  # the last token that is written is not read
     check_length(model, longest + read)
     switches = support(model).switches
     reached = {switch for switch in switches if any(length <= switch < length + read for length in lengths)}
@@ -327,14 +304,15 @@ def _try_writing(model: PreTrainedModel, length: int) -> None:
     The bound is ten times that of the handshake, because states of layers without attention add up their rounding; a
     cache that does not fit changes logits as much as another prompt does.
     """
-    end = min(length + 3, context_length(model) or length + 3)
+    end = min(length + 3, context_length(model))
     length = min(length, end - 1)
     ids, cache, steps = random_ids(model, 2, end), cache_for(model), []
     with without_instruments():
         whole = model(ids[1:], use_cache=False).logits[0, length:].float()
         try:
             model(ids[:, :length], past_key_values=cache, use_cache=True)
-            if keeps_rows_apart(model):
+            # layers without attention may keep states in the model, for all rows
+            if len(support(model).layers) == model.config.get_text_config(decoder=True).num_hidden_layers:
                 cache.reorder_cache(torch.tensor([1]))
                 ids = ids[1:]
             for place in range(length, end):

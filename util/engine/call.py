@@ -71,6 +71,9 @@ PASSES = 64  # at most: scores up to 5000 nats below the highest of their row ar
 CLOSED = -1e4  # the mask of a closed cell is lower; biases such as ALiBi's are not
 
 
+NO_LIMIT = sys.maxsize  # tokens
+
+
 class UnsupportedModel(ValueError):
     """This model cannot be instrumented, or has too short a context; the message says why and what works."""
 
@@ -102,9 +105,9 @@ class Support:
     facts: dict[Any, Any] = field(repr=False, default_factory=dict)
 
     @property
-    def switch(self) -> int | None:
-        """The number of tokens up to which all attention is computed in one way, None if it always is."""
-        return min(self.switches, default=None)
+    def switch(self) -> int:
+        """The number of tokens up to which all attention is computed in one way, NO_LIMIT if it always is."""
+        return min(self.switches, default=NO_LIMIT)
 
 
 @cache
@@ -153,15 +156,6 @@ class Call:
         """The number of key positions."""
         return self.key.shape[2]
 
-    def only(self, examples: Tensor) -> "Call":
-        """The same call for some examples [E] alone; for calls without knockouts."""
-        mask = self.mask
-        if mask is not None and len(mask) > 1:
-            mask = mask[examples.to(mask.device)]
-        query, key, value = (part[examples.to(part.device)] for part in (self.query, self.key, self.value))
-        splice = self.splice and self.splice.only(examples)
-        return replace(self, query=query, key=key, value=value, mask=mask, splice=splice)
-
     def plain(self) -> Tensor:
         """Outputs of all heads [B, T, H, dv] without edits, by the fast kernel where the class allows it."""
         if self.options.get("softcap") is None and self.options.get("s_aux") is None:
@@ -171,7 +165,7 @@ class Call:
 
     def chunks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Query rows [R] or [B, R], split into chunks of at most EAGER_CHUNK weights each (but at least one row)."""
-        donors = self.splice.donors.shape[1] if self.splice else 0
+        donors = len(self.splice.donors) if self.splice else 0
         weights_per_row = self.batch * self.query.shape[1] * self.keys * (1 + donors)
         return rows.split(max(1, EAGER_CHUNK // weights_per_row), dim=-1)
 

@@ -12,6 +12,7 @@ stream. All layers, put together from their parts, must then give the model's hi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -60,6 +61,9 @@ class Block:
         return self.added(together + writes) - self.added(together)
 
 
+Blocks = tuple[Block, ...]  # of all layers
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """A run, taken apart. L layers, N prompts of T tokens, H heads.
@@ -83,12 +87,9 @@ class Components:
     sum, ValueError for ids that the model cannot take.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, ids: Tensor, first: int = 0, blocks: tuple[Block, ...] | None = None
-    ) -> None:
-        prepare(model)
-        check_ids(model, ids.flatten())
+    def __init__(self, model: PreTrainedModel, ids: Tensor, first: int = 0, blocks: Blocks | None = None) -> None:
         check_length(model, ids.shape[1])
+        check_ids(model, ids.flatten())
         self.blocks = blocks_of(model) if blocks is None else blocks
         self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
@@ -124,11 +125,6 @@ class Components:
         """The number of layers."""
         return len(self.blocks)
 
-    @property
-    def parallel(self) -> bool:
-        """Whether MLPs read what attention reads, in all layers. Raises UnsupportedModel where only some do."""
-        return parallel_mlps(self.model)
-
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
         return self.calls[layer].again(hidden, Before(*self.prefix[layer]))
@@ -156,7 +152,7 @@ class Components:
     def behind(self, layer: int, hidden: Tensor, added: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever it reads."""
         block = self.blocks[layer]
-        with _hooked(block.attention, _instead(added / block.factor)):
+        with block.attention.register_forward_hook(_instead(added / block.factor)):
             return self.whole(layer, hidden)
 
     def adds(self, layer: int, hidden: Tensor) -> Tensor:
@@ -165,7 +161,11 @@ class Components:
         hidden: what it reads before its own norm: in sequential layers that includes what attention has added.
         """
         block = self.blocks[layer]
-        with _hooked(block.attention, _instead(0.0)), _watched(block.mlp, stop=True) as outputs, suppress(Stop):
+        with (
+            block.attention.register_forward_hook(_instead(0.0)),
+            _watched(block.mlp, stop=True) as outputs,
+            suppress(Stop),
+        ):
             self.whole(layer, hidden)
         return outputs[-1].view_as(hidden) * block.factor
 
@@ -173,7 +173,7 @@ class Components:
         """The logits [R, A] of answers [N, A] behind the last token, from the stream [R, d] behind the last layer."""
         run = Runs(self.model, self.plan)
         with run.unembedding(answers) as columns:
-            return run.picked(run.end(hidden[:, None], self.calls[-1].out), columns)
+            return run.read(run.end(hidden[:, None], self.calls[-1].out), columns)
 
 
 def plain_weight(module: nn.Module) -> Tensor | None:
@@ -209,16 +209,6 @@ class _Read(Instrument):
 
 
 @contextmanager
-def _hooked(module: nn.Module, hook: Callable[[nn.Module, Any, Any], Any]) -> Iterator[None]:
-    """Call `hook` with what a module is given and returns, and let what it returns stand for that, inside the block."""
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
     """The last output of a module inside the block; stop: leave the layer behind it."""
     outputs: list[Tensor] = []
@@ -228,14 +218,14 @@ def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
         if stop:
             raise Stop
 
-    with _hooked(module, keep):
+    with module.register_forward_hook(keep):
         yield outputs
 
 
 # ------------------------------------------------------------------------------------------------ how a class is built
 
 
-def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
+def blocks_of(model: PreTrainedModel) -> Blocks:
     """How the layers of a prepared model are built; found out once, and again after a module was replaced.
 
     Raises UnsupportedModel where that is not known.
@@ -249,7 +239,7 @@ def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
     return blocks
 
 
-def known_blocks(model: PreTrainedModel) -> tuple[Block, ...] | None:
+def known_blocks(model: PreTrainedModel) -> Blocks | None:
     """How the layers of a prepared model are built, None where that is not known."""
     try:
         return blocks_of(model)
@@ -258,9 +248,9 @@ def known_blocks(model: PreTrainedModel) -> tuple[Block, ...] | None:
 
 
 @once
-def _blocks(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Block, ...] | str]:
+def _blocks(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], Blocks | str]:
     """A model's modules at the time, and how its layers are built, or why that is not known."""
-    blocks: tuple[Block, ...] | str
+    blocks: Blocks | str
     try:
         blocks = _taken_apart(model)
         _check_sum(model, blocks)
@@ -285,7 +275,7 @@ def parallel_mlps(model: PreTrainedModel) -> bool:
 
 
 @torch.no_grad()
-def _taken_apart(model: PreTrainedModel) -> tuple[Block, ...]:
+def _taken_apart(model: PreTrainedModel) -> Blocks:
     known, plan, name = support(model), plan_of(model), type(model).__name__
     if not plan.replays:
         raise UnsupportedModel(f"{name}: what its parts write is not known, because it runs by {plan.path}")
@@ -306,11 +296,11 @@ def _taken_apart(model: PreTrainedModel) -> tuple[Block, ...]:
 
 
 @torch.no_grad()
-def _check_sum(model: PreTrainedModel, blocks: tuple[Block, ...]) -> None:
+def _check_sum(model: PreTrainedModel, blocks: Blocks) -> None:
     """Raises UnsupportedModel unless all layers, put together from their parts, give the model's hidden states."""
     parts = Components(model, random_ids(model, 2, SHORT), blocks=blocks)
     run = parts.base
-    for layer, (hidden, out) in enumerate(zip(run.hidden, run.hidden[1:], strict=False)):
+    for layer, (hidden, out) in enumerate(pairwise(run.hidden)):
         z = parts.reads(layer, hidden).plain()
         between = hidden + parts.writes(layer, z)
         read = hidden if blocks[layer].parallel else between
@@ -363,7 +353,7 @@ class _Layer:
 
         with ExitStack() as stack:
             for module in [*self.call.layer.modules()][1:]:
-                stack.enter_context(_hooked(module, keep))
+                stack.enter_context(module.register_forward_hook(keep))
             self._run({})
         return outputs, inputs
 
@@ -371,7 +361,7 @@ class _Layer:
         """The hidden states behind the layer where these modules return these vectors, or numbers everywhere."""
         with ExitStack() as stack:
             for module, value in returned.items():
-                stack.enter_context(_hooked(module, _instead(value)))
+                stack.enter_context(module.register_forward_hook(_instead(value)))
             return self.call.again(self.hidden)
 
     def _factor(self, one: nn.Module, other: nn.Module) -> float | None:
@@ -410,7 +400,7 @@ class _Layer:
 
         for vector in (0.0, self.vectors[0]):
             passes.append([])
-            with _hooked(mlp, keep):
+            with mlp.register_forward_hook(keep):
                 self._run({attention: vector})
         return all(map(torch.equal, *passes))
 
@@ -449,7 +439,6 @@ def direct_effects(
     [N, P, A], given those of the base run, as many dimensions: all words of all heads may not fit into memory. Returns
     None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
-    prepare(model)
     check_length(model, ids.shape[1])
     blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
     if not plan.replays or blocks is None:
@@ -465,7 +454,7 @@ def direct_effects(
 
         def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
-            return run.picked(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
+            return run.read(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
 
         logits, base = [], read(stream)
         for layer, change in changes.items():

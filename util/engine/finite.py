@@ -5,7 +5,7 @@ overflow in float16 would give accuracies of 0 and p-values of 1. So what a forw
 The check is one sum, which is finite only if all its terms are. Only after a failure is the cause looked for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from util.stats.undefined import IN_RECORDS
+from util.stats.intervals import NAN_IN_RECORDS
 
 
 class NotFinite(FloatingPointError):
@@ -33,13 +33,13 @@ def check_finite(
     values: Tensor | np.ndarray,
     what: str,
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]] | Tensor,
+    prompts: Sequence[Sized] | Tensor,
     numbers: Sequence[int] | np.ndarray | None = None,
     counted: Tensor | None = None,
 ) -> None:
     """Raises NotFinite unless all values [B, ...] are finite.
 
-    what: the name of the values in the message ("the logits"); prompts: the tokens of each of the B prompts; numbers:
+    what: the name of the values in the message ("the logits"); prompts: each of the B prompts, as tokens; numbers:
     the number of each prompt in the message, default 0, 1, ...; counted: [B, T], false where the values [B, T, ...]
     belong to padding, which is not checked.
     """
@@ -49,23 +49,23 @@ def check_finite(
     bad = ~values.isfinite()
     if counted is not None:
         bad &= counted.to(bad.device).reshape(*counted.shape, *[1] * (values.ndim - counted.ndim))
-    if not bool(bad.any()):
+    if not bad.any():
         return
     first = int(bad.nonzero()[0, 0])
-    kind = "NaN" if bool((bad[first] & values[first].isnan()).any()) else "infinite"
+    kind = "NaN" if (bad[first] & values[first].isnan()).any() else "infinite"
     number = first if numbers is None else int(numbers[first])
     raise NotFinite(f"{what} of prompt {number} ({len(prompts[first])} tokens) are {kind}. {_cause(model)}")
 
 
 def check_record(data: Mapping[str, Any], model: PreTrainedModel | None) -> dict[str, Any]:
-    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in arrays that `IN_RECORDS` lacks.
+    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN that has no reason.
 
     model: that computed them, for the message; None where it is not loaded.
     """
     for name, array in data.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             continue
-        wrong = np.isinf(array) if name in IN_RECORDS else ~np.isfinite(array)
+        wrong = np.isinf(array) if name in NAN_IN_RECORDS else ~np.isfinite(array)
         if wrong.any():
             place = np.argwhere(wrong)[0].tolist()
             cause = "" if model is None else _cause(model)

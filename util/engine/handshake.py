@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, NoReturn
+from itertools import pairwise
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +21,17 @@ from util.engine.attention import (
     CALLS,
     IMPLEMENTATION,
     PREPARED,
+    during,
     input_device,
     instrument,
     known_support,
     random_ids,
     without_instruments,
 )
-from util.engine.call import Call, Instrument, Support, UnsupportedModel
+from util.engine.call import NO_LIMIT, Call, Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
+from util.engine.layer_calls import recorded
 
 SOON = 256  # tokens
 FIRST = 8  # tokens of the first prompt that is tried
@@ -63,9 +66,7 @@ def prepare(model: PreTrainedModel) -> Support:
     old_implementation = model.config._attn_implementation
     try:
         PREPARED[model] = _Handshake(model).run()
-        soon = [switch for switch in switches(model) if FIRST <= switch <= SOON]
-        if soon:
-            check_length(model, soon[-1] + 1)
+        check_length(model, max((switch for switch in switches(model) if switch <= SOON), default=0) + 1)
     except BaseException as error:
         PREPARED.pop(model, None)
         adapters.switch(model, old_implementation)
@@ -77,21 +78,22 @@ def prepare(model: PreTrainedModel) -> Support:
             ) from error
         raise
     base = model.base_model
-    if (PREPARED[model].switches or dynamic_rope(model)) and _check_pass not in base._forward_pre_hooks.values():
+    has_switches = PREPARED[model].switches or rope_switch(model, "dynamic") < NO_LIMIT
+    if has_switches and _check_pass not in base._forward_pre_hooks.values():
         base.register_forward_pre_hook(_check_pass, with_kwargs=True)
     return PREPARED[model]
 
 
 def check_length(model: PreTrainedModel, length: int) -> None:
-    """Check that a prepared model computes a prompt of `length` tokens exactly.
+    """Prepare a model, and check that it computes a prompt of `length` tokens exactly.
 
     Nothing is run unless the model's config switches to another way of attention at a length that was never tried.
     Every forward pass of a prepared model checks its length; callers that record or edit layers check it before. Raises
     UnsupportedModel where the model cannot be instrumented at this length, MemoryError where memory is too short.
     """
     support = prepare(model)
-    limit = dynamic_rope(model)
-    if limit is not None and length > limit:
+    limit = rope_switch(model, "dynamic")
+    if length > limit:
         raise UnsupportedModel(
             f"{type(model).__name__} with dynamic rotations (rope_type 'dynamic'): beyond {limit} tokens its logits "
             f"depend on the prompts that ran before, and a prompt has {length} tokens; take shorter prompts"
@@ -99,19 +101,14 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     passed = [switch for switch in support.switches if support.tried <= switch < length]
     if not passed or _TRYING.get():
         return
-    token = _TRYING.set(True)
-    try:
-        with without_instruments():
-            tried = _Handshake(model).try_length(max(length, well_past(model, passed[-1])), support)
-    finally:
-        _TRYING.reset(token)
+    with during(_TRYING, True), without_instruments():
+        tried = _Handshake(model).try_length(max(length, well_past(model, passed[-1])), support)
     PREPARED[model] = replace(support, tried=tried)
 
 
 def well_past(model: PreTrainedModel, switch: int) -> int:
     """A number of tokens that is well past a switch, so that several tokens, or a block of them, are affected."""
-    wanted = switch + switch // 8 + FIRST
-    return min(wanted, context_length(model) or wanted)
+    return min(switch + switch // 8 + FIRST, context_length(model))
 
 
 def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -213,20 +210,20 @@ def tolerance(model: PreTrainedModel, ours: Tensor, reference: Tensor) -> tuple[
 class _LastRow(Instrument):
     """Compares the last token's row of weights, times the values, with what heads put out.
 
-    By layer, gaps: the largest difference, as a share of the largest output; keys: the number of keys.
+    Of each layer, gaps: the largest difference, as a share of the largest output; keys: the number of keys.
     """
 
     def __init__(self) -> None:
-        self.gaps: dict[int, float] = {}
-        self.keys: dict[int, int] = {}
+        self.gaps: list[float] = []
+        self.keys: list[int] = []
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         weights = call.weights(torch.tensor([call.queries - 1]))  # [B, H, 1, S]
         values = call.value.repeat_interleave(call.query.shape[1] // call.value.shape[1], dim=1)
         read, last = (weights.to(values.dtype) @ values)[:, :, 0].float(), out[:, -1].float()
         same = read.shape == last.shape
-        self.gaps[call.layer] = float((read - last).abs().max() / last.abs().max().clamp(min=1e-30)) if same else 1.0
-        self.keys[call.layer] = call.keys
+        self.gaps.append(float((read - last).abs().max() / last.abs().max().clamp(min=1e-30)) if same else 1.0)
+        self.keys.append(call.keys)
         return out
 
 
@@ -237,7 +234,6 @@ class _Handshake:
         self.model = model
         self.config = model.config.get_text_config(decoder=True)
         self.ids = random_ids(model, 1, FIRST)
-        self.tolerance = 5e-2 if is_coarse(model) else 1e-4
         self.row_tolerance = 5e-2 if is_coarse(model) else 1e-3
         count = self.config.num_hidden_layers
         kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count  # of attention by softmax
@@ -245,7 +241,7 @@ class _Handshake:
 
     def run(self) -> Support:
         """Make all checks. Leaves the model switched to the engine."""
-        adapters.switch(self.model, adapters.reference(self.model))
+        adapters.to_reference(self.model)
         try:
             reference, masked_reference = self.logits(self.ids), self.masked_logits()
         except FAILURES as error:
@@ -255,11 +251,8 @@ class _Handshake:
         check_finite(reference, "the logits", self.model, self.ids)
         adapters.switch(self.model, IMPLEMENTATION)
         calls: list[nn.Module] = []
-        token = CALLS.set(calls)
-        try:
+        with during(CALLS, calls):
             plain = self.logits(self.ids)
-        finally:
-            CALLS.reset(token)
         if len(calls) != len(self.layers) or len(set(calls)) != len(calls):
             kinds = sorted(set(getattr(self.config, "layer_types", None) or []))
             self.refuse(
@@ -311,12 +304,11 @@ class _Handshake:
 
     def with_right_weights(self, support: Support) -> Support:
         """The support, with `scaled_outputs` where rows times values are z only with the factor of a sink."""
-        gap = 0.0
         for scaled in (False, True):
             PREPARED[self.model] = support = replace(support, scaled_outputs=scaled)
             with instrument(self.model, last := _LastRow()):
                 self.logits(self.ids)
-            gap = max(last.gaps.values())
+            gap = max(last.gaps)
             if gap <= self.row_tolerance:
                 break
         if not gap <= self.row_tolerance:  # also catches NaN
@@ -332,7 +324,7 @@ class _Handshake:
         passed = [switch for switch in support.switches if switch < length]
         where = f"at {length} tokens, past the {passed[-1]} at which its config switches attention, "
         try:
-            adapters.switch(self.model, adapters.reference(self.model))
+            adapters.to_reference(self.model)
             try:
                 reference = self.hidden(ids)
             finally:
@@ -348,12 +340,11 @@ class _Handshake:
             if out_of_memory(error):
                 raise MemoryError(f"{type(self.model).__name__}: {where}{advice}") from error
             self.refuse(f"{where}{advice}")
-        for start, stop in zip([0, *passed], [*passed, length], strict=True):
-            if start < stop:
-                self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")
-        if set(last.keys.values()) != {length}:
-            self.refuse(f"{where}attention has {max(last.keys.values())} keys, which are not the tokens of the prompt")
-        if not max(last.gaps.values()) <= self.row_tolerance:
+        for start, stop in pairwise([0, *passed, length]):
+            self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")
+        if set(last.keys) != {length}:
+            self.refuse(f"{where}attention has {max(last.keys)} keys, which are not the tokens of the prompt")
+        if not max(last.gaps) <= self.row_tolerance:
             self.refuse(f"{where}attention times values is not what heads put out")
         return length
 
@@ -379,33 +370,27 @@ class _Handshake:
                 hidden = self.logits(ids, **inputs)[:, -1]
         except (TypeError, ValueError):  # the class takes no position ids, or its window is shorter than these 5 tokens
             return False
-        difference = float((hidden - alone).abs().max())
-        effect = float((seen - alone).abs().max())
+        difference, bound = tolerance(self.model, hidden, alone)
         # the tolerance alone proves nothing where seeing the first token changes the logits by no more than that
-        return difference <= self.tolerance * max(1.0, float(alone.abs().max())) and difference <= 0.2 * effect
+        return difference <= bound and difference <= 0.2 * float((seen - alone).abs().max())
 
     def projections(self, support: Support) -> dict[int, nn.Module | None]:
         """By layer, the linear module whose input is exactly the head outputs; None where there is none."""
-        inputs: list[tuple[int, nn.Module, Tensor]] = []
-        hooks = [
-            child.register_forward_pre_hook(lambda child, args, layer=layer: inputs.append((layer, child, args[0])))
+        linear = nn.Linear, Conv1D
+        layers = {
+            child: layer
             for module, layer in support.modules.items()
             for child in module.modules()
-            if isinstance(child, nn.Linear | Conv1D)
-        ]
-        try:
-            with instrument(self.model, heads := CaptureHeads()):
-                self.logits(self.ids)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        z = {layer: z.flatten(2).flatten(0, 1) for layer, z in heads.z.items()}
-        projections = {
-            layer: child
-            for layer, child, x in inputs
-            if x.shape[-1] == z[layer].shape[-1] and torch.equal(x.flatten(0, -2), z[layer])
+            if isinstance(child, linear)
         }
-        return {layer: projections.get(layer) for layer in support.layers}
+        with recorded(layers) as calls, instrument(self.model, heads := CaptureHeads()):
+            self.logits(self.ids)
+        projections: dict[int, nn.Module | None] = dict.fromkeys(support.layers)
+        for call in calls:
+            z, x = heads.z[layers[call.layer]].flatten(2).flatten(0, 1), call.hidden
+            if x.shape[-1] == z.shape[-1] and torch.equal(x.flatten(0, -2), z):
+                projections[layers[call.layer]] = call.layer
+        return projections
 
     def masked_logits(self) -> Tensor:
         """Logits [1, 5, V] of the tokens from 3 on, with token 3 masked as padding is. They differ if the mask is lost.
@@ -455,24 +440,22 @@ def switches(model: PreTrainedModel) -> tuple[int, ...]:
     lengths = {*_lengths(entries), *_original_contexts(model, "longrope")}
     if entries.get("index_topk_blocks"):
         lengths.add(entries["index_topk_blocks"] * entries["index_block_size"])
-    limit = context_length(model)
-    return tuple(sorted(length for length in lengths if limit is None or length < limit))
+    return tuple(sorted(length for length in lengths if length < context_length(model)))
 
 
-def long_rope(model: PreTrainedModel) -> int | None:
-    """The number of tokens beyond which longrope rotates all positions of a batch in another way, None if none."""
-    return min(_original_contexts(model, "longrope"), default=None)
+def rope_switch(model: PreTrainedModel, kind: Literal["longrope", "dynamic"]) -> int:
+    """The number of tokens beyond which rotations change, NO_LIMIT if they never do.
+
+    longrope: all positions of a batch are rotated in another way. dynamic (NTK): rotations depend on the longest prompt
+    so far.
+    """
+    return min(_original_contexts(model, kind), default=NO_LIMIT)
 
 
-def dynamic_rope(model: PreTrainedModel) -> int | None:
-    """The number of tokens beyond which rotations depend on the longest prompt so far (dynamic NTK), None if none."""
-    return min(_original_contexts(model, "dynamic"), default=None)
-
-
-def context_length(model: PreTrainedModel) -> int | None:
-    """The largest number of tokens that the model has positions for, None where its class sets no limit."""
+def context_length(model: PreTrainedModel) -> int:
+    """The largest number of tokens that the model has positions for, NO_LIMIT where its class sets none."""
     config = model.config.get_text_config(decoder=True)
-    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or NO_LIMIT
 
 
 def _lengths(entries: dict[str, Any]) -> Iterator[int]:

@@ -16,26 +16,32 @@ from torch import Tensor
 
 from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
 
+Layers = int | Iterable[int]
+Heads = int | Sequence[int]
+ByLayer = dict[int, Tensor]
+States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
+
 
 class Indexed(Instrument):
     """An instrument whose arguments are indices: of layers, heads, rows of the batch, queries and keys."""
 
-    def __init__(self, layers: int | Iterable[int] | None) -> None:
+    def __init__(self, layers: Layers | None) -> None:
         self.layers = frozenset([layers]) if isinstance(layers, int) else None if layers is None else frozenset(layers)
         self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
 
     def index(
-        self, name: str, values: Tensor | Sequence[int] | None, axis: str = "", dims: int = 1, by_example: bool = True
+        self, name: str, values: Tensor | Heads | None, axis: str = "", dims: int = 1, by_example: bool = True
     ) -> Any:
         """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
 
-        They are checked against `heads` of the model, or `batch`, `queries` or `keys` of the first call. Raises
-        ValueError for another number of dimensions, for values that are not integers, and for negative ones.
+        A number stands for a list of one. They are checked against `heads` of the model, or `batch`, `queries` or
+        `keys` of the first call. Raises ValueError for another number of dimensions, for values that are not integers,
+        and for negative ones.
         """
         if values is None:
             return None
         what = f"{type(self).__name__} {name}"
-        index = torch.as_tensor(values).cpu()
+        index = torch.as_tensor([values] if isinstance(values, int) else values).cpu()
         if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
             raise ValueError(f"{what}: expected integers with {dims} dimensions, got {tuple(index.shape)}")
         if index.numel() and int(index.min()) < 0:
@@ -66,10 +72,6 @@ def _check_range(what: str, index: Tensor, size: int) -> None:
         raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
 
 
-def _heads(heads: int | Iterable[int]) -> list[int]:
-    return [heads] if isinstance(heads, int) else list(heads)
-
-
 class CaptureRows(Indexed):
     """Capture the attention weights of chosen query rows in all heads, after knockouts.
 
@@ -78,19 +80,19 @@ class CaptureRows(Indexed):
     model), a copy on the layer's device.
     """
 
-    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
+    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: Layers | None = None) -> None:
         super().__init__(layers)
         self.rows = self.index("rows", rows, "queries")
         self.keys = self.index("keys", keys, "keys", dims=2)
         if self.keys is not None and self.keys.shape[-2] != self.rows.shape[-1]:
             raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
-        self.weights: dict[int, Tensor] = {}
+        self.weights: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         weights = call.weights(self.rows)
         if self.keys is not None:
             keys = self.keys.to(weights.device).expand(call.batch, -1, -1)
-            weights = weights.gather(-1, keys[:, None].expand(-1, weights.shape[1], -1, -1))
+            weights = weights.take_along_dim(keys[:, None], -1)
         self.weights[call.layer] = weights.to(torch.promote_types(weights.dtype, torch.float32), copy=True)
         return out
 
@@ -102,11 +104,11 @@ class ScoreRows(Indexed):
     `scores[name][layer]` is [B, H]: float32 (float64 in a float64 model), on the layer's device.
     """
 
-    def __init__(self, rows: Tensor, cells: Mapping[str, Tensor], layers: int | Iterable[int] | None = None) -> None:
-        super().__init__(layers)
+    def __init__(self, rows: Tensor, cells: Mapping[str, Tensor]) -> None:
+        super().__init__(None)
         self.rows = self.index("rows", rows, "queries", by_example=False)
         self.cells = torch.stack([torch.as_tensor(one) for one in cells.values()], dim=-1)
-        self.scores: dict[str, dict[int, Tensor]] = {name: {} for name in cells}
+        self.scores: dict[str, ByLayer] = {name: {} for name in cells}
 
     def check_call(self, call: Call) -> None:
         super().check_call(call)
@@ -135,10 +137,10 @@ class CaptureHeads(Indexed):
     edits of instruments that were attached before this one, not of later ones.
     """
 
-    def __init__(self, positions: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
+    def __init__(self, positions: Tensor | None = None, layers: Layers | None = None) -> None:
         super().__init__(layers)
         self.positions = self.index("positions", positions, "queries")
-        self.z: dict[int, Tensor] = {}
+        self.z: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
@@ -152,7 +154,7 @@ class CaptureStates(Instrument):
     """
 
     def __init__(self) -> None:
-        self.states: dict[int, tuple[Tensor, Tensor]] = {}
+        self.states: States = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         self.states[call.layer] = call.key.clone(), call.value.clone()
@@ -169,13 +171,13 @@ class PatchHeads(Indexed):
     def __init__(
         self,
         layer: int,
-        heads: int | Iterable[int],
+        heads: Heads,
         value: float | Tensor,
         positions: Tensor | None = None,
         examples: Tensor | None = None,
     ) -> None:
         super().__init__(layer)
-        self.heads = self.index("heads", _heads(heads), "heads", by_example=False)
+        self.heads = self.index("heads", heads, "heads", by_example=False)
         self.value = value
         self.positions = self.index("positions", positions, "queries")
         self.examples = self.index("examples", examples, "batch", by_example=False)
@@ -188,9 +190,8 @@ class PatchHeads(Indexed):
         positions = torch.arange(call.queries) if self.positions is None else self.positions
         examples = torch.arange(call.batch) if self.examples is None else self.examples
         positions = positions.expand(len(examples), -1).to(device)[:, :, None]
-        heads = self.heads.to(device)[None, None]
         value, out = torch.as_tensor(self.value, dtype=out.dtype, device=device), writable(out)
-        out[examples.to(device)[:, None, None], positions, heads] = value
+        out[examples.to(device)[:, None, None], positions, self.heads.to(device)] = value
         return out
 
 
@@ -202,10 +203,10 @@ class SumHeads(Indexed):
     that has no float64).
     """
 
-    def __init__(self, weights: Tensor, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
+    def __init__(self, weights: Tensor, layers: Layers | None = None, by_position: bool = False) -> None:
         super().__init__(layers)
         self.weights, self.by_position = weights, by_position
-        self.sums: dict[int, Tensor] = {}
+        self.sums: ByLayer = {}
 
     def check_call(self, call: Call) -> None:
         if self.weights.shape != (call.batch, call.queries):
@@ -231,17 +232,17 @@ class Knockout(Indexed):
     def __init__(
         self,
         cells: Tensor,
-        layers: int | Iterable[int] | None = None,
-        heads: int | Iterable[int] | None = None,
+        layers: Layers | None = None,
+        heads: Heads | None = None,
     ) -> None:
         super().__init__(layers)
         self.cells = self.index("cells", cells, dims=2, by_example=False)
         if self.cells.shape[1] not in (2, 3):
             raise ValueError(f"Knockout cells: rows of (query, key) or (example, query, key), got {tuple(cells.shape)}")
-        for column, (name, axis) in enumerate((("keys", "keys"), ("queries", "queries"), ("examples", "batch"))):
-            if column < self.cells.shape[1]:
-                self.index(name, self.cells[:, -1 - column], axis, by_example=False)
-        self.heads = None if heads is None else self.index("heads", _heads(heads), "heads", by_example=False)
+        axes = (("keys", "keys"), ("queries", "queries"), ("examples", "batch"))
+        for column, (name, axis) in zip(self.cells.T.flip(0), axes, strict=False):
+            self.index(name, column, axis, by_example=False)
+        self.heads = self.index("heads", heads, "heads", by_example=False)
         self._warned = False
 
     def cells_for(self, batch: int) -> Tensor:
@@ -254,7 +255,8 @@ class Knockout(Indexed):
     def apply(self, call: Call, rows: Tensor, unedited: Tensor, additive: Tensor) -> Tensor:
         """The additive mask [B, H, R, S] of rows [R] or [B, R] with this knockout's cells forbidden.
 
-        unedited: the model's mask before any edit; additive: the mask after the edits before this one.
+        unedited: the model's mask before any edit; additive: the mask after the edits before this one. Raises
+        ValueError where a row would lose every key that it may see.
         """
         rows = rows.cpu().expand(call.batch, -1)
         example, query, key = self.cells_for(call.batch).unbind(1)
@@ -268,19 +270,15 @@ class Knockout(Indexed):
         if self.heads is None:
             closed[example, :, place, key] = lowest
         else:
-            closed[example[:, None], self.heads.to(additive.device)[None], place[:, None], key[:, None]] = lowest
-        self._check_effect(unedited > lowest, closed > lowest, (example, place, key))
-        return closed
-
-    def _check_effect(self, before: Tensor, after: Tensor, cells: tuple[Tensor, Tensor, Tensor]) -> None:
-        """before, after: which keys each row may see [B or 1, H or 1, R, S]; cells: example, place among rows, key."""
-        if bool((before.any(-1) & ~after.any(-1)).any()):
+            closed[example[:, None], self.heads.to(additive.device), place[:, None], key[:, None]] = lowest
+        before, after = unedited > lowest, closed > lowest  # which keys each row may see [B or 1, H or 1, R, S]
+        if (before.any(-1) & ~after.any(-1)).any():
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")
-        example, place, key = cells
         visible = before.expand(after.shape)[example, :, place, key].any(-1)
-        if not self._warned and not bool(visible.all()):
+        if not self._warned and not visible.all():
             self._warned = True
-            warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
+            warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=1)
+        return closed
 
 
 class Splice(Indexed):
@@ -289,8 +287,7 @@ class Splice(Indexed):
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
     tables: by layer [H, U + 1] integers from 0 to D, the source from which a head reads cells of a kind: 0 is the
     example itself, m is its donor number m. Layers without a table are not changed.
-    donors: [B, D], the D donors of each example, as rows of the earlier pass.
-    states: the keys and values of that pass (`CaptureStates.states`).
+    donors: the keys and values of D earlier passes (`CaptureStates.states`), in which row i is a donor of example i.
     places: [B, T], the index of each query among the keys, by default 0 to T - 1.
 
     Queries are always those of the example itself, and the softmax is taken over the keys that are read. A token always
@@ -301,26 +298,23 @@ class Splice(Indexed):
     def __init__(
         self,
         codes: Tensor,
-        tables: dict[int, Tensor],
-        donors: Tensor,
-        states: Mapping[int, tuple[Tensor, Tensor]],
+        tables: ByLayer,
+        donors: Sequence[States],
         places: Tensor | None = None,
     ) -> None:
         super().__init__(tables)
-        self.states = states
+        self.donors = donors
         self.codes = self.index("codes", codes, dims=3, by_example=False)
-        self.donors = self.index("donors", donors)
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
-        kinds = int(self.codes.max()) + 1 if self.codes.numel() else 1
+        kinds = int(self.codes.max()) + 1
         for table in self.tables.values():
-            _check_range("Splice table", table, self.donors.shape[1] + 1)
-            if table.shape[1] < kinds or bool(table[:, 0].any()):
+            _check_range("Splice table", table, len(donors) + 1)
+            if table.shape[1] < kinds or table[:, 0].any():
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_range("Splice donors", self.donors, min((len(keys) for keys, _ in states.values()), default=0))
         places = torch.arange(self.codes.shape[1])[None] if places is None else self.index("places", places)
-        if bool(self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any()):
+        if self.codes.gather(2, places.expand(len(self.codes), -1)[..., None]).any():
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
 
     def attach(self, support: Support) -> None:
@@ -341,16 +335,10 @@ class Splice(Indexed):
         spliced = self.tables[call.layer].any(0)
         return spliced[self.codes].any(-1).nonzero()
 
-    def only(self, examples: Tensor) -> "Splice":
-        """The same splice for some examples [E] of a batch."""
-        fewer = copy(self)
-        fewer.codes, fewer.donors = self.codes[examples], self.donors[examples]
-        return fewer
-
     def with_values(self, layer: int, change: Callable[[Tensor], Tensor]) -> "Splice":
         """The same splice in one layer, of donors whose values are changed."""
-        other, (keys, values) = copy(self), self.states[layer]
-        other.states = {layer: (keys, change(values))}
+        other, donors = copy(self), [donor[layer] for donor in self.donors]
+        other.donors = [{layer: (keys, change(values))} for keys, values in donors]
         return other
 
     def apply(self, call: Call, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -361,14 +349,11 @@ class Splice(Indexed):
         device = call.query.device
         closed = additive.new_tensor(torch.finfo(additive.dtype).min)
         table = self.tables[call.layer]
-        if bool((table == table[:1]).all()):  # all heads read from the same sources: one mask is enough
+        if (table == table[:1]).all():  # all heads read from the same sources: one mask is enough
             table = table[:1]
         codes = take(self.codes, rows, dim=1).to(device)
         source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]
-        donors = self.donors.T.to(device)
-        keys, values = (
-            torch.cat([own, *(part[donor] for donor in donors)], 2)
-            for own, part in zip((call.key, call.value), self.states[call.layer], strict=True)
-        )
-        masks = [torch.where(source == number, additive, closed) for number in range(len(donors) + 1)]
+        states = [(call.key, call.value), *(donor[call.layer] for donor in self.donors)]
+        keys, values = (torch.cat(parts, 2) for parts in zip(*states, strict=True))
+        masks = [torch.where(source == number, additive, closed) for number in range(len(states))]
         return keys, values, torch.cat(masks, 3)

@@ -14,7 +14,9 @@ from transformers import PreTrainedModel
 
 from util.engine.batches import (
     TOKEN_BUDGET,
+    Arrays,
     Batch,
+    Ids,
     Row,
     all_logits,
     array_type,
@@ -24,15 +26,15 @@ from util.engine.batches import (
     may_branch,
     run_rows,
 )
-from util.engine.call import Instrument, at_least_float32
+from util.engine.call import Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.engine.replay import BaseRuns
-from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
+from util.prompts.prompt import LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
-Label = tuple[int, ...]  # the tokens of one label
+Label = Ids  # of one label
 LOGITS = 1 << 27  # half a gigabyte in float32
 
 
@@ -51,7 +53,7 @@ class Scoring:
     """
 
     tokens: list[LabelledTokens]
-    ids: list[tuple[int, ...]]
+    ids: list[Ids]
     labels: list[tuple[Label, ...]]
     gold: np.ndarray
 
@@ -81,9 +83,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
     prepare(model)
     check_tokenizer(model, tokenizer)
     count = len(prompts[0].labels)
-    tokens: dict[Appended, list[LabelledTokens]] = {
-        offset: labelled_tokens(prompts, tokenizer, offset) for offset in range(count)
-    }
+    tokens = [labelled_tokens(prompts, tokenizer, offset) for offset in range(count)]
     labels = []
     for number, prompt in enumerate(prompts):
         for offset in range(count):
@@ -114,7 +114,7 @@ def label_log_probs(
     token_budget: int = TOKEN_BUDGET,
     text: bool = False,
     runs: BaseRuns | None = None,
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """log_prob [N, C]: the log-probability of each label after each prompt, in nats, summed over the label's tokens.
 
     float32, or float64 with a float64 model. All labels of a prompt are scored in one forward pass, labels of several
@@ -131,27 +131,26 @@ def label_log_probs(
     """
     rows, dtype = _rows(model, plan), array_type(model)
     owners = np.array([row.prompt for row in rows])
-    results: dict[str, np.ndarray] = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
+    results: Arrays = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
     if text:
         results["text_loss"] = np.empty(len(plan.ids), dtype)
 
     def visit(batch: Batch) -> None:
         batch_rows = [rows[number] for number in batch.numbers]
         attached = attach(replace(batch, numbers=owners[batch.numbers]))
-        width = max(len(row.places) for row in batch_rows)
-        # rows with fewer places repeat their first one
-        places = torch.tensor([[*row.places, *row.places[:1] * (width - len(row.places))] for row in batch_rows])
-        if text:
-            with _started(runs, batch, attached):
-                logits_everywhere = all_logits(model, batch, *attached)
-            by_row = [_text_loss(logits_everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
-            losses = torch.stack(by_row).cpu().numpy()
-            results["text_loss"][owners[batch.numbers]] = losses
-            check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
-            logits = at_least_float32(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
-            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
-        else:
-            with _started(runs, batch, attached):
+        first = batch.lengths[:, None] - 1
+        places = first + torch.arange(int((batch.ends - batch.lengths).max()) + 1)
+        places = places.where(places < batch.ends[:, None], first)  # rows with fewer places repeat their first one
+        with _started(runs, batch, attached):
+            if text:
+                everywhere = all_logits(model, batch, *attached)
+                by_row = [_text_loss(everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
+                losses = torch.stack(by_row).cpu().numpy()
+                results["text_loss"][owners[batch.numbers]] = losses
+                check_finite(losses, "the losses", model, batch.rows, batch.prompts)
+                logits = at_least_float32(everywhere[torch.arange(len(batch_rows))[:, None], places])
+                check_finite(logits, "the logits", model, batch.rows, batch.prompts)
+            else:
                 logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
         labels = [(i, label, reads) for i, row in enumerate(batch_rows) for label, reads in row.reads.items()]
@@ -175,13 +174,12 @@ def _budget(model: PreTrainedModel, token_budget: int) -> int:
 class _LabelRow:
     """A row of a batch that scores some labels of a prompt.
 
-    prompt: its number; places: the tokens of the row after which logits are needed; reads: for each label, by its
-    index, its tokens as pairs (index into `places`, the token that follows there).
+    prompt: its number; reads: for each label, by its index, its tokens as pairs (place, the token that follows there).
+    Place 0 is the end of the prompt, and the others are the branches.
     """
 
     row: Row
     prompt: int
-    places: tuple[int, ...]
     reads: dict[int, list[tuple[int, int]]]
 
 
@@ -203,7 +201,7 @@ def _rows(model: PreTrainedModel, plan: Scoring) -> list[_LabelRow]:
     return rows
 
 
-def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -> _LabelRow:
+def _label_row(prompt: int, ids: Ids, labels: Mapping[int, Label]) -> _LabelRow:
     """The row for some labels of a prompt. Its branches are all tokens of the labels except the last of each.
 
     Labels that begin with the same tokens share their branches.
@@ -216,10 +214,10 @@ def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -
                 parents.append(branches.get(label[: end - 1], -1))
                 branches[label[:end]] = len(branches)
     row = Row(ids, tuple(tokens[-1] for tokens in branches), tuple(parents))
-    # by the beginning of a label, the place whose logits are those of its next token; place 0 is the end of the prompt
+    # by the beginning of a label, the place whose logits are those of its next token
     place_of = {(): 0} | {tokens: branch + 1 for tokens, branch in branches.items()}
     reads = {c: [(place_of[label[:i]], token) for i, token in enumerate(label)] for c, label in labels.items()}
-    return _LabelRow(row, prompt, tuple(range(len(ids) - 1, len(row))), reads)
+    return _LabelRow(row, prompt, reads)
 
 
 def _text_loss(logits: Tensor, tokens: LabelledTokens) -> Tensor:
@@ -240,13 +238,7 @@ def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | N
     def attach(batch: Batch) -> list[Knockout]:
         parts = [np.insert(cells[number], 0, place, axis=1) for place, number in enumerate(batch.numbers)]
         batch_cells = torch.from_numpy(np.concatenate(parts))
-        if not len(batch_cells):
-            return []
-        # one knockout for all layers that lose the cells in the same heads
-        layers_by_heads: dict[tuple[int, ...] | None, list[int]] = {}
-        for layer, chosen in heads.items():
-            layers_by_heads.setdefault(None if chosen is None else tuple(chosen), []).append(layer)
-        return [Knockout(batch_cells, layers, chosen) for chosen, layers in layers_by_heads.items()]
+        return [Knockout(batch_cells, layer, chosen) for layer, chosen in heads.items() if len(batch_cells)]
 
     return attach
 
@@ -254,18 +246,15 @@ def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | N
 def replacements(heads: Mapping[int, Sequence[int]], values: Mapping[int, float | Tensor]) -> Attach:
     """Instruments that replace the outputs of some heads at all positions, the same in every batch.
 
-    heads: by layer, the heads that are replaced. values: by layer, what stands for their outputs: a number, one tensor
-    [heads, dv] for all positions, or a tensor [T, heads, dv] with a row for each position. Positions from T on, which
-    only padding has, get the last row.
+    heads: by layer, the heads that are replaced. values: by layer, what stands for their outputs: a number, or a tensor
+    [T, heads, dv] with a row for each position. Positions from T on, which only padding has, get the last row.
     """
 
     def attach(batch: Batch) -> list[PatchHeads]:
         return [PatchHeads(layer, chosen, at_positions(values[layer], batch)) for layer, chosen in heads.items()]
 
     def at_positions(value: float | Tensor, batch: Batch) -> float | Tensor:
-        if isinstance(value, Tensor) and value.ndim == 3:
-            return value[batch.positions.clamp(max=len(value) - 1)]
-        return value
+        return value[batch.positions.clamp(max=len(value) - 1)] if isinstance(value, Tensor) else value
 
     return attach
 
@@ -297,7 +286,7 @@ def text_losses(
             reduction = "none" if by_token else "mean"
             by_text.append(cross_entropy(at_least_float32(logits[place, : len(ids)]), ids, reduction=reduction))
         losses[batch.numbers] = torch.stack(by_text).cpu().numpy()
-        check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
+        check_finite(losses[batch.numbers], "the losses", model, batch.rows, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, _budget(model, token_budget))
     return losses
@@ -308,13 +297,8 @@ def _started(runs: BaseRuns | None, batch: Batch, attached: Sequence[Instrument]
     return nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached)
 
 
-def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
-    """The logits [B, V] of what follows each row of a batch, in float32 or better, on the unembedding's device."""
-    return _logits_at(model, batch, batch.lengths[:, None] - 1, *instruments)[:, 0]
-
-
 def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instruments: Instrument) -> Tensor:
-    """The logits [B, P, V] after the tokens at places [B, P] of each row.
+    """The logits [B, P, V] after the tokens at places [B, P] of each row, in float32 or better.
 
     The unembedding runs at these places only (at each of them for all rows).
     """
@@ -322,11 +306,11 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     with logits_at(model, kept) as options:
         logits = all_logits(model, batch, *instruments, **options)
     logits = at_least_float32(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
-    check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+    check_finite(logits, "the logits", model, batch.rows, batch.prompts)
     return logits
 
 
-def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> dict[str, np.ndarray]:
+def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> Arrays:
     """How the query's forerunner reads the labels of demonstrations, as induction heads do (Cho et al., Fig. 6).
 
     reads [N, L, H, k]: the attention A[s_q, y_i] to the first token of each label; similarity [N, L, k]: the cosine
@@ -347,8 +331,7 @@ def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN
         states = layer_inputs(model, batch, rows)
         for place, layer in enumerate(support.layers):
             reads[batch.numbers, place] = rows.weights[layer][:, :, 0].cpu().numpy()
-            index = s[batch.numbers, :, None].to(states[layer].device)
-            state = states[layer].gather(1, index.expand(-1, -1, states[layer].shape[-1])).float()
+            state = take(states[layer], s[batch.numbers], dim=1).float()
             cosine = torch.cosine_similarity(state[:, :-1], state[:, -1:], dim=-1)
             similarity[batch.numbers, place] = cosine.cpu().numpy()
 
@@ -374,7 +357,8 @@ def next_token_logits(
 
     def visit(batch: Batch) -> None:
         with _started(runs, batch, instruments):
-            logits[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
+            last = _logits_at(model, batch, batch.lengths[:, None] - 1, *instruments)
+        logits[batch.numbers] = last[:, 0].cpu().numpy()
 
     run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget)
     return logits

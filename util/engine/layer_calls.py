@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,13 +126,11 @@ def recorded(layers: Iterable[nn.Module]) -> Iterator[list[LayerCall]]:
     def after(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
         calls[-1].out = out
 
-    hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers]
-    hooks += [layer.register_forward_hook(after) for layer in layers]
-    try:
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
+            stack.enter_context(layer.register_forward_hook(after))
         yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def scaled_arguments(

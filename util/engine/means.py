@@ -1,6 +1,6 @@
 """Mean outputs of heads over many prompts, summed in float64 while they are computed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from util.engine.attention import head_writes, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, array_type, forward, run_rows
 from util.engine.call import UnsupportedModel, in_double
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureHeads, SumHeads
+from util.engine.instruments import ByLayer, CaptureHeads, SumHeads
 from util.engine.layer_calls import recorded
 
 
@@ -31,12 +31,10 @@ def mean_outputs(
         raise ValueError(f"no prompt of the reference has more than the {skip} tokens that are left out")
     sums: dict[int, Any] = dict.fromkeys(support.layers, 0.0)
     norms = np.zeros((len(support.layers), support.heads))
-    tokens = 0.0
+    tokens = sum(max(0, len(row) - skip) for row in rows)
 
     def visit(batch: Batch) -> None:
-        nonlocal tokens
-        weights = _weights(batch, skip)
-        batch_sums = SumHeads(weights)
+        batch_sums = SumHeads(_weights(batch, skip))
         last = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, batch_sums, last)
         check_widths(model, last.z)
@@ -46,15 +44,14 @@ def mean_outputs(
         ]
         for layer, total in batch_sums.sums.items():
             sums[layer] = sums[layer] + total
-        tokens += float(weights.sum())
         norms[:] += batch_norms
 
     _run(model, rows, visit, token_budget)
     mean = np.stack([_array(model, total / tokens) for total in sums.values()])
-    return {"mean": mean, "norms": norms / len(rows), "tokens": int(tokens), "prompts": len(rows)}
+    return {"mean": mean, "norms": norms / len(rows), "tokens": tokens, "prompts": len(rows)}
 
 
-def check_widths(model: PreTrainedModel, z: Mapping[int, Tensor]) -> None:
+def check_widths(model: PreTrainedModel, z: ByLayer) -> None:
     """Raises UnsupportedModel unless the outputs of heads [..., H, dv], by layer, are as wide in all layers.
 
     No array [L, H, dv] holds those of a model such as Gemma 4, whose global layers have wider heads.
@@ -83,7 +80,7 @@ def position_means(
 ) -> dict[int, np.ndarray]:
     """The mean outputs of all heads at every position: by layer [T, H, dv], with T the length of the longest row."""
 
-    def sums(batch: Batch, weights: Tensor) -> dict[int, Tensor]:
+    def sums(batch: Batch, weights: Tensor) -> ByLayer:
         forward(model, batch, heads := SumHeads(weights, layers, by_position=True))
         return heads.sums
 
@@ -100,7 +97,7 @@ def outputs_of_mean_inputs(
     """
     modules = {layer: module for module, layer in prepare(model).modules.items() if layer in layers}
 
-    def sums(batch: Batch, weights: Tensor) -> dict[int, Tensor]:
+    def sums(batch: Batch, weights: Tensor) -> ByLayer:
         with recorded(modules.values()) as calls:
             forward(model, batch)
         inputs = {layer: in_double(call.hidden) for layer, call in zip(modules, calls, strict=True)}
@@ -108,7 +105,7 @@ def outputs_of_mean_inputs(
 
     means = _by_position(model, rows, sums, token_budget)
     with recorded(modules.values()) as calls:
-        forward(model, Batch.of([max(rows, key=len)], [0]))
+        forward(model, Batch.of([max(rows, key=len)]))
     with torch.inference_mode(), instrument(model, heads := CaptureHeads(layers=layers)):
         for layer, call in zip(modules, calls, strict=True):
             call.again(means[layer][None].to(call.hidden))
@@ -116,13 +113,13 @@ def outputs_of_mean_inputs(
 
 
 def _by_position(
-    model: PreTrainedModel, rows: Sequence[Row], sums: Callable[[Batch, Tensor], dict[int, Tensor]], token_budget: int
-) -> dict[int, Tensor]:
+    model: PreTrainedModel, rows: Sequence[Row], sums: Callable[[Batch, Tensor], ByLayer], token_budget: int
+) -> ByLayer:
     """Means over rows at every position, by layer [T, ...].
 
     sums: gives by layer the sum over the rows of a batch [T', ...], each token having its weight [B, T'].
     """
-    totals: dict[int, Tensor] = {}
+    totals: ByLayer = {}
     counts = torch.zeros(max(map(len, rows)), dtype=torch.float64)
 
     def visit(batch: Batch) -> None:

@@ -84,6 +84,18 @@ class Edit:
     hidden: Tensor | None = None
 
 
+def head_edit(layer: int, head: int, z: Tensor) -> Edit:
+    """A run in which a head puts out what it has in z [N, T, H, dv]."""
+    own = z[:, :, head : head + 1].clone()  # z is not kept
+
+    def instruments(place: Place) -> list[PatchHeads]:
+        if place.layer != layer:
+            return []
+        return [PatchHeads(layer, head, own[place.prompts, place.tokens], examples=place.examples)]
+
+    return Edit(layer, instruments)
+
+
 @dataclass(frozen=True)
 class Replayed:
     """What follows the last token: logits [E, N, A] of every edit, and base [N, A] without any.
@@ -112,14 +124,13 @@ def replay(
     bytes of one batch. Raises ValueError for ids or answers of another shape, for a `first` outside the prompt, and for
     what instruments refuse; MemoryError where one run of one prompt takes more than the budget.
     """
-    prepare(model)
     if ids.ndim != 2 or answers.ndim != 2 or len(ids) != len(answers) or not 0 <= first < ids.shape[1]:
         raise ValueError(
             f"ids {tuple(ids.shape)}, answers {tuple(answers.shape)}, first = {first}: give [N, T], [N, A] and a "
             "position of the prompt; prompts of different lengths go into calls of their own"
         )
-    check_ids(model, ids.flatten())
     check_length(model, ids.shape[1])
+    check_ids(model, ids.flatten())
     plan = plan_of(model, ids.shape[1])
     first = first if plan.cached else 0
     length = ids.shape[1] - (first if plan.replays else 0)
@@ -184,7 +195,8 @@ class Runs:
                 base = self.ends(first_of(out)[:, -1:], out, columns)
                 edited = [self.ends(run.edited(edits), out, columns) for edits in chunks]
             else:
-                base, *edited = (self.read(self.whole(ids, prompts, edits), columns) for edits in ((), *chunks))
+                runs = (self.whole(ids, prompts, edits) for edits in ((), *chunks))
+                base, *edited = (self.read(logits, columns).cpu() for logits in runs)
         return base, torch.cat([base[:0], *edited]).unflatten(0, (-1, len(ids)))
 
     def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit] = ()) -> Tensor:
@@ -212,14 +224,13 @@ class Runs:
         The latter take the logits of all tokens. Behind a run for every head these are gigabytes, so they are computed
         of some runs at a time.
         """
-        prompts = len(columns)  # those of a run stay together
-        at_once = len(hidden)
+        prompts, at_once = len(columns), len(hidden)  # those of a run stay together
         if self.log_probabilities:
             vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
             size = self.model.dtype.itemsize
             logit = size + 2 * max(4, size)  # bytes: as it is, in float32 or better, normalised
             at_once = prompts * max(1, self.budget // (prompts * vocabulary * logit))
-        return torch.cat([self.read(self.end(some, out), columns) for some in hidden.split(max(1, at_once))])
+        return torch.cat([self.read(self.end(some, out), columns).cpu() for some in hidden.split(at_once)])
 
     def end(self, hidden: Tensor, out: Any) -> Tensor:
         """The logits [R, A] behind the last layer's hidden states [R, 1, d]."""
@@ -228,11 +239,7 @@ class Runs:
             return self.model(ids, use_cache=False).logits[:, -1]
 
     def read(self, logits: Tensor, columns: Tensor) -> Tensor:
-        """The logits, or log-probabilities, [R, C] of the columns [N, C] that are read, on the CPU."""
-        return self.picked(logits, columns).cpu()
-
-    def picked(self, logits: Tensor, columns: Tensor) -> Tensor:
-        """The same [R, C] on the device of the logits [R, V], from which many are copied together."""
+        """The logits, or log-probabilities, [R, C] of the columns [N, C] of logits [R, V], on their device."""
         logits = at_least_float32(logits)
         if self.log_probabilities:
             logits = logits.log_softmax(1)
@@ -275,16 +282,15 @@ class _Base:
 
     def edited(self, edits: Sequence[Edit]) -> Tensor:
         """The last token's hidden states [E N, 1, d] after the last layer; edits in the order of their start."""
-        if not edits or edits[-1].start >= len(self.calls):
+        if edits[-1].start >= len(self.calls):
             raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.calls)}")
         hidden = self.calls[0].hidden[:0]
         entered = 0
         for number, call in enumerate(self.calls):
-            coming = sum(edit.start == number for edit in edits)
-            if coming:
-                fresh = [self.entering(edit, call) for edit in edits[entered : entered + coming]]
+            fresh = [self.entering(edit, call) for edit in edits if edit.start == number]
+            if fresh:
                 hidden = torch.cat([hidden.to(call.hidden), *fresh])
-                entered += coming
+                entered += len(fresh)
             if not entered:
                 continue
             (keys, values), queries = self.prefix[number], self.queries
@@ -443,12 +449,9 @@ class BaseRuns:
                 self._room -= first_of(out).nbytes
                 self._kept[batch, first] = out
 
-        hook = self._layers[first - 1].register_forward_hook(keep)
-        try:
-            with bypassed(self._layers[:start], self._kept.get((batch, start))):
-                yield
-        finally:
-            hook.remove()
+        below = bypassed(self._layers[:start], self._kept.get((batch, start)))
+        with self._layers[first - 1].register_forward_hook(keep), below:
+            yield
 
 
 @once

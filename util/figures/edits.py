@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
+import json
+import operator
+import re
 from math import ceil
-from typing import Annotated, Any, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
-from util.prompts import classification, induction_pattern, own_tasks
-from util.prompts.staicc import DATASETS
-from util.prompts.text_tasks import TEXT_TASKS
-from util.roles import heads as head_arguments
-from util.roles.heads import Heads
-from util.study.checked import Natural, checked
+from util.prompts import classification, own_tasks
+from util.prompts.induction_pattern import Pattern
+from util.prompts.text_tasks import DATASETS, TEXT_TASKS
+from util.stats.heads import Head
+from util.study.checked import Natural, as_list, checked
 
 Mode = Literal["mean", "zero", "mean_pos", "input_mean"]
-Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]
-MODES: tuple[str, ...] = get_args(Mode)
-assert get_args(Pattern) == induction_pattern.PATTERNS
+
+
+def checked_heads(values: Any) -> tuple[Head, ...]:
+    """Returns a set of heads in the one form that requests have for it: sorted, each once, of plain integers.
+
+    Raises ValueError, for anything but pairs of whole numbers from 0 on.
+    """
+    heads = set[Head]()
+    for value in as_list(values):
+        try:
+            layer, head = map(operator.index, value)
+            if min(layer, head) < 0 or bool in map(type, value):
+                raise ValueError
+        except (TypeError, ValueError):
+            message = f"heads = {value!r}: a head is (layer, head), two whole numbers from 0 on"
+            raise ValueError(message) from None
+        heads.add((layer, head))
+    return tuple(sorted(heads))
+
+
+def named_heads(text: str) -> tuple[Head, ...]:
+    """Returns heads by their names, such as "L5H1,L11H3" or "5.1,11.3", or of a JSON list [[layer, head], ...].
+
+    text: the names, the list, or a file whose name ends in .json and that holds either. Raises ValueError for what
+    names no heads, and OSError for a file that cannot be read.
+    """
+    if text.endswith(".json"):
+        text = Path(text).read_text(encoding="utf-8").strip()
+    heads: list[Any] = json.loads(text) if text.startswith("[") else text.split(",")
+    for place, entry in enumerate(heads):
+        if isinstance(entry, str):
+            if not re.fullmatch(r"L\d+H\d+|\d+\.\d+", entry.strip()):
+                raise ValueError(f"{entry!r} is no head; write L5H1,L11H3")
+            heads[place] = tuple(map(int, re.findall(r"\d+", entry)))
+    return checked_heads(heads)
+
+
+Heads = Annotated[tuple[Head, ...], BeforeValidator(checked_heads)]
 
 
 @checked
@@ -55,7 +93,7 @@ class Edit:
 
     def plain(self) -> dict[str, Any]:
         """Returns the edit in the JSON of a request."""
-        heads = head_arguments.plain(self.heads)
+        heads = [*map(list, self.heads)]
         if self.mode is not None:
             return {"ablate": heads, "mode": self.mode}
         if self.pattern is not None:

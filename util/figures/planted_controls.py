@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from inspect import getsourcefile
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +34,14 @@ def planted_control(
 
     build: a function of `models.planted`. options: its keyword arguments (family, seed). tokens: a
     function that takes the tokenizer and returns the token ids that the circuit is about. The model is built when it is
-    first needed. Its weights are not known before, so the request has a digest of what decides them: the code of the
-    circuits and of `build`, the tokenizer and those tokens.
+    first needed. Its weights are not known before, so the request has a digest of what decides them: the code of all
+    circuits, the tokenizer and those tokens.
     """
     tokenizer = _planted_tokenizer()
     known = [] if tokens is None else [tokens(tokenizer)]
     truth = build(len(tokenizer), *known, **{"bos": tokenizer.bos_token_id, **options})
     name = " ".join([f"given:planted {build.__name__}", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    files = sorted({planted.__file__, getsourcefile(build) or planted.__file__})
-    code = [Path(file).read_text(encoding="utf-8") for file in files]
-    made_of = digest([*code, tokenizer_digest(tokenizer), str(known)])
+    code = Path(planted.__file__).read_text(encoding="utf-8")
+    made_of = digest([code, tokenizer_digest(tokenizer), str(known)])
     model = Model(name, planted=made_of, loader=lambda: load_ICL_model((truth.model, tokenizer), verbose=False))
     return model, truth

@@ -31,12 +31,10 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.engine.replay import BaseRuns
 from util.figures.edits import Edit, TaskName
 from util.load_model_and_data import load_text_task, reference_texts, staicc_prompts, staicc_task, staicc_version
-from util.prompts import authors_rows, classification, induction_pattern
+from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
-from util.prompts.staicc import DATASETS
-from util.prompts.text_tasks import TEXT_TASKS
-from util.roles import heads as head_arguments
-from util.roles.head_scores import heads_by_layer
+from util.prompts.text_tasks import DATASETS, TEXT_TASKS, THEIRS
+from util.roles.effects import heads_by_layer
 from util.stats import answers
 from util.stats.heads import Head
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
@@ -94,11 +92,10 @@ class TaskStudy(Measurement):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
-        read = self.task in (*TEXT_TASKS, *authors_rows.THEIRS)
+        read = self.task in (*TEXT_TASKS, *THEIRS)
         for name, wanted in (("data", read), ("reference_data", self.reference == "mnli")):
             if (value := getattr(self, name)) is not None and not wanted:
-                unused = f"leave it out with reference {self.reference!r} of {self.task}"
-                raise ValueError(f"{name} = {value!r}: {unused}")
+                raise ValueError(f"{name} = {value!r}: leave it out with reference {self.reference!r} of {self.task}")
         self.premises, self.classes  # noqa: B018  # raise ValueError where they cannot be read, or be called so
         rows = len(self.classes.rows)
         if not self.start:
@@ -124,7 +121,7 @@ class TaskStudy(Measurement):
             task, version = staicc_task(self.task), f"StaICC {staicc_version()}"
         else:
             task = classification.task(self.task)
-            version = digest([repr((task.rows, task.pool, task.labels, task.layout))])
+            version = digest([repr((task.rows, task.pool or None, task.labels, task.layout))])
         return task, {"data_version": version}
 
     @property
@@ -201,7 +198,7 @@ class TaskStudy(Measurement):
         """
         model, tokenizer = self.pair
         if self.reference == "mnli":
-            length = min(SAMPLE_TOKENS, context_length(model) or SAMPLE_TOKENS)
+            length = min(SAMPLE_TOKENS, context_length(model))
             if rows := samples(self.premises, tokenizer, length, self.reference_prompts):
                 return rows
             raise ValueError(
@@ -247,7 +244,7 @@ class TaskStudy(Measurement):
             chosen = [values[layer][:, heads] for layer, heads in by_layer.items()]
             return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-        return self._means(compute, part="means", mode=edit.mode, heads=head_arguments.plain(edit.heads)).data["values"]
+        return self._means(compute, part="means", mode=edit.mode, heads=[*map(list, edit.heads)]).data["values"]
 
     # -------------------------------------------------------------------------------------------- edits
 
@@ -262,8 +259,7 @@ class TaskStudy(Measurement):
         if not edit.heads:
             return nothing
         if edit.pattern is not None:
-            pattern, seed = edit.pattern, edit.seed
-            cells = [induction_pattern.cells(prompt, tokenizer, pattern, seed) for prompt in self.drawn]
+            cells = [induction_pattern.cells(prompt, tokenizer, edit.pattern, edit.seed) for prompt in self.drawn]
             return knockouts(cells, by_layer)
         if edit.mode == "zero":
             return replacements(by_layer, dict.fromkeys(by_layer, 0.0))
@@ -291,7 +287,7 @@ class TaskStudy(Measurement):
             scores = label_log_probs(self.pair[0], self.scoring, attach, TOKEN_BUDGET, runs=runs)
             return {**scores, "gold": self.scoring.gold}
 
-        measured = under_edits(self, self.measured, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
+        measured = under_edits(self, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
         return {name: Answers(data["log_prob"], data["gold"]) for name, data in measured.items()}
 
     def losses(self, edits: Mapping[str, Edit]) -> dict[str, dict[str, Any]]:
@@ -303,14 +299,14 @@ class TaskStudy(Measurement):
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
         prompts = staicc_prompts(TEXTS, 0)[: self.reference_prompts]
-        texts = cache(lambda: [with_bos(p.text[slice(*p.spans["x"][-1])], self.pair[1]).ids for p in prompts])
+        texts = cache(lambda: [with_bos(p.texts("x")[-1], self.pair[1]).ids for p in prompts])
 
         def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
             model, attach = self.pair[0], self.instruments(edit, list(map(len, texts())))
             losses = text_losses(model, texts(), attach, TOKEN_BUDGET, runs)
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
-        return under_edits(self, self.measured, "text", "plain text", edits, compute)
+        return under_edits(self, "text", "plain text", edits, compute)
 
     # -------------------------------------------------------------------------------------------- attention
 
@@ -343,13 +339,13 @@ class TaskStudy(Measurement):
 def task_studies(study: Study, task: str, **changes: Any) -> list[TaskStudy]:
     """The studies of the same model on a task, one for each seed of demonstrations. changes: of their arguments."""
     s = study.settings
-    data = s.text_data if s.text_data in (None, "hub") else str(Path(s.text_data) / task)
-    premises = s.text_data not in (None, "hub") and s.reference == "mnli"
+    folder = None if s.text_data in (None, "hub") else Path(s.text_data)
+    data = str(folder / task) if folder else s.text_data
     of: dict[str, Any] = {
         "k": s.k,
         "data": data if task in TEXT_TASKS else None,
         "reference": s.reference,
-        "reference_data": str(Path(s.text_data) / "mnli") if premises else None,
+        "reference_data": str(folder / "mnli") if folder and s.reference == "mnli" else None,
         "reference_prompts": REFERENCE_PROMPTS[s.settings],
         "folder": study.folder,
         "redo": study.redo,
@@ -403,8 +399,7 @@ def mean_patches(model: PreTrainedModel, heads: Sequence[Head], mean: NDArray[np
 
 
 def under_edits(
-    study: Records,
-    measured: Callable[..., Record],
+    study: Measurement,
     part: str,
     title: str,
     edits: Mapping[str, Edit],
@@ -426,6 +421,6 @@ def under_edits(
         return compute(edit, runs())
 
     return {
-        name: measured(partial(run, edit), part=part, edit=edit.plain()).data
+        name: study.measured(partial(run, edit), part=part, edit=edit.plain()).data
         for name, edit in study.progress(edits.items(), title)
     }

@@ -23,12 +23,35 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # kinds of pieces in senten
 BPE = 2  # its model_type
 
 
-def to_llama(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], LlamaConfig]:
-    """The weights and the config of a checkpoint and its config.json as those of a Llama.
+def llama_config(config: Mapping[str, Any]) -> LlamaConfig:
+    """The config.json of a checkpoint as the config of a Llama."""
+    scaling = {
+        "rope_type" if key == "type" else key: value for key, value in (config.get("rope_scaling") or {}).items()
+    }
+    copied = (
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads hidden_act "
+        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id tie_word_embeddings _commit_hash"
+    ).split()
+    return LlamaConfig(
+        **{key: config[key] for key in copied if key in config},
+        attention_bias=config.get("bias", False),
+        rope_parameters={"rope_type": "default", "rope_theta": config["rope_theta"]} | scaling,
+    )
+
+
+def weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights of a folder as those of a Llama. Raises FileNotFoundError where it has none.
 
     InternLM2's `wqkv` [(H + 2 G) d, D] holds for each of its G key-value heads: the queries that share it, its key, and
     its value.
     """
+    files = next((found for pattern in WEIGHTS if (found := sorted(folder.glob(pattern)))), [])
+    if not files:
+        raise FileNotFoundError(f"{folder.name} has no weights, {' or '.join(WEIGHTS)}")
+    stored: dict[str, Tensor] = {}
+    for file in files:
+        safe = file.suffix == ".safetensors"
+        stored |= load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     names = {
         "output": "lm_head",
@@ -41,7 +64,7 @@ def to_llama(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> tup
         "ffn_norm": "post_attention_layernorm",
     }
     converted = {}
-    for name, tensor in state_dict.items():
+    for name, tensor in stored.items():
         if ".attention.wqkv." in name:
             packed = tensor.unflatten(0, (groups, heads // groups + 2, -1))
             for letter, rows in (("q", packed[:, :-2]), ("k", packed[:, -2]), ("v", packed[:, -1])):
@@ -52,30 +75,7 @@ def to_llama(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> tup
             for old, new in names.items():
                 name = name.replace(f".{old}.", f".{new}.")
             converted[name[1:]] = tensor
-    scaling = {
-        "rope_type" if key == "type" else key: value for key, value in (config.get("rope_scaling") or {}).items()
-    }
-    copied = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads hidden_act "
-        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id tie_word_embeddings _commit_hash"
-    ).split()
-    return converted, LlamaConfig(
-        **{key: config[key] for key in copied if key in config},
-        attention_bias=config.get("bias", False),
-        rope_parameters={"rope_type": "default", "rope_theta": config["rope_theta"]} | scaling,
-    )
-
-
-def weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights of a folder as those of a Llama. Raises FileNotFoundError where it has none."""
-    files = next((found for pattern in WEIGHTS if (found := sorted(folder.glob(pattern)))), [])
-    if not files:
-        raise FileNotFoundError(f"{folder.name} has no weights, {' or '.join(WEIGHTS)}")
-    stored: dict[str, Tensor] = {}
-    for file in files:
-        safe = file.suffix == ".safetensors"
-        stored |= load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    return to_llama(stored, config)[0]
+    return converted
 
 
 def tokenizer(folder: Path, config: Mapping[str, Any]) -> LlamaTokenizer:

@@ -45,14 +45,13 @@ class GGUFError(ValueError):
     """A GGUF file would load as a different model than it holds, or not at all; the message says what to do."""
 
 
-def check_file(file: str | Path) -> dict[str, Any]:
+def check_file(file: Path) -> dict[str, Any]:
     """The metadata of a GGUF file as a dictionary, without the lists of tokens.
 
     Two entries are added: "elements", the number of all weights, and "output", the number of weights of the
     unembedding. Raises GGUFError for a file that is not a GGUF file, an architecture without a loader, scaled rotary
     positions (which the loader drops), and attention scales that the loader replaces by those of another model size.
     """
-    file = Path(file)
     try:
         reader = GGUFReader(file)
         wanted = [name for name in reader.fields if not name.startswith("tokenizer.") or name in SPLITTING]
@@ -84,7 +83,7 @@ def check_file(file: str | Path) -> dict[str, Any]:
     return {**fields, "elements": sum(sizes.values()), "output": sizes.get("output.weight", 0)}
 
 
-def check_all_used(model: nn.Module, file: str | Path, fields: dict[str, Any]) -> None:
+def check_all_used(model: nn.Module, file: Path, fields: dict[str, Any]) -> None:
     """Raises GGUFError if a file and the model made from it do not hold equally many numbers.
 
     One difference is allowed: the file has an unembedding, but the class ties it to the embedding (Falcon, Bloom).
@@ -93,7 +92,7 @@ def check_all_used(model: nn.Module, file: str | Path, fields: dict[str, Any]) -
     surplus = fields["elements"] - elements
     if surplus not in (0, fields["output"]):
         raise GGUFError(
-            f"{Path(file).name} holds {fields['elements']:,} numbers and the {type(model).__name__} made from it "
+            f"{file.name} holds {fields['elements']:,} numbers and the {type(model).__name__} made from it "
             f"{elements:,}: the loader dropped or invented some (biases, for instance); {CURE}"
         )
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from util.stats.heads import Head, heads_where
+
 Floats = NDArray[np.float64]
-Head = tuple[int, int]  # (layer, head)
 
 FAMILIES = ("gpt2", "llama")
 HEADS, WIDTH, CODE = 6, 96, 64  # number of heads per layer, width of a head, width of a token's code
@@ -37,14 +38,13 @@ _DECOY_QK, _DECOY_OV = 0.1, 0.3  # decoys attend nearly uniformly and write abou
 class Planted:
     """A model and the facts that are known about it. The model is built when `model` is first read.
 
-    heads: for each role, the heads that play it. Removing all heads of one role destroys the behaviour; removing decoys
-    does not. passive: the same for heads with a known attention pattern that the behaviour does not need. edges: the
-    only routes between token types, (source, destination, relation).
+    heads: for each role, the heads that play it; those of a role, removed together, destroy the behaviour, unless the
+    circuit says that it does not need them. Removing decoys does not. edges: the only routes between token types,
+    (source, destination, relation).
     """
 
     build: Callable[[], PreTrainedModel]
     heads: Mapping[str, tuple[Head, ...]]
-    passive: Mapping[str, tuple[Head, ...]]
     decoys: tuple[Head, ...]
     edges: tuple[tuple[str, str, str], ...] = ()
 
@@ -55,15 +55,29 @@ class Planted:
 
     def found_exactly(self, role: str, score: Floats, bound: float) -> bool:
         """Whether the heads with a score [L, H] of at least the bound are exactly the heads of a role."""
-        return {tuple(place) for place in np.argwhere(score >= bound).tolist()} == set(self.heads[role])
+        return {*heads_where(score >= bound)} == {*self.heads[role]}
 
     @property
     def names(self) -> dict[Head, str]:
         """The role of every head that has one."""
-        return {head: role for roles in (self.heads, self.passive) for role, heads in roles.items() for head in heads}
+        return {head: role for role, heads in self.heads.items() for head in heads}
 
 
 # ------------------------------------------------------------------------------------------------ the circuits
+
+# What the heads of planted circuits are called by the rule of `roles.rules`. An induction head is a label reader, too:
+# labels of demonstrations follow their forerunners, which are one token mostly. So what it reads from the query's
+# forerunner are the labels, and it makes them more probable.
+ROLES: dict[str, tuple[str, ...]] = {
+    "previous token": ("previous-token",),
+    "induction": ("induction", "label reader"),
+    "duplicate token": ("duplicate-token",),
+    "inhibition": ("inhibition",),
+    "mover": ("mover",),
+    "negative mover": ("negative mover",),
+    "forerunner": ("forerunner",),
+    "label reader": ("label reader",),
+}
 
 
 def induction(vocabulary: int, **options: Any) -> Planted:
@@ -81,14 +95,14 @@ def induction(vocabulary: int, **options: Any) -> Planted:
 def forerunner(vocabulary: int, labels: Sequence[int], **options: Any) -> Planted:
     """One layer with three heads: they attend to the previous token at labels only, at any token, and never.
 
-    labels: token ids. The first head makes the model predict, at a label, the token before it; the other two are
-    passive. Where a head does not attend to the previous token, it attends to BOS. Exception: a label right after BOS
+    labels: token ids. The first head makes the model predict, at a label, the token before it, and needs neither of the
+    others. Where a head does not attend to the previous token, it attends to BOS. Exception: a label right after BOS
     attends to itself.
     """
     plan = Plan(vocabulary, 1, {"spare": CODE}, {"label": labels}, **options)
     plan.head("labels only", 0, offset=1, only="label", move={"token": "out"})
-    plan.head("any token", 0, offset=1, move={"token": "spare"}, passive=True)
-    plan.head("never", 0, sink=MARGIN, move={"token": "spare"}, passive=True)
+    plan.head("any token", 0, offset=1, move={"token": "spare"})
+    plan.head("never", 0, sink=MARGIN, move={"token": "spare"})
     return plan.build()
 
 
@@ -101,14 +115,18 @@ def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: 
     add a head in layer 2 that does the mover's work if the mover did not.
     """
     plan = Plan(vocabulary, 2 + backup, {"marked": 1, "done": 1, "code": CODE}, {"name": names}, **options)
-    # other tokens have no code in this slot, so that nothing is moved from them
-    plan.embedding[list(names), plan.place["code"]] = plan.codes[list(names)]
-    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
+    _mark_repeated(plan, names)
     plan.head("copier", 1, prefer={"name": 1, "marked": -1}, move={"code": "out"}, scale=2)
     plan.head("mover", 1, prefer={"marked": 1}, move={"code": "out", "marked": "done"}, scale=-1)
     if backup:
         plan.head("mover", 2, prefer={"marked": 1}, unless="done", move={"code": "out"}, scale=-1)
     return plan.build()
+
+
+def _mark_repeated(plan: "Plan", names: Sequence[int]) -> None:
+    """Marks, in layer 0, a name that occurred two or more tokens before; names alone have a code to be moved."""
+    plan.embedding[list(names), plan.place["code"]] = plan.codes[list(names)]
+    plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": "marked"})
 
 
 def lookup(vocabulary: int, **options: Any) -> Planted:
@@ -125,6 +143,36 @@ def lookup(vocabulary: int, **options: Any) -> Planted:
     return plan.build((("x", "y", "same"), ("query", "last_separator", "same"), ("y", "last_separator", "any")))
 
 
+def names(vocabulary: int, name_tokens: Sequence[int], **options: Any) -> Planted:
+    """The circuit of Wang et al. 2022, section 3: duplicate-token, inhibition and (negative) mover heads.
+
+    name_tokens: token ids of names. Layer 0 marks a name that occurred two or more tokens before (S2). In layer 1 the
+    inhibition head reads the marked name. In layer 2 both movers attend to names, but not to the one that was read, so
+    to IO: one writes the name for the output, the other, by a third as much, against it. options: see `Plan`.
+    """
+    slots = {"marked": 1, "read": CODE, "code": CODE}
+    plan = Plan(vocabulary, 3, slots, {"name": name_tokens}, **options)
+    _mark_repeated(plan, name_tokens)
+    plan.head("inhibition", 1, prefer={"marked": 1}, move={"code": "read"})
+    for role, scale in (("mover", 1.5), ("negative mover", -0.5)):
+        plan.head(role, 2, prefer={"name": 1}, avoid=("read", "code"), move={"code": "out"}, scale=scale)
+    return plan.build()
+
+
+def labels(vocabulary: int, label_tokens: Sequence[int], **options: Any) -> Planted:
+    """The circuit of Cho et al. 2025, Figure 1: labels copy their forerunners, and the query's forerunner finds them.
+
+    label_tokens: the first tokens of labels. In layer 0 a head attends from labels, and from no other token, to the
+    token before. In layer 1 a head attends from every token to the labels whose forerunner is the same token, and
+    makes them more probable: by 3 nats together, so that a label in the minority gains, too. options: see
+    `Plan`.
+    """
+    plan = Plan(vocabulary, 2, {"forerunner": CODE}, {"label": label_tokens}, **options)
+    plan.head("forerunner", 0, offset=1, only="label", move={"token": "forerunner"})
+    plan.head("label reader", 1, match=("token", "forerunner"), move={"token": "out"}, scale=3 / MARGIN)
+    return plan.build()
+
+
 # ------------------------------------------------------------------------------------------------ their weights
 
 
@@ -134,8 +182,7 @@ class Plan:
     `head` adds a head to the plan; `build` makes a model of it. vocabulary: the number of tokens. layers: the number of
     layers. slots: the width of each slot that heads write to, by name. flags: by name, the tokens that have a feature
     of width 1. family: "gpt2" (embedded positions) or "llama" (rotary positions). bos: the id of BOS. seed: decides the
-    codes, the decoys, and which head plays which role. Raises ValueError for an unknown family or a token outside of
-    the vocabulary.
+    codes, the decoys, and which head plays which role. Raises ValueError for an unknown family.
     """
 
     def __init__(
@@ -150,14 +197,14 @@ class Plan:
         seed: int = 0,
     ) -> None:
         marked = {"bos": [bos], **(flags or {})}
-        outside = sorted(t for ids in marked.values() for t in ids if not 0 <= t < vocabulary)
-        if family not in FAMILIES or outside:
-            raise ValueError(f"family {family!r} of {FAMILIES}, tokens {outside} outside of {vocabulary}")
+        if family not in FAMILIES:
+            raise ValueError(f"family {family!r} of {FAMILIES}")
         self.family, self.layers, self.bos = family, layers, bos
         self.rng = np.random.default_rng(seed)
-        features = {"constant": 1, **dict.fromkeys(marked, 1), "position": 2 * FAST, "token": CODE, "out": CODE}
+        flagged = dict.fromkeys(marked, 1)
+        features = {"constant": 1, **flagged, "position": 2 * FAST, "token": CODE, "out": CODE, **slots}
         self.place, end = {}, 0
-        for name, width in (features | dict(slots)).items():
+        for name, width in features.items():
             self.place[name], end = slice(end, end + width), end + width
         self.size = HEADS * WIDTH - 1  # one dimension less than the model, because layer norms remove the mean
         self.place["junk"] = slice(end, self.size)
@@ -168,8 +215,7 @@ class Plan:
         self.embedding[bos, self.place["token"]] = 0  # reading BOS moves nothing
         for name, ids in marked.items():
             self.embedding[list(ids), self.place[name]] = 1
-        self.roles: dict[str, list[Head]] = {}
-        self.passive: set[str] = set()
+        self.roles: dict[str, tuple[Head, ...]] = {}
         self.free = [list(self.rng.permutation(HEADS)) for _ in range(layers)]
         self.weights: dict[Head, tuple[Floats, Floats, Floats, Floats]] = {}
 
@@ -194,7 +240,6 @@ class Plan:
         only: str | None = None,
         unless: str | None = None,
         sink: float = 0.0,
-        passive: bool = False,
     ) -> None:
         """Give a role to a free head of a layer.
 
@@ -209,7 +254,7 @@ class Plan:
           attention score of BOS, in nats; match and prefer set it.
 
         What the head writes: move maps each feature that it reads to the feature that it writes; scale multiplies what
-        goes to the output. passive: the behaviour does not need this head.
+        goes to the output.
         """
         terms: list[tuple[Floats, Floats]] = []  # (query [size, n], key [size, n])
         constant, kernel, distance = self.read("constant"), np.zeros(FAST), 0
@@ -235,21 +280,15 @@ class Plan:
         if avoid is not None:
             terms.append((-2 * MARGIN / self.gap * self.read(avoid[0]), self.read(avoid[1])))
         query, key = self._positions(kernel, distance, but_bos=other or only is not None)
-        at = 0
-        for of_query, of_key in terms:
-            dims = CONTENT[at : at + of_query.shape[1]]
-            query[:, dims], key[:, dims] = of_query, of_key
-            at += of_query.shape[1]
-        value, out, at = np.zeros((self.size, WIDTH)), np.zeros((WIDTH, self.size)), 0
-        for source, target in move.items():
-            width = self.place[source].stop - self.place[source].start
-            value[:, at : at + width] = self.read(source)
-            share = scale if target == "out" else 1.0
-            out[at : at + width] = share * np.eye(self.size)[self.place[target]]
-            at += width
+        of_query, of_key = map(np.hstack, zip(*terms, strict=True))
+        dims = CONTENT[: of_query.shape[1]]
+        query[:, dims], key[:, dims] = of_query, of_key
+        reading = np.hstack([self.read(source) for source in move])
+        writing = np.hstack([self.read(target) * (scale if target == "out" else 1.0) for target in move.values()])
+        value, out, width = np.zeros((self.size, WIDTH)), np.zeros((WIDTH, self.size)), reading.shape[1]
+        value[:, :width], out[:width] = reading, writing.T
         place = (layer, int(self.free[layer].pop()))
-        self.roles.setdefault(role, []).append(place)
-        self.passive |= {role} if passive else set()
+        self.roles[role] = (*self.roles.get(role, ()), place)
         self.weights[place] = (query, key, value, out)
 
     def _positions(self, kernel: Floats, distance: int, but_bos: bool) -> tuple[Floats, Floats]:
@@ -284,13 +323,7 @@ class Plan:
             junk = self.place["junk"]
             out[:, junk] = self.rng.normal(size=(WIDTH, junk.stop - junk.start)) / WIDTH
             self.weights[head] = (_DECOY_QK * maps[0], _DECOY_QK * maps[1], _DECOY_OV * maps[2], out)
-        return Planted(
-            self._model,
-            {role: tuple(heads) for role, heads in self.roles.items() if role not in self.passive},
-            {role: tuple(heads) for role, heads in self.roles.items() if role in self.passive},
-            tuple(decoys),
-            tuple(edges),
-        )
+        return Planted(self._model, self.roles, tuple(decoys), tuple(edges))
 
     def _model(self) -> PreTrainedModel:
         vocabulary, width = len(self.embedding), HEADS * WIDTH
@@ -311,11 +344,10 @@ class Plan:
             for name, parameter in model.named_parameters():
                 parameter.fill_(float(parameter.ndim == 1 and name.endswith("weight")))  # norms 1, all else 0
             _fill(model.get_input_embeddings().weight, self.embedding @ basis)
-            _fill(model.get_output_embeddings().weight, norm / np.sqrt(width) * readout @ basis)
+            _fill(model.get_output_embeddings().weight, read * readout @ basis)
             if self.family == "gpt2":
                 _fill(model.transformer.wpe.weight, positions @ basis)
-            for (layer, head), maps in self.weights.items():
-                query, key, value, out = maps
+            for (layer, head), (query, key, value, out) in self.weights.items():
                 reading = [read * basis.T @ m for m in (np.sqrt(WIDTH) * query, key, value)]
                 place = slice(head * WIDTH, (head + 1) * WIDTH)
                 if self.family == "gpt2":

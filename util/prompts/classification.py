@@ -69,7 +69,7 @@ class Task:
 
     Without a pool, demonstrations are drawn from the rows. Within rows and within the pool every text occurs once and
     every label has texts. A text may be in both: then it is no demonstration for itself.
-    forbids(query, candidate): whether the candidate text may not be a demonstration for this query. The query's own
+    forbids(query, candidate): whether the candidate text may not be a demonstration for this query; the query's own
     text never may.
     Raises ValueError for duplicate texts or labels, labels that are unknown or have no rows, and a text or label that
     is empty or contains a separator of the layout. Where the separator itself contains the layout's end (as
@@ -84,8 +84,8 @@ class Task:
     rows: Rows
     labels: tuple[str, ...]
     layout: Layout = LAYOUT
-    forbids: Callable[[str, str], bool] | None = None
-    pool: Rows | None = None
+    forbids: Callable[[str, str], bool] = operator.eq
+    pool: Rows = ()
     source: str = field(default="", compare=False)
 
     @classmethod
@@ -112,8 +112,7 @@ class Task:
         separator, end = self.layout.separator, self.layout.end
         _check_words(self.labels, (separator, end), f"labels of {self.name}: number")
         marks_of_texts = (separator,) if end in separator else (separator, end)
-        given = {"rows": self.rows} if self.pool is None else {"rows": self.rows, "pool": self.pool}
-        for what, rows in given.items():
+        for what, rows in {"rows": self.rows, "pool": self.pool or self.rows}.items():
             place = self.source or f"{what} of {self.name}"
             _check_words((text for text, _ in rows), marks_of_texts, f"{place}, row")
             used = {label for _, label in rows}
@@ -123,7 +122,7 @@ class Task:
     @cached_property
     def candidates(self) -> dict[str, list[str]]:
         """The texts that demonstrations are drawn from, sorted, by label."""
-        return _texts_by_label(self.rows if self.pool is None else self.pool, self.labels)
+        return _texts_by_label(self.pool or self.rows, self.labels)
 
 
 def shares_word(query: str, candidate: str) -> bool:
@@ -149,7 +148,7 @@ def task(name: str) -> Task:
         pairs = PAIRS[name.removesuffix("_4way")][: 4 if name.endswith("_4way") else 2]
         classes = [[" ".join(words) for words in product(*map(category, pair))] for pair in pairs]
     rows = tuple((text, label) for label, texts in zip(LABELS, classes, strict=False) for text in texts)
-    return Task(name, rows, LABELS[: len(classes)], forbids=None if name in PATTERNS else shares_word)
+    return Task(name, rows, LABELS[: len(classes)], forbids=operator.eq if name in PATTERNS else shares_word)
 
 
 def relabelled(task: Task, labels: Sequence[str]) -> Task:
@@ -162,8 +161,8 @@ def relabelled(task: Task, labels: Sequence[str]) -> Task:
             f"labels = {list(labels)}: {task.name} has {len(task.labels)} classes, give each a word of its own"
         )
     new = dict(zip(task.labels, labels, strict=True))
-    rows, pool = (tuple((x, new[y]) for x, y in some) for some in (task.rows, task.pool or ()))
-    return replace(task, rows=rows, pool=pool or None, labels=tuple(labels))
+    rows, pool = (tuple((x, new[y]) for x, y in some) for some in (task.rows, task.pool))
+    return replace(task, rows=rows, pool=pool, labels=tuple(labels))
 
 
 def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> list[Prompt]:
@@ -193,8 +192,7 @@ def demonstrations(task: Task, k: int, seed: int, query: str) -> list[tuple[str,
     extra = rng.sample(task.labels, rest)
     drawn = []
     for label, texts in task.candidates.items():
-        forbids = task.forbids or operator.eq
-        candidates = [text for text in texts if text != query and not forbids(query, text)]
+        candidates = [text for text in texts if text != query and not task.forbids(query, text)]
         number = per_class + (label in extra)
         if len(candidates) < number:
             raise ValueError(

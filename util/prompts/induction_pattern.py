@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from util.prompts.sequences import matched_cells
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 # After these parts only the first token counts as what follows them: a blank line's first, the next example's first.
 FIRST_TOKEN_ONLY = ("label", "blank line")
-PATTERNS = ("induction", "random keys", "previous part", "exact tokens")
+Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]
+PATTERNS: tuple[str, ...] = get_args(Pattern)
 
 
 class Part(NamedTuple):
@@ -41,18 +42,16 @@ def parts(prompt: Prompt) -> list[Part]:
     words of real texts, not even those that the lists happen to have.
     """
     prompt_parts = []
-    demonstrations = len(prompt.spans["y"])
-    header = prompt.spans.get("header", ())
-    for start, end in header:
-        blank = len(prompt.text[start:end]) - len(prompt.text[start:end].rstrip())
-        prompt_parts.append(Part("blank line", (end - blank, end)))
+    for start, end in prompt.spans.get("header", ()):
+        visible = prompt.text[start:end].rstrip()
+        prompt_parts.append(Part("blank line", (start + len(visible), end)))
     for number, (start, end) in enumerate(prompt.spans["x"]):
         words = list(re.finditer(r"\S+", prompt.text[start:end]))
         classes = [_categories().get(word[0]) for word in words]
         for word, kind in zip(words, classes, strict=True):
             prompt_parts.append(Part(kind if all(classes) else None, (start + word.start(), start + word.end())))
         prompt_parts.append(Part("colon", prompt.spans["s"][number]))
-        if number < demonstrations:
+        if number < len(prompt.spans["y"]):
             prompt_parts += [Part("label", prompt.spans["y"][number]), Part("blank line", prompt.spans["n"][number])]
     return prompt_parts
 

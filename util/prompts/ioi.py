@@ -20,7 +20,7 @@ from functools import cache
 from hashlib import sha256
 from random import Random
 from string import Formatter
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from util import paths
 from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, UnsupportedTokenizer, with_bos, written
@@ -32,10 +32,10 @@ Corruption = Literal[
     "abc",  # three other names: only the frame stays, nothing tells the answer (p_ABC in the paper)
     "random_name",  # IO and S become two other names: the order, ABBA or BABA, stays
 ]
-CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)
 ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of fields X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")
+Words = Mapping[str, tuple[str, ...]]  # by FIELDS
 MINIMUM = 8  # names; with fewer, results would be about these names rather than about the task
 
 
@@ -45,30 +45,19 @@ class IOIPair:
 
     Both prompts have the labels (IO, S) of the base, with gold 0, and the spans IO, S1, S2, END (the last word), and
     place and object if the frame has them. A role of the source marks the place that has this role in the base,
-    whatever name stands there. order: that of the base. corruption: one of CORRUPTIONS. index: the number that seeds
-    the drawing of the pair.
+    whatever name stands there. order: that of the base. index: the number that seeds the drawing of the pair.
     """
 
     base: Prompt
     source: Prompt
     order: str
-    corruption: str = ""
     frame: str = ""
     index: int = 0
 
 
 @dataclass(frozen=True)
-class Words:
-    """The words of the lists that a tokenizer keeps."""
-
-    names: tuple[str, ...]
-    places: tuple[str, ...]
-    objects: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class IOIPrompts:
-    """Pairs and the words they are made from."""
+    """Pairs and the words they are made from: names, places and objects, those that the tokenizer keeps."""
 
     pairs: tuple[IOIPair, ...]
     words: Words
@@ -104,14 +93,15 @@ def held_out(items: Iterable[str], count: int) -> frozenset[str]:
     return frozenset(sorted(set(items), key=lambda item: sha256(item.encode()).digest())[:count])
 
 
-HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no sentence in training has two of them
-HELD_OUT_FRAMES = held_out(word_lists()["frames"], 3)
+ALL_FRAMES, ALL_NAMES = word_lists()["frames"], word_lists()["names"]
+HELD_OUT_NAMES = held_out(ALL_NAMES, 15)  # no sentence in training has two of them
+HELD_OUT_FRAMES = held_out(ALL_FRAMES, 3)
 
 
-def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Sequence[str] | None = None) -> Words:
+def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequence[str] = ALL_NAMES) -> Words:
     """The names, places and objects that are a single token wherever the frames put them.
 
-    frames, names: used instead of those of the lists. A word is kept under these conditions:
+    A word is kept under these conditions:
 
     - in every field of every frame, one token holds the word and nothing else but white space;
     - this token has the same id everywhere, and the id decodes to the word, so that different words have different ids;
@@ -122,11 +112,11 @@ def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Seq
     UnsupportedTokenizer for fewer than MINIMUM names, no place or object although frames need one, and a tokenizer
     without character offsets.
     """
-    frames = _checked(frames)
+    _check(frames)
     with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
-    kept = dict[str, tuple[str, ...]]()
+    kept, lists = dict[str, tuple[str, ...]](), {**word_lists(), "names": names}
     for kind, fields in FIELDS.items():
-        words = tuple(dict.fromkeys(names if kind == "names" and names is not None else word_lists()[kind]))
+        words = tuple(dict.fromkeys(lists[kind]))
         users = [frame for frame in frames if fields[0] in _fields(frame)]
         kept[kind] = _kept(kind, words, users, tokenizer) if users else ()
         needed = MINIMUM if kind == "names" else 1
@@ -135,7 +125,7 @@ def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Seq
                 f"{type(tokenizer).__name__} keeps {len(kept[kind])} of {len(words)} {kind} as single tokens, and "
                 f"{needed} are needed; take a tokenizer of a larger vocabulary, more {kind}, or other frames"
             )
-    return Words(**kept)
+    return kept
 
 
 def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any) -> tuple[str, ...]:
@@ -203,22 +193,18 @@ def ioi_prompts(
     tokenizer: Any,
     count: int,
     seed: int = 0,
-    corruption: str = "s2_swap",
-    frames: Sequence[str] | None = None,
-    names: Sequence[str] | None = None,
+    corruption: Corruption = "s2_swap",
+    frames: Sequence[str] = ALL_FRAMES,
+    names: Sequence[str] = ALL_NAMES,
 ) -> IOIPrompts:
     """`count` pairs of a base and a source prompt; the orders take turns.
 
-    corruption: one of CORRUPTIONS. frames, names: used instead of those of the lists, for example to hold some out.
-    Names, places and objects are single tokens (see `usable_words`). Pair i is
-    drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
-    does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
-    dropped, not replaced. Raises ValueError for an unknown corruption, UnsupportedTokenizer if no pair
-    is left, and what `usable_words` raises.
+    frames, names: those to draw from, for example to hold some out. Names, places and objects are single tokens (see
+    `usable_words`). Pair i is drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not
+    on `count`, and its base does not depend on the corruption. Every pair is compared token by token; a pair that
+    `ioi_tokens` refuses is dropped, not replaced. Raises UnsupportedTokenizer if no pair is left, and what
+    `usable_words` raises.
     """
-    if corruption not in CORRUPTIONS:
-        raise ValueError(f"corruption = {corruption!r}; choose one of {', '.join(CORRUPTIONS)}")
-    frames = _checked(frames)
     words = usable_words(tokenizer, frames, names)
     pairs = list[IOIPair]()
     for index in range(count):
@@ -238,10 +224,10 @@ def ioi_prompts(
     return IOIPrompts(tuple(pairs), words)
 
 
-def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, index: int) -> IOIPair:
+def _pair(rng: Random, frame: str, words: Words, order: str, corruption: Corruption, index: int) -> IOIPair:
     # draw all names, even if the corruption needs fewer, so that the base does not depend on the corruption
-    io, s, a, b, c = rng.sample(words.names, 5)
-    others = {"PLACE": rng.choice(words.places or ("",)), "OBJECT": rng.choice(words.objects or ("",))}
+    io, s, a, b, c = rng.sample(words["names"], 5)
+    others = {"PLACE": rng.choice(words["places"] or ("",)), "OBJECT": rng.choice(words["objects"] or ("",))}
     x, y = (io, s) if order == "ABBA" else (s, io)
     names = {
         "s2_swap": (x, y, io),
@@ -257,7 +243,7 @@ def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, in
         spans = {roles[field]: (span,) for field, span in fields.items()}
         return Prompt(text, spans | {"END": ((len(text) - 2, len(text)),)}, (io, s))
 
-    return IOIPair(prompt(x, y, s), prompt(*names), order, corruption, frame, index)
+    return IOIPair(prompt(x, y, s), prompt(*names), order, frame, index)
 
 
 def _filled(frame: str, words: Mapping[str, str]) -> tuple[str, dict[str, Span]]:
@@ -274,9 +260,8 @@ def _fields(frame: str) -> list[str]:
     return [field for _, field, _, _ in Formatter().parse(frame) if field is not None]
 
 
-def _checked(frames: Sequence[str] | None) -> tuple[str, ...]:
-    """The frames, by default those of the lists. Raises ValueError for frames that make no IOI prompt."""
-    frames = tuple(word_lists()["frames"] if frames is None else frames)
+def _check(frames: Sequence[str]) -> None:
+    """Raises ValueError for frames that make no IOI prompt."""
     known = {field for fields in FIELDS.values() for field in fields}
     for frame in frames:
         fields = _fields(frame)
@@ -286,7 +271,6 @@ def _checked(frames: Sequence[str] | None) -> tuple[str, ...]:
                 f"frame {frame!r}: write {{X}}, {{Y}} and {{S}} once each, in this order, at most one {{PLACE}} and "
                 "{OBJECT}, and ' to' at the end"
             )
-    return frames
 
 
 def pair_from_texts(base: str, source: str, io: str, s: str) -> IOIPair:
@@ -350,7 +334,7 @@ def other_answers(pair: IOIPair, names: Sequence[str], tokenizer: Any, seed: int
 
     names: those that the tokenizer keeps, see `usable_words`. Raises ValueError where fewer than two are left.
     """
-    named = {prompt.text[slice(*prompt.spans[role][0])] for prompt in (pair.base, pair.source) for role in NAMED}
+    named = {prompt.texts(role)[0] for prompt in (pair.base, pair.source) for role in NAMED}
     drawn = Random(f"ioi:{seed}:{pair.index}:other names").sample(sorted({*names} - named), 2)
     text = pair.base.text
     first, second = (_answer(with_bos(text, tokenizer), with_bos(f"{text} {name}", tokenizer), text) for name in drawn)

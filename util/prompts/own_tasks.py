@@ -96,7 +96,7 @@ def _read(name: str, kind: type[T], built_in: Sequence[str]) -> Any:
     if file.endswith(".py"):
         return _of_python(Path(file).expanduser(), member, built_in)
     place = Path(name).expanduser()
-    rows = rows_of(place, (*PAIRS, *CLASSES))
+    rows = rows_of(place)
     if not any({*columns} <= {*rows[0]} for columns in kind.columns):
         wanted = ", or ".join(map(" and ".join, kind.columns))
         raise ValueError(
@@ -129,11 +129,11 @@ def _of_python(file: Path, member: str, built_in: Sequence[str]) -> Any:
 # ------------------------------------------------------------------------------------------------ rows
 
 
-def rows_of(place: Path, known: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+def rows_of(place: Path) -> list[dict[str, Any]]:
     """The rows of a file or folder, by column.
 
-    known: pairs of columns, one of which makes the first line of a CSV file a header. Without it, the first two columns
-    are input and output, from the first line on. JSON: a list of objects or of [input, output], or one object input ->
+    The first line of a CSV file is a header where it has the columns of a kind of tasks; else the first two columns are
+    input and output, from the first line on. JSON: a list of objects or of [input, output], or one object input ->
     output; [input, output, "*"] has a mark. Labels of a saved data set that are numbers of classes become their names.
     Raises ValueError, naming the place, for any other content, for no rows, and where `datasets` is missing.
     """
@@ -145,7 +145,7 @@ def rows_of(place: Path, known: Iterable[tuple[str, str]]) -> list[dict[str, Any
         elif place.suffix.lower() in (".jsonl", ".parquet"):
             rows = [*row_files.rows(place)]
         else:
-            rows = _csv(place.read_text(encoding="utf-8-sig"), known)
+            rows = _csv(place.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"cannot read a task from {place}: {error}") from error
     if not rows:
@@ -153,9 +153,9 @@ def rows_of(place: Path, known: Iterable[tuple[str, str]]) -> list[dict[str, Any
     return [row if isinstance(row, dict) else {"input": row} for row in rows]
 
 
-def _csv(text: str, known: Iterable[tuple[str, str]]) -> list[Any]:
+def _csv(text: str) -> list[Any]:
     lines = [line for line in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if line]
-    header = bool(lines) and any({*columns} <= {*lines[0]} for columns in known)
+    header = bool(lines) and any({*columns} <= {*lines[0]} for columns in (*PAIRS, *CLASSES))
     columns = lines.pop(0) if header else ["input", "output"]
     return [dict(zip(columns, line, strict=False)) for line in lines]
 

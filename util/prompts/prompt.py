@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Span = tuple[int, int]
 Appended = int | str  # what follows the query: a label, by its offset from gold in the label space, or any word
@@ -43,6 +44,10 @@ class Prompt:
         """The gold label (0), the label so many places after it in the label space (cyclic), or the word itself."""
         return appended if isinstance(appended, str) else self.labels[(self.gold + appended) % len(self.labels)]
 
+    def texts(self, role: str) -> list[str]:
+        """The texts of the parts that have a role, from left to right."""
+        return [self.text[slice(*span)] for span in self.spans[role]]
+
     def with_label(self, appended: Appended = 0) -> str:
         """The prompt followed by the gold label (0), the wrong label of the reference code (1), or another word."""
         return self.text + self.label_join + self.label(appended)
@@ -52,8 +57,7 @@ class Prompt:
 
         Of twenty random permutations it is the one that gives most demonstrations another label.
         """
-        random, spans = np.random.default_rng(seed), self.spans["y"]
-        words = [self.text[slice(*span)] for span in spans]
+        random, spans, words = np.random.default_rng(seed), self.spans["y"], self.texts("y")
         orders = [random.permutation(len(words)) for _ in range(20)]
         order = max(orders, key=lambda order: sum(words[new] != word for new, word in zip(order, words, strict=True)))
         text, grown = self.text, np.zeros(len(self.text) + 1, int)
@@ -84,6 +88,17 @@ class LabelledTokens:
     label_lengths: tuple[int, ...]
     n_t: int
     rest: tuple[int, ...] = ()
+
+    @property
+    def label_tokens(self) -> list[range]:
+        """The tokens of each label, the query's last."""
+        spans = zip(self.labels, self.label_lengths, strict=True)
+        return [range(start, start + length) for start, length in spans]
+
+    @property
+    def others(self) -> NDArray[np.int64]:
+        """The tokens that are no part of a label, without the first two: their predecessor is no sink."""
+        return np.setdiff1d(np.arange(2, self.labels[-1]), np.concatenate(self.label_tokens))
 
 
 def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
@@ -182,15 +197,9 @@ class Layout:
         """A prompt from (input, output) demonstrations and a query.
 
         labels: the label space; by default the outputs of the demonstrations, in order of appearance, and the answer.
-        marks: none, or one per demonstration. Raises ValueError for an output or answer that is not in the labels, and
-        for another number of marks.
+        marks: none, or one per demonstration. Raises ValueError for an output or answer that is not in the labels.
         """
         labels = tuple(labels) or tuple(dict.fromkeys([*(y for _, y in demonstrations), answer]))
-        unknown = {answer, *(y for _, y in demonstrations)} - set(labels)
-        if unknown:
-            raise ValueError(f"outputs {sorted(unknown)} are not among the labels {labels}")
-        if marks and len(marks) != len(demonstrations):
-            raise ValueError(f"{len(marks)} marks for {len(demonstrations)} demonstrations")
         parts = [("header", self.header)] * bool(self.header)
         for x, y in demonstrations:
             parts += [("x", x), ("s", self.separator), ("", self.join), ("y", y), ("n", self.end)]

@@ -1,4 +1,4 @@
-"""Classification tasks with texts that people wrote: how seven NLP data sets are written as prompts.
+"""Classification tasks whose rows are not our own: seven NLP data sets as prompts, rows of a paper, StaICC's names.
 
 Source: Crosbie & Shutova 2024, section 6, on SuperGLUE (Wang et al. 2019: BoolQ, RTE, WiC, WSC), ETHOS (Mollas et al.
 2020), SST-2 (Socher et al. 2013) and SUBJ (Pang & Lee 2004). Field names, blank lines and labels are those of the
@@ -8,13 +8,19 @@ asks the same rows; we follow their text, which holds out a fifth.
 `load_model_and_data.load_text_task` reads the rows and gives a `classification.Task`.
 """
 
+import json
+import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from util.prompts import classification
-from util.prompts.classification import Rows
+import yaml
+
+from util.paths import sha256
+from util.prompts.classification import Rows, Task, shares_word
 from util.prompts.prompt import Layout
 from util.prompts.row_files import column_text
 
@@ -186,13 +192,6 @@ def find(name: str) -> TextTask:
     return DEFINITIONS[name]
 
 
-def label_space(name: str) -> tuple[str, ...]:
-    """The labels of a task by its name, without its rows. Raises ValueError for a name that no task has."""
-    if name in DEFINITIONS:
-        return tuple(DEFINITIONS[name].labels.values())
-    return classification.task(name).labels
-
-
 def labelled_rows(definition: TextTask, rows: Iterable[Any], where: str) -> Rows:
     """The text and label of each row, in order; of rows with the same text, the first is kept.
 
@@ -226,3 +225,81 @@ def held_out(rows: Rows, name: str) -> tuple[Rows, Rows]:
     chosen = {*Random(f"{name}: held out").sample(range(len(rows)), round(HELD_OUT * len(rows)))}
     kept, out = ([row for number, row in enumerate(rows) if (number in chosen) is which] for which in (False, True))
     return tuple(kept), tuple(out)
+
+
+# ------------------------------------------------------------------------------------------------ StaICC
+
+
+DATASETS = (
+    "glue_sst2",
+    "rotten_tomatoes",
+    "financial_phrasebank",
+    "sst5",
+    "trec",
+    "agnews",
+    "subjective",
+    "tweet_eval_emotion",
+    "tweet_eval_hate",
+    "hate_speech_18",
+)
+
+
+def dataset_index(dataset: int | str) -> int:
+    """The StaICC index of a data set, given by index or name. Raises ValueError, which lists the choices."""
+    if isinstance(dataset, str) and dataset in DATASETS:
+        return DATASETS.index(dataset)
+    if not isinstance(dataset, str | bool) and dataset in range(len(DATASETS)):
+        return int(dataset)
+    choices = ", ".join(f"{i} {name}" for i, name in enumerate(DATASETS))
+    raise ValueError(f"unknown data set {dataset!r}; choose one of: {choices}")
+
+
+# ------------------------------------------------------------------------------------------------ rows of a paper
+
+
+THEIRS = {  # tasks with the rows of their authors: how their configurations call them, by our names
+    "repetition": "repetition",
+    "recursion": "recursion",
+    "centre_embedding": "centre_embedding",
+    "wordseq1": "f_a_f_p",
+    "wordseq1_4way": "f_a_f_p_4way",
+    "wordseq2": "vegetable_vehicle_body-part_instrument",
+    "wordseq2_4way": "v_v_b_i_4way",
+}
+PLACE = "lm_eval/tasks/synthetic"  # below the folder whose synthetic/ has the rows
+
+
+def authors_task(name: str, clone: Path) -> tuple[Task, str]:
+    """A task with the rows and the instruction of Crosbie & Shutova (2024), and a digest of its files.
+
+    name: ours, one of THEIRS. clone: of github.com/JoyC177/Induction_Heads_ICL, which has a configuration of
+    lm-evaluation-harness for each task (lm_eval/tasks/synthetic/*.yaml) and its rows (synthetic/*.json); three of the
+    ten files of rows are in no configuration. Demonstrations are drawn by our sampler, see
+    `classification.demonstrations`. A row that comes again is asked once: of 500 rows of repetition and recursion 450
+    differ, of 1,000 in four classes 625 and 631. Raises ValueError, naming the file, for what is not as in their
+    repository.
+    """
+    needs = f"give a clone of Induction_Heads_ICL, with {PLACE}/*.yaml and synthetic/*.json"
+    files = {_config(file).get("task"): file for file in sorted(clone.glob(f"**/{PLACE}/*.yaml"))}
+    if (file := files.get(THEIRS[name])) is None:
+        raise ValueError(f"data = {str(clone)!r}: no configuration there has the task {THEIRS[name]!r}; {needs}")
+    try:
+        config = _config(file)
+        (rows,) = config["dataset_kwargs"]["data_files"].values()
+        rows = file.parents[len(PLACE.split("/"))] / rows
+        column, separator = re.fullmatch(r"\{\{(\w+)\}\}(.+)", config["doc_to_text"]).groups()  # type: ignore[union-attr]
+        layout = Layout(separator, config["target_delimiter"], "\n\n", config["description"])
+        labelled = {row[column]: row[config["doc_to_target"]] for row in json.loads(rows.read_text(encoding="utf-8"))}
+        forbids = shares_word if config["fewshot_config"]["sampler"] == "synthetic" else operator.eq
+        task = Task(name, tuple(labelled.items()), tuple(config["doc_to_choice"]), layout, forbids)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"data = {str(clone)!r}, {file.name}: {error!r}; {needs}") from error
+    return task, f"Induction_Heads_ICL {sha256(file)[:16]} {sha256(rows)[:16]}"
+
+
+def _config(file: Path) -> Mapping[str, Any]:
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        config = None
+    return config if isinstance(config, Mapping) else {}

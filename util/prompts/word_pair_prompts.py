@@ -49,23 +49,25 @@ class _Clean(NamedTuple):
     query: _Word
 
 
-_counted: WeakKeyDictionary[Any, dict[tuple[int, Layout, str, str], tuple[Sizes, int] | str]] = WeakKeyDictionary()
+Count = tuple[Sizes, int] | str  # tokens of a pair, and the first one of its answer; or why it cannot stand in prompts
+_counted: WeakKeyDictionary[Any, dict[tuple[int, Layout], dict[tuple[str, str], Count]]] = WeakKeyDictionary()
 
 
-def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> tuple[Sizes, int] | str:
-    """The tokens of a pair in prompts, and the first one of the answer, or the reason why it cannot stand in them.
+def _counter(tokenizer: Any, layout: Layout) -> Callable[[str, str], Count]:
+    """A function that counts the tokens of a pair in prompts, once per tokenizer."""
+    known = _counted.setdefault(tokenizer, {}).setdefault((len(tokenizer), layout), {})
 
-    Measured once per tokenizer.
-    """
-    known, key = _counted.setdefault(tokenizer, {}), (len(tokenizer), layout, x, y)
-    if key not in known:
-        try:
-            tokens = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
-            sizes, answer = tokens.sizes, tokens.ids[tokens.types.index("target")]
-            known[key] = (sizes[-11], sizes[-7], sizes[-3], sizes[-5]), answer  # of x t y n x t y n query t target
-        except Misaligned as error:
-            known[key] = error.reason
-    return known[key]
+    def count(x: str, y: str) -> Count:
+        if (x, y) not in known:
+            try:
+                tokens = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
+                sizes, answer = tokens.sizes, tokens.ids[tokens.types.index("target")]
+                known[x, y] = (sizes[-11], sizes[-7], sizes[-3], sizes[-5]), answer  # of x t y n x t y n query t target
+            except Misaligned as error:
+                known[x, y] = error.reason
+        return known[x, y]
+
+    return count
 
 
 def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
@@ -97,14 +99,18 @@ def check_rows(task: WordPairTask, tokenizer: Any) -> None:
 
 def first_tokens(task: WordPairTask, tokenizer: Any) -> dict[str, int]:
     """The first token of each output of a task as an answer; outputs that cannot stand in prompts are left out."""
-    counted = [(pair.y, _count(tokenizer, task.layout, pair.x, pair.y)) for pair in task.pairs]
-    return {output: count[1] for output, count in counted if not isinstance(count, str)}
+    count = _counter(tokenizer, task.layout)
+    counted = [(pair.y, count(pair.x, pair.y)) for pair in task.pairs]
+    return {output: found[1] for output, found in counted if not isinstance(found, str)}
+
+
+_Listed = tuple[str, frozenset[str], frozenset[int]]  # how a word is written, the lists and the rows that have it
 
 
 @cache
-def _listed(lists: tuple[str, ...]) -> dict[str, tuple[str, frozenset[str], frozenset[int]]]:
-    """The words of lists, case-folded: how each is written, the lists that have it, the rows that have it."""
-    found: dict[str, tuple[str, frozenset[str], frozenset[int]]] = {}
+def _listed(lists: tuple[str, ...]) -> dict[str, _Listed]:
+    """The words of lists, case-folded."""
+    found: dict[str, _Listed] = {}
     entries = [(name, row) for name in lists for row in table(name)]
     for number, (name, row) in enumerate(entries):
         for word in row.values():
@@ -117,7 +123,7 @@ class _Stock:
     """What the prompts of a task and their donors are made of, as one tokenizer counts its tokens."""
 
     def __init__(self, task: WordPairTask, tokenizer: Any, corruptions: Sequence[int]) -> None:
-        self.task, self.tokenizer = task, tokenizer
+        self.task, self.tokenizer, self.count = task, tokenizer, _counter(tokenizer, task.layout)
         self.corruptions = sorted(set(corruptions), key=lambda c: (c == SHUFFLED, c))  # see `clean`
         made = {*corruptions} - {*task.donors}  # of words that the task does not bring
         self.buckets: dict[tuple[str, int, int], list[_Word]] = defaultdict(list)
@@ -150,7 +156,7 @@ class _Stock:
                 self._add(FOREIGN, words, words, None, frozenset().union(*(rows for _, rows in parts)))
 
     def _add(self, source: str, x: str, y: str, kind: str | None, rows: frozenset[int] = frozenset()) -> None:
-        counted = _count(self.tokenizer, self.task.layout, x, y)
+        counted = self.count(x, y)
         if isinstance(counted, str):
             self.rejected[f"{source}: {counted}"] += 1
             return
@@ -176,7 +182,7 @@ class _Stock:
         """
         fitting = set()
         for x in queries & {*self.usable}:
-            copy = _count(self.tokenizer, self.task.layout, x, x)  # a reason, not tokens, where there can be none
+            copy = self.count(x, x)  # a reason, not tokens, where there can be none
             if x == self.usable[x].y or isinstance(copy, str) or copy[1] != self.usable[x].begins:
                 fitting.add(x)
             else:
@@ -252,7 +258,7 @@ class _Stock:
         """The parts of a donor that the task brings; None where some have other numbers of tokens."""
         donors = self.task.donors[c]
         for word in (*shown, *[query] * (c == 0)):
-            counted = _count(self.tokenizer, self.task.layout, *donors[word.x])
+            counted = self.count(*donors[word.x])
             if isinstance(counted, str) or counted[0] != word.sizes:
                 return None
         return [donors[word.x] for word in shown], donors[query.x][0] if c == 0 else query.x

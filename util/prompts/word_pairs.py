@@ -26,10 +26,16 @@ CORRUPTIONS = {
 TAB, ARROW, COLON = Layout(), Layout(" ->", " "), Layout(":", " ")
 LAYOUTS = {"tab": TAB, "arrow": ARROW, "colon": COLON}
 LISTS = ("words", "country_capital", "present_past", "person_sport")
-TRAINED = {"words": "embedded_words", "present_past": "embedded_verbs"}  # lists of the embedded model's training words
+TRAINED = ("embedded_words", "country_capital", "embedded_verbs", "person_sport")  # with the embedded model's own words
 NAMES = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
-PARTS = ("input", "output")  # of a pair, in names of columns
-SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, cyclically
+WRONG_SPORT = {
+    "soccer": "football",
+    "football": "baseball",
+    "baseball": "basketball",
+    "basketball": "hockey",
+    "hockey": "soccer",
+}
+Rule = Mapping[str, str] | Callable[[str], str]  # a map of inputs
 
 
 class Pair(NamedTuple):
@@ -57,7 +63,7 @@ class WordPairTask:
 
     name: str
     pairs: tuple[Pair, ...]
-    other_rule: Mapping[str, str] | Callable[[str], str] | None = None
+    other_rule: Rule | None = None
     layout: Layout = TAB
     balanced: bool = False
     list_name: str = ""
@@ -84,26 +90,22 @@ class WordPairTask:
         in a corrupted prompt (an empty cell, or no such column: the pair's own). Raises ValueError for a column
         of a corruption that there is not, and what `WordPairTask` raises.
         """
-        x, y = next(columns for columns in cls.columns if {*columns} <= {*rows[0]})
-        pairs = _checked([[row.get(x), row.get(y), row.get("mark") or ""] for row in rows], TAB, source)
-        other = {pair.x: row["other_rule"] for row, pair in zip(rows, pairs, strict=True) if row.get("other_rule")}
+        cells = _cells(rows)
+        # a name even for an input that is no text, which the task will refuse
+        named = [(str(x), y, row) for (x, y, _), row in zip(cells, rows, strict=True)]
+        other = {x: row["other_rule"] for x, _, row in named if row.get("other_rule")}
         for number, row in enumerate(rows, 1):
             _refuse(filter(None, [row.get("other_rule")]), TAB, f"{source}, row {number}")
-        columns = {(c, part): f"{corruption}_{part}" for c, corruption in CORRUPTIONS.items() for part in PARTS}
-        given = [str(column) for column in rows[0] if str(column).endswith(tuple(f"_{part}" for part in PARTS))]
-        if unknown := {*given} - {*columns.values()}:
-            raise ValueError(
-                f"{source}: unknown column {min(unknown)!r}; corruptions have {', '.join(columns.values())}"
-            )
+        known = [f"{corruption}_{part}" for corruption in CORRUPTIONS.values() for part in ("input", "output")]
+        given = {str(column) for column in rows[0] if str(column).endswith(("_input", "_output"))}
+        if unknown := given - {*known}:
+            raise ValueError(f"{source}: unknown column {min(unknown)!r}; corruptions have {', '.join(known)}")
         donors = {
-            c: {
-                pair.x: (row.get(columns[c, "input"]) or pair.x, row.get(columns[c, "output"]) or pair.y)
-                for row, pair in zip(rows, pairs, strict=True)
-            }
-            for c in CORRUPTIONS
-            if {columns[c, part] for part in PARTS} & {*given}
+            c: {x: (row.get(f"{corruption}_input") or x, row.get(f"{corruption}_output") or y) for x, y, row in named}
+            for c, corruption in CORRUPTIONS.items()
+            if given & {f"{corruption}_input", f"{corruption}_output"}
         }
-        return cls(name, pairs, other or None, donors=donors, source=source)
+        return cls(name, cells, other or None, donors=donors, source=source)  # type: ignore[arg-type]  # made pairs
 
     @property
     def corruptions(self) -> tuple[int, ...]:
@@ -162,8 +164,8 @@ def copied(word: str) -> str:
 @cache
 def _built_in(name: str, trained: bool) -> WordPairTask:
     """One of NAMES; it is made on demand, so that the module can be imported where there are no lists."""
-    lists = tuple(TRAINED.get(listed, listed) for listed in LISTS) if trained else LISTS
-    other: Mapping[str, str] | Callable[[str], str]
+    lists = TRAINED if trained else LISTS
+    other: Rule
     if name in ("copying", "capitalization"):
         list_name = lists[0]
         rule, other = (copied, capitalised) if name == "copying" else (capitalised, copied)
@@ -179,9 +181,8 @@ def _built_in(name: str, trained: bool) -> WordPairTask:
         if name == "country_capital":
             other = {row[x]: row["currency"] for row in table(name)}
         else:
-            other = {person: SPORTS[(SPORTS.index(sport) + 1) % len(SPORTS)] for person, sport, _ in pairs}
-    balanced = name == "person_sport"
-    return WordPairTask(name, tuple(pairs), other, balanced=balanced, list_name=list_name, lists=lists)
+            other = {person: WRONG_SPORT[sport] for person, sport, _ in pairs}
+    return WordPairTask(name, tuple(pairs), other, balanced=name == "person_sport", list_name=list_name, lists=lists)
 
 
 def is_trained(model: str) -> bool:
@@ -211,25 +212,24 @@ def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
     own = own_tasks.find(task, WordPairTask, NAMES)
     if own is None:
         return _built_in(task, trained)
-    return replace(own, lists=_built_in(NAMES[0], True).lists) if trained and own.lists == LISTS else own
+    return replace(own, lists=TRAINED) if trained and own.lists == LISTS else own
 
 
 # ------------------------------------------------------------------------------------------------ pairs of a user
 
 
-def pairs_from_file(path: str | Path, columns: tuple[str, str] | None = None, layout: Layout = TAB) -> tuple[Pair, ...]:
-    """Pairs from a file, see `own_tasks.rows_of`.
+def pairs_from_file(path: str | Path) -> tuple[Pair, ...]:
+    """Pairs from a file with the columns input and output, or x and y, see `own_tasks.rows_of`.
 
-    columns: the names of the input and output columns, by default input and output, or x and y. Raises ValueError,
-    naming the file, for any other content, and pairs that no task can have.
+    Raises ValueError, naming the file, for any other content, and pairs that no task can have.
     """
-    wanted = [columns] if columns else [*own_tasks.PAIRS]
-    rows = own_tasks.rows_of(Path(path), wanted)
-    chosen = next((pair for pair in wanted if {*pair} <= {*rows[0]}), None)
-    if chosen is None and columns:
-        raise ValueError(f"{path}: no columns {columns} in its first line {[*rows[0].values()]}")
-    x, y = chosen or PARTS
-    return _checked([[row.get(x), row.get(y), row.get("mark") or ""] for row in rows], layout, str(path))
+    return _checked(_cells(own_tasks.rows_of(Path(path))), TAB, str(path))
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Input, output and mark of each row."""
+    x, y = next((columns for columns in own_tasks.PAIRS if {*columns} <= {*rows[0]}), own_tasks.PAIRS[0])
+    return [[row.get(x), row.get(y), row.get("mark") or ""] for row in rows]
 
 
 def _checked(rows: Iterable[Any], layout: Layout, where: str) -> tuple[Pair, ...]:

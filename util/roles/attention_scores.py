@@ -12,11 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.heads import Head, top
+from util.stats.heads import Bools, Floats, Head, top
 from util.stats.intervals import Interval, mean_interval
-
-Floats = NDArray[np.floating]
-Bools = NDArray[np.bool_]
 
 INDUCTION_HEAD = 0.3  # the prefix-matching score from which Crosbie & Shutova speak of induction heads
 ROLES = ("previous_token", "prefix_matching")  # the scores of the two heads of an induction circuit
@@ -27,46 +24,32 @@ def queries(length: int, copies: int, bos: bool = True) -> NDArray[np.int64]:
     return np.arange(length, copies * length) + bos
 
 
-def successors(length: int, copies: int, bos: bool = True, bansal_boundary: bool = False) -> Bools:
-    """Returns which keys follow an earlier occurrence of a query's own token, [Q, T]: one key for each earlier copy.
-
-    bansal_boundary: the last query of each copy also counts the first token, where nothing matches, as in the code of
-    Bansal et al. and of Crosbie & Shutova.
-    """
-    query = queries(length, copies, bos)
-    key = np.arange(copies * length + bos)
-    distance = query[:, None] - key[None]
-    first = bos and bansal_boundary
-    return (distance >= 0) & (distance % length == length - 1) & (key[None] > bos - first)
-
-
 def cells(length: int, copies: int, bos: bool = True) -> dict[str, Bools]:
     """Returns the keys [Q, T] that each score counts, by the name of the score.
 
-    prefix_matching: `successors`; bansal: the same with the boundary of their code; duplicate_token: earlier
-    occurrences of the query's own token; previous_token: the token before the query; sink: the first token of all,
-    which is BOS where there is one.
+    prefix_matching: those that follow an earlier occurrence of the query's own token, one for each earlier copy;
+    bansal: at the last query of each copy also the first token, where nothing matches, as in the code of Bansal et al.
+    and of Crosbie & Shutova; duplicate_token: earlier occurrences of the query's own token; previous_token: the token
+    before the query; sink: the first token of all, which is BOS where there is one.
     """
-    distance = queries(length, copies, bos)[:, None] - np.arange(copies * length + bos)[None]
-    position = np.broadcast_to(np.arange(copies * length + bos), distance.shape)
+    query, position = queries(length, copies, bos)[:, None], np.arange(copies * length + bos)
+    distance = query - position
+    follows = (distance >= 0) & (distance % length == length - 1)
     return {
-        "prefix_matching": successors(length, copies, bos),
-        "bansal": successors(length, copies, bos, bansal_boundary=True),
+        "prefix_matching": follows & (position > bos),
+        "bansal": follows & (position > 0),
         "duplicate_token": (distance > 0) & (distance % length == 0) & (position >= bos),
         "previous_token": distance == 1,
-        "sink": position == 0,
+        "sink": distance == query,
     }
 
 
 def prefix_matching(rows: Floats, length: int, copies: int, bos: bool = True) -> Floats:
     """Returns the prefix-matching scores [...], from 0 to 1, of attention rows [..., Q, T] at `queries`.
 
-    The score is the attention to all `successors` of a query, summed over them and averaged over queries. Raises
-    ValueError for rows of another shape.
+    The score is the attention to all of its `cells` of a query, summed over them and averaged over queries.
     """
-    counted = successors(length, copies, bos)
-    if rows.shape[-2:] != counted.shape:
-        raise ValueError(f"rows of shape {rows.shape}: the last two of {copies} x {length} tokens are {counted.shape}")
+    counted = cells(length, copies, bos)["prefix_matching"]
     return np.einsum("...qt,qt->...", rows, counted, dtype=np.float64) / len(counted)
 
 
@@ -74,7 +57,7 @@ def uniform_prefix_matching(length: int, copies: int, bos: bool = True) -> float
     """Returns the score of attention that is uniform over all visible keys, as that of an untrained head is."""
     query = queries(length, copies, bos)
     rows = np.tri(copies * length + bos)[query] / (query[:, None] + 1)
-    return float((rows * successors(length, copies, bos)).sum() / len(query))
+    return float((rows * cells(length, copies, bos)["prefix_matching"]).sum() / len(query))
 
 
 def head_intervals(scores: Mapping[str, Floats], head: Head) -> dict[str, Interval]:
@@ -88,12 +71,10 @@ def head_intervals(scores: Mapping[str, Floats], head: Head) -> dict[str, Interv
 def best_heads(scores: Mapping[str, Floats]) -> dict[str, tuple[Head, dict[str, Interval]]]:
     """Returns, for each of ROLES, the head that has most of this score [N, L, H], and its `head_intervals`.
 
-    A head is chosen on the first half of the N sequences and measured on the others, so that the best of many heads
-    has no advantage. Raises ValueError for fewer than four sequences.
+    A head is chosen on the first half of the N sequences, four at least, and measured on the others, so that the best
+    of many heads has no advantage.
     """
     half = len(scores[ROLES[0]]) // 2
-    if half < 2:
-        raise ValueError(f"{2 * half} sequences: at least two to choose a head on and two to measure it on are needed")
     held_out = {role: scores[role][half:] for role in ROLES}
     best = {role: top(scores[role][:half].mean(axis=0), 1)[0] for role in ROLES}
     return {role: (head, head_intervals(held_out, head)) for role, head in best.items()}

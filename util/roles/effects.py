@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import support
+from util.engine.call import Support
 from util.engine.instruments import Knockout, PatchHeads
 from util.engine.replay import Edit, Place
-from util.roles.heads import plain
 from util.roles.rules import Evidence, Floats, Role, Score
-from util.stats.heads import Head
-from util.study.records import Fields, Join, Measurement
+from util.stats.heads import Head, check_heads
+from util.study.records import ComputeBlock, Fields, Join, Measurement
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 Blocks = list[list[int]]
@@ -26,17 +26,24 @@ Heads = Sequence[Head]
 Numbers = Sequence[int]
 
 
-def chunks(numbers: Numbers, size: int) -> Blocks:
-    """Returns numbers in blocks of at most `size`, in their order."""
-    return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
+def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Returns heads by the model's own layer numbers; given are places among the layers that have attention.
+
+    Raises ValueError for a head that the model does not have.
+    """
+    check_heads(heads, len(model.layers), model.heads)
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in heads:
+        by_layer.setdefault(model.layers[layer], []).append(head)
+    return by_layer
 
 
 def evidence(
     study: Measurement,
     role: Role,
     score: Score,
-    measure: Callable[[Numbers, Heads], Fields],
-    blocks: Callable[[Heads], Blocks],
+    measure: ComputeBlock,
+    blocks: Callable[[], Blocks],
     join: Join,
     effect: Callable[[Fields], Iterable[Floats]] = itemgetter("cut", "control"),
     part: str = "effects",
@@ -44,15 +51,14 @@ def evidence(
 ) -> Evidence:
     """Returns the evidence on a role: the effects of the heads that its score chooses are measured.
 
-    measure: of a block of numbers and these heads; blocks: what is measured before it is kept; effect: the effect and
-    its control, [M, C] each, of what was measured; part, asked: what the record's request has, else the role.
+    measure: of a block of numbers; blocks: what is measured before it is kept; effect: the effect and its control,
+    [M, C] each, of what was measured; part, asked: what the record's request has, else the role.
     """
-    heads = score.chosen()
-    if not heads:
-        return Evidence(role, score, heads, np.empty(0), np.empty(0))
-    request = {"part": part, "heads": plain(heads), **(asked or {"role": str(role)})}
-    record = study.measured_in_blocks(lambda: blocks(heads), lambda numbers: measure(numbers, heads), join, **request)
-    return Evidence(role, score, heads, *effect(record.data))
+    if not score.chosen:
+        return Evidence(role, score, np.empty(0), np.empty(0))
+    request = {"part": part, "heads": [*map(list, score.chosen)], **(asked or {"role": str(role)})}
+    record = study.measured_in_blocks(blocks, measure, join, **request)
+    return Evidence(role, score, *effect(record.data))
 
 
 def cuts(model: PreTrainedModel, heads: Heads, *of_prompts: Sequence[Cells]) -> list[Edit]:
@@ -102,7 +108,7 @@ def other_cells(cut: Cells, special: int, seed: Numbers) -> Cells:
     special: how many special tokens stand in front, which are never drawn. There are fewer cells than in the cut where
     a query has not enough other earlier tokens.
     """
-    rng, drawn = np.random.default_rng(list(seed)), [np.empty((0, 2), np.int64)]
+    rng, drawn = np.random.default_rng(seed), [np.empty((0, 2), np.int64)]
     for query in np.unique(cut[:, 0]):
         read = cut[cut[:, 0] == query, 1]
         keys = rng.permutation(np.setdiff1d(np.arange(special, query), read))[: len(read)]

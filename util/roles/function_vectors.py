@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Annotated, Literal
 
 import numpy as np
@@ -27,16 +27,16 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import check_widths
-from util.engine.replay import plan_of, replay
+from util.engine.replay import replay
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, Numbers, chunks, last_write
+from util.roles.effects import Blocks, Numbers, last_write
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
 from util.roles.rules import Floats
 from util.stats.heads import Head
 from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AsList, Count, Distinct, checked
-from util.study.records import Fields, joined
+from util.study.records import Fields, chunks, joined
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
@@ -54,17 +54,16 @@ TaskNames = Annotated[tuple[TaskName, ...], AsList, Distinct]
 # ------------------------------------------------------------------------------------------------ measures
 
 
-def last_outputs(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN_BUDGET) -> Floats:
+def last_outputs(model: PreTrainedModel, ids: Ids) -> Floats:
     """The mean output of every head at the last token of N prompts, [L, H, dv].
 
     float32, or float64 with a float64 model. Raises ValueError, before any forward pass, for a prompt that is longer
     than the context.
     """
-    outputs = each_last_output(model, ids, token_budget)
-    return outputs.mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
+    return each_last_output(model, ids).mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
 
 
-def each_last_output(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN_BUDGET) -> Floats:
+def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:
     """The output of every head at the last token of each of N prompts, [N, L, H, dv].
 
     Raises ValueError, before any forward pass, for a prompt that is longer than the context; UnsupportedModel for heads
@@ -82,7 +81,7 @@ def each_last_output(model: PreTrainedModel, ids: Ids, token_budget: int = TOKEN
         for place, number in enumerate(batch.numbers):
             outputs[number] = z[place]
 
-    run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, token_budget)
+    run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, TOKEN_BUDGET)
     return np.stack(outputs)
 
 
@@ -159,7 +158,6 @@ class FunctionVectorHeads:
     """The indirect effects of a model's heads on several tasks. left_out: why other tasks have none."""
 
     tasks: tuple[IndirectEffects, ...]
-    model_title: str
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -175,7 +173,7 @@ class FunctionVectorHeads:
     @property
     def effects(self) -> Floats:
         """The effects [P, T, L, H] on T tasks, of the P prompts whose number every task has."""
-        common = sorted(set.intersection(*({*effects.index.tolist()} for effects in self.tasks)))
+        common = reduce(np.intersect1d, [task.index for task in self.tasks])
         return np.stack([task.effects[np.isin(task.index, common)] for task in self.tasks], axis=1)
 
     @property
@@ -271,18 +269,16 @@ class FunctionVectorStudy(WordPairs):
     def tokens(self) -> pd.DataFrame:
         """The corrupted prompts by number: tokens with intact and with corrupted demonstrations, first answer token."""
         groups = groups_of(self.corrupted.items, self.pair[1])
-        rows = [
-            (group.base.ids[: group.length], group.donors[self._number].ids[: group.length], group.target[0])
-            for group in groups
-        ]
+        rows = [(group.prompt, group.donors[self._number].ids[: group.length], group.target[0]) for group in groups]
         index = [item.index for item in self.corrupted.items]
         return pd.DataFrame(rows, index, columns=["intact", "corrupted", "answer"])
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
-        data = self.measured_in_blocks(self._blocks, self._measure, _joined, part="indirect effects").data
-        arrays = {name: data[name] for name in ("index", "intact", "corrupted", "patched")}
-        return IndirectEffects(self.task, self.corruption, **arrays)
+        names = ("index", "intact", "corrupted", "patched")
+        join = joined(*names, by="index")
+        data = self.measured_in_blocks(self._blocks, self._measure, join, part="indirect effects").data
+        return IndirectEffects(self.task, self.corruption, *(data[name] for name in names))
 
     @cached_property
     def means(self) -> Floats:
@@ -291,7 +287,7 @@ class FunctionVectorStudy(WordPairs):
         def compute() -> Fields:
             self.corrupted  # noqa: B018  # raises ValueError where there are too few queries
             groups = groups_of(self.intact_prompts.items, self.pair[1])
-            return {"mean": last_outputs(self.pair[0], [group.base.ids[: group.length] for group in groups])}
+            return {"mean": last_outputs(self.pair[0], [group.prompt for group in groups])}
 
         return self.measured(compute, part="last outputs").data["mean"]
 
@@ -304,12 +300,7 @@ class FunctionVectorStudy(WordPairs):
         intact, corrupted, answers = (prompts[name].tolist() for name in prompts)
         patched = patched_probabilities(self.pair[0], corrupted, answers, self.means)
         probable = answer_probabilities(self.pair[0], intact, answers)
-        return {**patched, "intact": probable, "index": prompts.index.to_numpy(), "path": plan_of(self.pair[0]).path}
-
-
-def _joined(blocks: list[Fields]) -> Fields:
-    """The blocks as one, prompts in the order of their index."""
-    return {**joined("intact", "corrupted", "patched", "index", by="index")(blocks), "path": blocks[0]["path"]}
+        return {**patched, "intact": probable, "index": prompts.index.to_numpy()}
 
 
 def why_no_prompts(error: UnsupportedTokenizer) -> str:
@@ -331,4 +322,4 @@ def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVec
             left_out[study.task] = why_no_prompts(error)
             if len(left_out) == len(studies):
                 raise
-    return FunctionVectorHeads(tuple(effects), studies[0].model.title, left_out)
+    return FunctionVectorHeads(tuple(effects), left_out)

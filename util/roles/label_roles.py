@@ -16,25 +16,36 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from util.engine import batches
-from util.engine.batches import Batch, Row, forward, run_rows, too_long
-from util.engine.call import UnsupportedModel
+from util.engine.batches import Batch, Row, TooLong, forward, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, label_log_probs, scoring
 from util.engine.replay import replay
 from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_request
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
-from util.roles.effects import Cells, Heads, Numbers, chunks, cuts, evidence, other_cells
+from util.roles.effects import Blocks, Cells, Numbers, cuts, evidence, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
-from util.stats.answers import TaskCheck, chosen, label_mass, majority_right, right, task_check, which_label
-from util.study.checked import QUERIES, Counts, Dataset, Datasets, Natural, Prompts, TwoHalves, checked
-from util.study.model import Model
-from util.study.records import Fields, Measurement, joined
+from util.stats.answers import (
+    DATASETS,
+    KS,
+    TaskCheck,
+    chosen,
+    label_mass,
+    majority_right,
+    right,
+    task_check,
+    which_label,
+)
+from util.study.checked import Counts, Dataset, Datasets, Natural, Prompts, TwoHalves, check_disjoint, checked
+from util.study.records import Fields, Measurement, Records, chunks, joined
 
-DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
+
+def check_pool(dataset: str, k: int) -> None:
+    """Raises ValueError where a data set has fewer than k demonstrations."""
+    if k > (pool := demonstration_pool(dataset)):
+        raise ValueError(f"k = {k}: {dataset} has a pool of {pool} demonstrations; choose a smaller k")
 
 
 @checked
@@ -56,8 +67,7 @@ class LabelTask(Measurement):
     stem = "label_task"
 
     def __post_init__(self) -> None:
-        if self.k > (pool := demonstration_pool(self.dataset)):
-            raise ValueError(f"k = {self.k}: {self.dataset} has a pool of {pool} demonstrations; choose a smaller k")
+        check_pool(self.dataset, self.k)
 
     @property
     def own_request(self) -> Fields:
@@ -75,12 +85,12 @@ class LabelTask(Measurement):
 
     def answers(self) -> Fields:
         """Returns log_prob [N, C], the log-probability of each label in nats, and gold [N]."""
-        return self.measured(self._measure).data
 
-    def _measure(self) -> Fields:
-        model, tokenizer = self.pair
-        plan = scoring(model, tokenizer, self.items)
-        return {**label_log_probs(model, plan, token_budget=batches.TOKEN_BUDGET), "gold": plan.gold}
+        def compute() -> Fields:
+            plan = scoring(*self.pair, self.items)
+            return {**label_log_probs(self.pair[0], plan, token_budget=batches.TOKEN_BUDGET), "gold": plan.gold}
+
+        return self.measured(compute).data
 
     def check(self, candidates: int = 1) -> TaskCheck:
         """Returns whether the model does the task. candidates: how many might be tried, see `task_check`."""
@@ -93,32 +103,28 @@ class LabelTask(Measurement):
 
 
 def candidates(
-    model: Model, datasets: Sequence[str], ks: Sequence[int], prompts: int, seed: int, measured: int, **places: Any
+    study: Records, datasets: Sequence[str], ks: Sequence[int], prompts: int, seed: int, measured: int
 ) -> tuple[LabelTask, ...]:
-    """Returns what to try, in order: the data sets with each k, on their last prompts. places: folder and redo.
+    """Returns what to try of a study's model, in order: the data sets with each k, on their last prompts.
 
     measured: how many prompts are to be measured. Raises ValueError where some of them would choose the task.
     """
-    if measured + prompts > QUERIES:
-        raise ValueError(
-            f"{measured} prompts to be measured and {prompts} to choose the task on share some: there are {QUERIES} "
-            "queries; take fewer of either"
-        )
-    return tuple(LabelTask(model, dataset, k, prompts, seed, **places) for k in ks for dataset in datasets)
+    check_disjoint(measured, prompts)
+    return tuple(LabelTask(study.model, dataset, k, prompts, seed, **study.places) for k in ks for dataset in datasets)
 
 
 def first_done(candidates: Sequence[LabelTask]) -> tuple[list[TaskCheck], dict[str, str]]:
     """Asks one after the other until the model does one: the checks, and why others could not be asked.
 
-    Raises UnsupportedModel where none of them fits the model.
+    Raises TooLong where none of them fits the model.
     """
     checks: list[TaskCheck] = []
     left_out: dict[str, str] = {}
     for study in candidates:
         try:
             checks.append(study.check(len(candidates)))
-        except UnsupportedModel as error:
-            left_out[f"{study.dataset}, k = {study.k}"] = too_long(error)
+        except TooLong as error:
+            left_out[f"{study.dataset}, k = {study.k}"] = error.extent
             if len(left_out) == len(candidates):
                 raise
             continue
@@ -173,8 +179,7 @@ class LabelRoles(Measurement):
 
     @cached_property
     def _candidates(self) -> tuple[LabelTask, ...]:
-        places: Fields = {"folder": self.folder, "redo": self.redo}
-        return candidates(self.model, self.datasets, self.ks, TASK_PROMPTS, self.seed, self.prompts, **places)
+        return candidates(self, self.datasets, self.ks, TASK_PROMPTS, self.seed, self.prompts)
 
     @cached_property
     def _tried(self) -> tuple[list[TaskCheck], dict[str, str]]:
@@ -228,7 +233,7 @@ class LabelRoles(Measurement):
                 read[batch.numbers, at] = to_labels.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
                 for row, number in zip(to_previous, batch.numbers, strict=True):
                     before[number, at] = row[:, labels[number] - 1].mean(1)
-                    elsewhere[number, at] = row[:, _others(self._plan.tokens[number]) - 1].mean(1)
+                    elsewhere[number, at] = row[:, self._plan.tokens[number].others - 1].mean(1)
 
         run_rows(model, [Row(ids) for ids in self._plan.ids], visit, batches.TOKEN_BUDGET)
         uniform = np.stack([(1 / (labels + 1)).mean(1), k / (last + 1)])
@@ -239,20 +244,25 @@ class LabelRoles(Measurement):
     def _evidence(self, role: Role) -> Evidence:
         score = self._scores[role]
 
-        def measure(numbers: Numbers, heads: Heads) -> Fields:
+        def blocks() -> Blocks:
+            return chunks(score.halves[1].tolist(), BLOCK)
+
+        def measure(numbers: Numbers) -> Fields:
             lost = []
             for number in numbers:
                 cut = _cells(role, self._plan.tokens[number])
                 control = other_cells(cut, self._special, (self.seed, number))
-                lost.append(self._lost(number, cuts(self.pair[0], heads, [cut], [control]), int(cut[:, 0].min())))
-            cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads), 2)
+                lost.append(
+                    self._lost(number, cuts(self.pair[0], score.chosen, [cut], [control]), int(cut[:, 0].min()))
+                )
+            cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(score.chosen), 2)
             return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
 
         def of_endpoint(lost: Fields) -> Iterator[Floats]:
             return (lost[name][..., 0 if self.task.done else 1] for name in ("cut", "control"))
 
-        join, blocks = joined("cut", "control"), chunks(score.halves[1].tolist(), BLOCK)
-        return evidence(self, role, score, measure, lambda heads: blocks, join, of_endpoint, "effects of labels")
+        join = joined("cut", "control")
+        return evidence(self, role, score, measure, blocks, join, of_endpoint, "effects of labels")
 
     @cached_property
     def _special(self) -> int:
@@ -268,21 +278,8 @@ class LabelRoles(Measurement):
         return np.stack([which, label_mass(base) - label_mass(edited)], axis=1)
 
 
-def _labels(tokens: LabelledTokens) -> NDArray[np.int64]:
-    """All tokens of labels, the query's among them, each behind the number of its label, [C, 2]."""
-    spans = enumerate(zip(tokens.labels, tokens.label_lengths, strict=True))
-    return np.array([(number, start + more) for number, (start, length) in spans for more in range(length)])
-
-
 def _cells(role: Role, tokens: LabelledTokens) -> Cells:
     """The cells [C, 2] of a role in one prompt; of a label of several tokens all of them."""
-    numbers, labels = _labels(tokens).T
-    shown = labels < tokens.labels[-1]
-    if role == Role.FORERUNNER:
-        return np.stack([labels, np.take(tokens.forerunners, numbers)], axis=1)[shown]
-    return np.stack([np.full(len(labels), tokens.forerunners[-1]), labels], axis=1)[shown]
-
-
-def _others(tokens: LabelledTokens) -> NDArray[np.int64]:
-    """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
-    return np.setdiff1d(np.arange(2, tokens.labels[-1]), _labels(tokens)[:, 1])
+    *shown, last = zip(tokens.forerunners, tokens.label_tokens, strict=True)
+    cells = [(token, s) if role == Role.FORERUNNER else (last[0], token) for s, label in shown for token in label]
+    return np.array(cells, np.int64)

@@ -36,10 +36,10 @@ from util.prompts.ioi import (
     word_lists,
 )
 from util.prompts.word_pairs import is_trained
-from util.roles.effects import Blocks, Heads, Numbers, chunks, cuts, evidence, last_write, other_cells
+from util.roles.effects import Blocks, Heads, Numbers, cuts, evidence, last_write, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.study.checked import AtLeastFour, Count, Natural, checked
-from util.study.records import Fields, Measurement, joined
+from util.study.records import Fields, Measurement, chunks, joined
 
 
 @checked
@@ -201,41 +201,45 @@ class NameRoles(NamePairs):
     # -------------------------------------------------------------------------------------------- effects
 
     def _duplicate(self) -> Evidence:
-        def measure(numbers: Numbers, heads: Heads) -> Fields:
-            chosen, special = [self.tokens[number] for number in numbers], set(self.pair[1].all_special_ids)
-            cut = [np.array([[tokens.positions["S2"], tokens.positions["S1"]]]) for tokens in chosen]
-            control = [
-                other_cells(cells, next(at for at, token in enumerate(tokens.base) if token not in special), seed)
-                for cells, tokens, seed in zip(cut, chosen, ((self.seed, number) for number in numbers), strict=True)
-            ]
-            first = min(tokens.positions["S2"] for tokens in chosen)
-            lost = self._lost(numbers, cuts(self.pair[0], heads, cut, control), first)
-            return {"cut": lost[:, : len(heads)], "control": lost[:, len(heads) :], "numbers": list(numbers)}
-
         role, join = Role.DUPLICATE_TOKEN, joined("cut", "control", by="numbers")
-        return evidence(self, role, self._scores[role], measure, self._blocks, join)
+        score = self._scores[role]
+
+        def measure(numbers: Numbers) -> Fields:
+            special, cut, control = set(self.pair[1].all_special_ids), [], []
+            for number in numbers:
+                tokens = self.tokens[number]
+                cells = np.array([[tokens.positions["S2"], tokens.positions["S1"]]])
+                in_front = next(at for at, token in enumerate(tokens.base) if token not in special)
+                cut.append(cells)
+                control.append(other_cells(cells, in_front, (self.seed, number)))
+            first = min(self.tokens[number].positions["S2"] for number in numbers)
+            lost = self._lost(numbers, cuts(self.pair[0], score.chosen, cut, control), first)
+            of_cut, of_control = np.split(lost, 2, axis=1)
+            return {"cut": of_cut, "control": of_control, "numbers": list(numbers)}
+
+        return evidence(self, role, score, measure, self._blocks, join)
 
     def _inhibition(self, direct: Floats) -> Evidence:
         """What is lost by what heads write at END, without what they tell the output directly [M, L, H]."""
         role, join = Role.INHIBITION, joined("total", by="numbers")
         score = self._scores[role]
 
-        def measure(numbers: Numbers, heads: Heads) -> Fields:
+        def measure(numbers: Numbers) -> Fields:
             layers, source = prepare(self.pair[0]).layers, self._at_end(self.batch(numbers)[1])
-            edits = [last_write(layers[at], head, source[layers[at]][:, 0, head]) for at, head in heads]
+            edits = [last_write(layers[at], head, source[layers[at]][:, 0, head]) for at, head in score.chosen]
             end = len(self.tokens[numbers[0]].base) - 1
             return {"total": self._lost(numbers, edits, end), "numbers": list(numbers)}
 
         def indirect(lost: Fields) -> tuple[Floats, Floats]:
-            through_heads = _of_heads(direct, score.chosen())
+            through_heads = _of_heads(direct, score.chosen)
             return lost["total"] - through_heads, np.abs(through_heads)
 
         return evidence(self, role, score, measure, self._blocks, join, indirect)
 
     def _mover(self, role: Role, direct: Fields) -> Evidence:
-        heads = self._scores[role].chosen()
-        effect, control = (_of_heads(direct[name], heads) for name in ("direct", "control"))
-        return Evidence(role, self._scores[role], heads, SIGNS[role] * effect, np.abs(control))
+        score = self._scores[role]
+        effect, control = (_of_heads(direct[name], score.chosen) for name in ("direct", "control"))
+        return Evidence(role, score, SIGNS[role] * effect, np.abs(control))
 
     def _direct(self) -> Fields:
         """What every head tells the output directly at END: "direct", of IO - S, "control", of two other names.
@@ -245,7 +249,7 @@ class NameRoles(NamePairs):
 
         def measure(numbers: Numbers) -> Fields:
             base, source, answers = self.batch(numbers)
-            pairs, names = self.drawn.pairs, self.drawn.words.names
+            pairs, names = self.drawn.pairs, self.drawn.words["names"]
             others = torch.tensor([other_answers(pairs[i], names, self.pair[1], self.seed) for i in numbers])
             old, new = self._at_end(base), self._at_end(source)
             changes = {layer: new[layer] - old[layer] for layer in old}
@@ -262,7 +266,7 @@ class NameRoles(NamePairs):
 
     # -------------------------------------------------------------------------------------------- runs
 
-    def _blocks(self, heads: Heads = ()) -> Blocks:
+    def _blocks(self) -> Blocks:
         """The prompts of the second half, which are the same for all roles; those of one length together."""
         by_length = defaultdict[int, list[int]](list)
         for number in self._scores[Role.MOVER].halves[1].tolist():

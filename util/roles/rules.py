@@ -22,7 +22,6 @@ from the cut that costs all others a little, no test of a mean holds it on few p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
@@ -37,6 +36,7 @@ Floats = NDArray[np.floating]
 
 LEVEL = 0.05  # the chance that any head of a model has a role by mistake, for each role
 FACTOR = 3.0  # times uniform attention is what a pattern must exceed; Cho et al. 2025 have 5, on longer prompts
+ROOM = 0.05  # how much more probable intact demonstrations must make an answer, for function vectors to be measured
 LEAST = 0.01  # nats, or probability: smaller effects are none; 0.01 nats change a probability by one hundredth of it
 
 
@@ -52,20 +52,6 @@ class Role(StrEnum):
     INHIBITION = "inhibition"
     MOVER = "mover"
     NEGATIVE_MOVER = "negative mover"
-
-
-UNITS = {  # what confirms heads of a role, if not IOI prompts, which count once for each frame and names
-    Role.PREVIOUS_TOKEN: "sequences",
-    Role.INDUCTION: "sequences",
-    Role.FORERUNNER: "prompts",
-    Role.LABEL_READER: "prompts",
-    Role.FUNCTION_VECTOR: "prompts of each task",
-}
-
-
-def units_of(role: str, n: int) -> str:
-    """The n independent units that confirm heads of a role, in words."""
-    return f"{n} {UNITS.get(Role(role), 'pairs of names')}"
 
 
 @dataclass(frozen=True)
@@ -93,6 +79,7 @@ class Score:
         """The score above its null on the P prompts of a half, [P, L, H]."""
         return np.asarray(self.value - self.null, np.float64)[self.halves[half]]
 
+    @cached_property
     def chosen(self) -> list[Head]:
         """The heads whose score passes on the first half; Holm's correction is over all heads."""
         p = mean_p(self.excess(0), self.clusters_of(0))
@@ -122,16 +109,19 @@ class TestedHead:
 class Evidence:
     """Score and effect of one role, and what follows from them.
 
-    heads [C]: those that the score chooses; effect [M, C]: what the model loses on the M prompts of the second half
-    without what one of them does in the role; control [M, C], or an array that broadcasts to it: what it loses by a
-    control.
+    effect [M, C]: what the model loses on the M prompts of the second half without what one of the C heads that the
+    score chooses does in the role; control [M, C], or an array that broadcasts to it: what it loses by a control.
     """
 
     role: Role
     score: Score
-    heads: Sequence[Head]
     effect: Floats
     control: Floats
+
+    @property
+    def heads(self) -> list[Head]:
+        """The C heads that are tested."""
+        return self.score.chosen
 
     @property
     def n(self) -> int:

@@ -7,90 +7,89 @@ attention are cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY
-from functools import cache, cached_property
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.attention import support
-from util.engine.batches import Batch, Row, all_logits, check_context, forward, logits_at, run_rows
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, logits_at, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, Knockout
+from util.engine.instruments import Knockout, ScoreRows
 from util.engine.replay import BaseRuns
 from util.prompts.sequences import EXCLUDE, Sequences, repeated_sequences
 from util.roles import attention_scores
-from util.roles.effects import Cells, Heads, Numbers, chunks, evidence, other_cells
-from util.roles.head_scores import HeadScores, head_scores, heads_by_layer, silenced
-from util.roles.heads import checked_heads, plain
+from util.roles.effects import Blocks, Cells, Numbers, evidence, other_cells
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
-from util.stats.heads import Head
-from util.study.checked import AtLeastFour, Count, Int, Natural, Number, checked
-from util.study.records import Fields, Measurement, Records, joined
-
-AtLeastTwo = Annotated[Int, Field(ge=2)]
+from util.stats.intervals import Intervals, mean_intervals
+from util.study.checked import AtLeastFour, AtLeastTwo, Count, Natural, Number, checked
+from util.study.records import Fields, Measurement, chunks, joined
 
 
-def measured_scores(model: PreTrainedModel, sequences: Sequences, ablated: Heads = ()) -> Fields:
-    """Returns attention scores [N, L, H] by name, see `attention_scores.cells`; ids [N, T], ranking, layers.
+@dataclass(frozen=True)
+class HeadScores:
+    """Attention scores of all heads on repeated random sequences.
 
-    ablated: heads whose outputs are zero meanwhile.
+    scores: [N, L, H] by name, see `attention_scores.cells`. ids: [N, T], the sequences. model_title: see
+    `study.model.Model.title`; description: what the model is, in words.
     """
+
+    scores: Mapping[str, Floats]
+    ids: NDArray[np.int64]
+    length: int
+    copies: int
+    bos: bool
+    model_title: str
+    description: str
+
+    def mean(self) -> Floats:
+        """Returns the prefix-matching score [L, H], the mean of the sequences."""
+        return self.scores["prefix_matching"].mean(0)
+
+    def intervals(self, name: str = "prefix_matching") -> Intervals:
+        """Returns one score [L, H] with its 95 % interval over sequences."""
+        return mean_intervals(self.scores[name], within=(0, 1))
+
+    @property
+    def uniform(self) -> float:
+        """The prefix-matching score of uniform attention on these sequences."""
+        return attention_scores.uniform_prefix_matching(self.length, self.copies, self.bos)
+
+
+def head_scores(model: PreTrainedModel, sequences: Sequences) -> dict[str, NDArray[np.float64]]:
+    """Returns every score of `attention_scores.cells`, [N, L, H] by name, of N sequences."""
+    layout = (sequences.length, sequences.copies, sequences.bos)
     prepared = prepare(model)
-    scores = head_scores(model, sequences, *silenced(prepared, ablated))
-    return {**scores, "ids": sequences.ids, "ranking": sequences.ranking, "layers": list(prepared.layers)}
+    rows = torch.from_numpy(attention_scores.queries(*layout))
+    cells = {name: torch.from_numpy(cell) for name, cell in attention_scores.cells(*layout).items()}
+    check_context(model, [sequences.ids.shape[1]], "a smaller length or fewer copies")
+    shape = (len(sequences.ids), len(prepared.layers), prepared.heads)
+    scores = {name: np.empty(shape) for name in cells}
+
+    def visit(batch: Batch) -> None:
+        read = ScoreRows(rows, cells)
+        forward(model, batch, read)
+        for name, by_layer in read.scores.items():
+            stacked = np.stack([by_layer[layer].double().cpu().numpy() for layer in prepared.layers], axis=1)
+            scores[name][batch.numbers] = stacked / len(rows)
+
+    with tqdm(total=len(sequences.ids), desc="scores", unit="sequence", leave=False, delay=5) as bar:
+        run_rows(model, [Row(tuple(ids)) for ids in sequences.ids.tolist()], visit, TOKEN_BUDGET, bar)
+    return scores
 
 
-def _record(
-    study: Records,
-    name: str,
-    compute: Callable[[PreTrainedModel, Sequences], Fields],
-    length: int,
-    copies: int,
-    seeds: Numbers,
-    **more: Any,
-) -> Fields:
-    @cache
-    def drawn() -> Sequences:
-        return repeated_sequences(study.pair[1], length, copies, list(seeds), bos=True)
-
-    request = {"length": length, "copies": copies, "seeds": list(seeds), "bos": True, **more}
-    return study.record(
-        name, lambda: compute(study.pair[0], drawn()), lambda: map(str, drawn().ids.tolist()), **request
-    ).data
-
-
-def scores(study: Records, length: int, copies: int, seeds: Numbers) -> Fields:
-    """The `measured_scores` of all heads, a record of a figure.
-
-    length: tokens of a copy; copies: how often they come; seeds: one for each sequence. Raises what
-    `repeated_sequences` raises.
-    """
-    return _record(study, "sequence scores", measured_scores, length, copies, seeds, ablated=[])
-
-
-def patterns(study: Records, heads: Heads, length: int, copies: int, seeds: Numbers) -> Fields:
-    """The whole attention [heads, T, T], query by key, of some heads on the last sequence, ids [T].
-
-    Raises ValueError, before any forward pass, for heads that there are not.
-    """
-
-    def compute(model: PreTrainedModel, sequences: Sequences) -> Fields:
-        ids, layers = sequences.ids[-1], prepare(model).layers
-        heads_by_layer(support(model), heads)
-        check_context(model, [len(ids)], "a smaller length or fewer copies")
-        rows = CaptureRows(torch.arange(len(ids)), layers={layers[layer] for layer, _ in heads})
-        forward(model, Batch.of([Row(tuple(ids.tolist()))], [0], [len(seeds) - 1]), rows)
-        attention = [rows.weights[layers[layer]][0, head].float().cpu().numpy() for layer, head in heads]
-        return {"attention": np.stack(attention), "ids": ids}
-
-    return _record(study, "sequence patterns", compute, length, copies, seeds, heads=plain(heads))
+def measured_scores(model: PreTrainedModel, sequences: Sequences) -> Fields:
+    """Returns `head_scores`; ids [N, T], ranking of tokens by frequency, the model's own numbers of the L layers."""
+    kept = {"ids": sequences.ids, "ranking": sequences.ranking, "layers": list(prepare(model).layers)}
+    return {**head_scores(model, sequences), **kept}
 
 
 @checked
@@ -131,33 +130,28 @@ class SequenceStudy(Measurement):
     @cached_property
     def drawn(self) -> Sequences:
         """The sequences. Raises what `repeated_sequences` raises."""
-        layout = self.length, self.copies, self.seeds, self.bos
-        return repeated_sequences(self.pair[1], *layout, exclude=self.frequent_exclude)
+        drawn = self.length, self.copies, self.seeds, self.bos
+        return repeated_sequences(self.pair[1], *drawn, exclude=self.frequent_exclude)
 
     @property
     def texts(self) -> list[str]:
         return list(map(str, self.drawn.ids.tolist()))
 
-    def scores(self, ablated: Iterable[Head] = ()) -> HeadScores:
-        """Returns the attention scores of all heads.
+    @property
+    def layout(self) -> tuple[int, int, bool]:
+        """What `attention_scores` asks of sequences: length, copies, bos."""
+        return self.length, self.copies, self.bos
 
-        ablated: heads whose outputs are zero meanwhile. Raises ValueError for heads that there are not, and what
-        `repeated_sequences` raises.
-        """
-        removed = checked_heads(ablated, "ablated")
-
-        def compute() -> Fields:
-            return measured_scores(self.pair[0], self.drawn, removed)
-
-        record = self.measured(compute, part="scores", ablated=plain(removed))
-        scores = dict(record.data)
-        ids, layers, ranking = (scores.pop(name) for name in ("ids", "layers", "ranking"))
-        title, description = self.model.title, record.provenance["model"]
-        return HeadScores(scores, ids, layers, ranking, self.length, self.copies, self.bos, title, description)
+    def scores(self) -> HeadScores:
+        """Returns the attention scores of all heads. Raises what `repeated_sequences` raises."""
+        record = self.measured(lambda: measured_scores(self.pair[0], self.drawn), part="scores", ablated=[])
+        scores = {name: of_heads for name, of_heads in record.data.items() if name not in ("ids", "ranking", "layers")}
+        description = record.provenance["model"]
+        return HeadScores(scores, record.data["ids"], *self.layout, self.model.title, description)
 
 
-ROLES = (Role.PREVIOUS_TOKEN, Role.INDUCTION)
 SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`
+ROLES = tuple(SCORES)
 BLOCK = 8  # heads that are cut before what was measured is kept
 
 
@@ -182,8 +176,7 @@ class SequenceRoles(SequenceStudy):
         return tuple(map(self._evidence, ROLES))
 
     def _score(self, role: Role) -> Score:
-        layout = self.length, self.copies, self.bos
-        cells, queries = attention_scores.cells(*layout)[SCORES[role]], attention_scores.queries(*layout)
+        cells, queries = attention_scores.cells(*self.layout)[SCORES[role]], attention_scores.queries(*self.layout)
         uniform = float((cells.sum(1) / (queries + 1)).mean())
         return Score(self.scores().scores[SCORES[role]], np.full(1, FACTOR * uniform))
 
@@ -191,29 +184,30 @@ class SequenceRoles(SequenceStudy):
         score = self._score(role)
         second = score.halves[1]
 
-        def measure(numbers: Numbers, heads: Heads) -> Fields:
+        def blocks() -> Blocks:
+            return chunks(range(len(score.chosen)), BLOCK)
+
+        def measure(numbers: Numbers) -> Fields:
             cut = self._cut(role)
             control = other_cells(cut, int(self.bos), (self.seed, ROLES.index(role)))
             whole, layers = self._log_probability(second), support(self.pair[0]).layers
+            heads = [score.chosen[number] for number in numbers]
 
             def lost(cells: Cells) -> Floats:
-                some = [(layers[layer], head) for layer, head in (heads[number] for number in numbers)]
-                knockouts = [Knockout(torch.from_numpy(cells), *place) for place in some]
+                knockouts = [Knockout(torch.from_numpy(cells), layers[layer], head) for layer, head in heads]
                 return np.stack([whole - self._log_probability(second, knockout) for knockout in knockouts], axis=1)
 
             return {"cut": lost(cut), "control": lost(control)}
 
-        join = joined("cut", "control", axis=1)
-        return evidence(self, role, score, measure, lambda heads: chunks(range(len(heads)), BLOCK), join)
+        return evidence(self, role, score, measure, blocks, joined("cut", "control", axis=1))
 
     def _cut(self, role: Role) -> Cells:
         """The cells [C, 2] of a role, BOS never being a key."""
         if role == Role.PREVIOUS_TOKEN:
             query = np.arange(1 + self.bos, self.copies * self.length + self.bos)
             return np.stack([query, query - 1], axis=1)
-        layout = self.length, self.copies, self.bos
-        rows, keys = np.nonzero(attention_scores.successors(*layout))
-        return np.stack([attention_scores.queries(*layout)[rows], keys], axis=1)
+        rows, keys = np.nonzero(attention_scores.cells(*self.layout)["prefix_matching"])
+        return np.stack([attention_scores.queries(*self.layout)[rows], keys], axis=1)
 
     # -------------------------------------------------------------------------------------------- runs
 
@@ -227,14 +221,13 @@ class SequenceRoles(SequenceStudy):
         Repeated are the tokens of later copies whose predecessor is in such a copy, too.
         """
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids[numbers])
-        check_context(model, [ids.shape[1]], "a smaller length or fewer copies")
         places = torch.arange(self.bos + self.length, ids.shape[1] - 1)
         log_probability = np.empty(len(ids))
 
         def visit(batch: Batch) -> None:
             with self._runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places) as options:
                 logits = all_logits(model, batch, *attached, **options)
-            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+            check_finite(logits, "the logits", model, batch.rows, batch.prompts)
             wanted = ids[batch.numbers][:, places + 1, None].to(logits.device)
             logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
             log_probability[batch.numbers] = logs.gather(-1, wanted)[..., 0].double().mean(1).cpu().numpy()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain
 from typing import get_args
 
@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, Heads, Numbers, chunks, evidence
+from util.roles.effects import Blocks, Numbers, evidence
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
@@ -30,11 +30,10 @@ from util.roles.function_vectors import (
     probabilities_under,
     why_no_prompts,
 )
-from util.roles.rules import Evidence, Floats, Role, Score
+from util.roles.rules import ROOM, Evidence, Floats, Role, Score
 from util.study.checked import AtLeastFour, Count, Natural, checked
-from util.study.records import Fields, Measurement, joined
+from util.study.records import Fields, Measurement, chunks, joined
 
-ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
 BLOCK = 8  # prompts that are measured before what was measured is kept
 
 
@@ -78,7 +77,7 @@ class VectorRoles(Measurement):
             corruption: [
                 FunctionVectorStudy(
                     self.model, task, self.k, self.prompts, self.seed,
-                    intact=self.intact, corruption=corruption, folder=self.folder, redo=self.redo,
+                    intact=self.intact, corruption=corruption, **self.places,
                 )
                 for task in self.tasks
             ]
@@ -140,7 +139,7 @@ class VectorRoles(Measurement):
     def _drawn(self, corruption: Corruption) -> list[pd.DataFrame]:
         """The prompts of every task: those whose number every task has."""
         tokens = [study.tokens for study in self._studies[corruption]]
-        common = sorted(set.intersection(*map(set, (of_task.index for of_task in tokens))))
+        common = reduce(np.intersect1d, [of_task.index for of_task in tokens])
         return [of_task.loc[common] for of_task in tokens]
 
     @cached_property
@@ -179,17 +178,18 @@ class VectorRoles(Measurement):
         second = self._score.halves[1]
         count, tasks = len(second), len(self.tasks)
 
-        def blocks(heads: Heads) -> Blocks:
+        def blocks() -> Blocks:
             """Prompts of one task together: prompt i of task t has the number t * count + i."""
             return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
 
-        def measure(numbers: Numbers, heads: Heads) -> Fields:
+        def measure(numbers: Numbers) -> Fields:
             """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
             task = numbers[0] // count
             prompts = self._prompts[task].iloc[second[np.array(numbers) % count]]
             # the control is one other task, each in turn
             others = (task + 1 + prompts.index.to_numpy() % (tasks - 1)) % tasks
-            writes = [(head, self._means[(of, *head)]) for of in (np.full(len(others), task), others) for head in heads]
+            means_of = np.full(len(others), task), others
+            writes = [(head, self._means[(of, *head)]) for of in means_of for head in self._score.chosen]
             ids, answers = prompts["corrupted"].tolist(), prompts["answer"].tolist()
             corrupted, patched = probabilities_under(self.pair[0], ids, answers, writes)
             own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)

@@ -16,8 +16,8 @@ edges are 0. The metric is the logit of the first answer minus that of the secon
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, NamedTuple, get_args
@@ -47,14 +47,6 @@ class _CallTap(Tap):
         return super().visit(call, out)
 
 
-@contextmanager
-def tapped(parts: Components, layer: int) -> Iterator[_CallTap]:
-    """Inside the block the attention call and the outputs of the heads of a layer are kept."""
-    tap = _CallTap(layer)
-    with instrument(parts.model, tap):
-        yield tap
-
-
 class _Read(NamedTuple):
     """A linear map that was called on the way to queries, keys and values."""
 
@@ -63,69 +55,47 @@ class _Read(NamedTuple):
     output: Tensor
 
 
-_Reads = list[_Read]
-
-
-class LayerGradients:
+def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of a metric at one layer, which is called once more for them, with a graph for a backward pass.
 
-    parts, layer: which. hidden: what goes into the layer [N, T, d]. after: the gradient of what comes out of it
-    [N, T, d]. Then `before` is the gradient of what goes into it, and z that of its heads' outputs [N, T, H, dv]. All
-    of them are on the device of the layer.
+    hidden: what goes into the layer [N, T, d]; after: the gradient of what comes out of it [N, T, d]. Returns that of
+    what goes into it, and those [N, 3 H + 1, T, d] of what each reader of the layer reads, before its norm. Both are on
+    the device of the layer. Heads that share keys and values have a reading of them each. The gradient of a layer's
+    input is that of its output, and what its readers add: the MLP's is the rest.
     """
+    device, reads, tap = parts.base.hidden[layer].device, list[_Read](), _CallTap(layer)
+    hidden, after = hidden.detach().to(device).requires_grad_(), after.to(device)
 
-    def __init__(self, parts: Components, layer: int, hidden: Tensor, after: Tensor) -> None:
-        self.parts, self.layer = parts, layer
-        device = parts.base.hidden[layer].device
-        self.hidden, self.after = hidden.detach().to(device).requires_grad_(), after.to(device)
-        self.reads: _Reads = []
-        with torch.enable_grad(), tapped(parts, layer) as self.tap, ExitStack() as stack:
-            for module in parts.plan.layers[layer].modules():
-                if isinstance(module, nn.Linear | Conv1D):
-                    stack.callback(module.register_forward_hook(self._keep).remove)
-            out = parts.whole(layer, self.hidden)
-        self.before, self.z = torch.autograd.grad(out, [self.hidden, self.tap.z], self.after, retain_graph=True)
+    def keep(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        if tap.call is None:  # what is called behind attention is not on the way to it
+            reads.append(_Read(module, given[0], out))
 
-    def _keep(self, module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        if self.tap.call is None:  # what is called behind attention is not on the way to it
-            self.reads.append(_Read(module, given[0], out))
-
-    def readers(self) -> Tensor:
-        """The gradients [N, 3 H + 1, T, d] of what each reader of the layer reads, before its norm.
-
-        The gradient of a layer's input is that of its output, and what its readers add: the MLP's is the rest.
-        """
-        found = self.before.new_zeros(len(self.before), 3 * self.parts.heads + 1, *self.before.shape[1:])
-        heads, mlp = found[:, :-1], found[:, -1]
-        self._write_heads(heads)
-        mlp[:] = self.before - self.after - heads.sum(1)
-        return found
-
-    def _write_heads(self, into: Tensor) -> None:
-        """Write the gradients [N, 3 H, T, d] of what each head's query, key and value read.
-
-        Heads that share keys and values have a reading of them each.
-        """
-        call = self.tap.call
-        assert call is not None  # the layer was called
-        states = (call.query, call.key, call.value)
-        shared = self.parts.heads // call.key.shape[1]
-        members = []  # of each group of heads that share keys and values, one head at a time
-        for member in range(shared):
-            own = torch.zeros_like(self.z)
-            own[:, :, member::shared] = self.z[:, :, member::shared]
-            members.append(torch.autograd.grad(self.tap.z, states, own, retain_graph=True))
-        asked = torch.stack([member[0] for member in members]).sum(0)
-        for part, (state, readings) in enumerate(zip(states, into.chunk(3, dim=1), strict=True)):
-            owned = _columns(self.parts, self.layer, part, state, self.reads, self.hidden)
-            gradients = [asked] if part == 0 else [member[part] for member in members]
-            for member, gradient in enumerate(gradients):
-                each = (
-                    _one_by_one(state, gradient, self.hidden)
-                    if owned is None
-                    else owned.back(state, gradient, self.reads, self.hidden)
-                )
-                readings[:, member :: len(gradients)] = each.transpose(0, 1)
+    with torch.enable_grad(), instrument(parts.model, tap), ExitStack() as stack:
+        for module in parts.plan.layers[layer].modules():
+            if isinstance(module, nn.Linear | Conv1D):
+                stack.callback(module.register_forward_hook(keep).remove)
+        out = parts.whole(layer, hidden)
+    before, z = torch.autograd.grad(out, [hidden, tap.z], after, retain_graph=True)
+    call = tap.call
+    assert call is not None  # the layer was called
+    states = (call.query, call.key, call.value)
+    shared = parts.heads // call.key.shape[1]
+    members = []  # of each group of heads that share keys and values, one head at a time
+    for member in range(shared):
+        own = torch.zeros_like(z)
+        own[:, :, member::shared] = z[:, :, member::shared]
+        members.append(torch.autograd.grad(tap.z, states, own, retain_graph=True))
+    query = torch.stack([member[0] for member in members]).sum(0)
+    readers = before.new_zeros(len(before), 3 * parts.heads + 1, *before.shape[1:])
+    heads, mlp = readers[:, :-1], readers[:, -1]
+    for part, (state, readings) in enumerate(zip(states, heads.chunk(3, dim=1), strict=True)):
+        owned = _columns(parts, layer, part, state, reads, hidden)
+        gradients = [query] if part == 0 else [member[part] for member in members]
+        for member, gradient in enumerate(gradients):
+            each = _one_by_one(state, gradient, hidden) if owned is None else owned.back(state, gradient, reads, hidden)
+            readings[:, member :: len(gradients)] = each.transpose(0, 1)
+    mlp[:] = before - after - heads.sum(1)
+    return before, readers
 
 
 def _one_by_one(state: Tensor, gradient: Tensor, hidden: Tensor) -> Tensor:
@@ -148,7 +118,7 @@ class _Columns:
     read: int
     columns: Tensor
 
-    def back(self, state: Tensor, gradient: Tensor, reads: _Reads, hidden: Tensor) -> Tensor:
+    def back(self, state: Tensor, gradient: Tensor, reads: list[_Read], hidden: Tensor) -> Tensor:
         """The gradients [heads, N, T, d] that go back from each head of a state alone, see `_one_by_one`."""
         module, given, out = reads[self.read]
         after = torch.autograd.grad(state, out, gradient, retain_graph=True)[0]
@@ -164,7 +134,9 @@ class _Columns:
 _OWNED: "weakref.WeakKeyDictionary[Block, dict[int, _Columns | None]]" = weakref.WeakKeyDictionary()
 
 
-def _columns(parts: Components, layer: int, part: int, state: Tensor, reads: _Reads, hidden: Tensor) -> _Columns | None:
+def _columns(
+    parts: Components, layer: int, part: int, state: Tensor, reads: list[_Read], hidden: Tensor
+) -> _Columns | None:
     """The columns that heads own of a layer's queries, keys or values; found out once. None where they share some."""
     known = _OWNED.setdefault(parts.blocks[layer], {})
     if part not in known:
@@ -173,7 +145,7 @@ def _columns(parts: Components, layer: int, part: int, state: Tensor, reads: _Re
     return known[part]
 
 
-def _is_right(columns: _Columns, state: Tensor, reads: _Reads, hidden: Tensor) -> bool:
+def _is_right(columns: _Columns, state: Tensor, reads: list[_Read], hidden: Tensor) -> bool:
     """Whether the columns give what a pass for each head gives: not where the stream has other ways to a state."""
     gradient = torch.randn(state.shape, generator=torch.Generator().manual_seed(1)).to(state)
     slow, fast = _one_by_one(state, gradient, hidden), columns.back(state, gradient, reads, hidden)
@@ -181,7 +153,7 @@ def _is_right(columns: _Columns, state: Tensor, reads: _Reads, hidden: Tensor) -
     return bool((slow - fast).abs().max() <= (5e-2 if coarse else 1e-3) * slow.abs().max())
 
 
-def _found(state: Tensor, reads: _Reads) -> _Columns | None:
+def _found(state: Tensor, reads: list[_Read]) -> _Columns | None:
     for place in reversed(range(len(reads))):  # the last one on the way
         module, _, out = reads[place]
         if plain_weight(module) is None or out.ndim != 3:
@@ -257,8 +229,7 @@ def check_pairs(model: PreTrainedModel, base: Tensor, source: Tensor, answers: T
 
 def first_difference(base: Tensor, source: Tensor) -> int:
     """The first position [0, T) where prompts [N, T] differ from their source ones; 0 where none does."""
-    different = (base != source).any(0).nonzero()
-    return int(different[0]) if len(different) else 0
+    return int((base != source).any(0).int().argmax())
 
 
 def model_graph(model: PreTrainedModel) -> ComponentGraph:
@@ -274,13 +245,11 @@ def prompt_bytes(model: PreTrainedModel, length: int, first: int) -> int:
     one layer feel, and the hidden states, z and MLPs of three runs. Then there are one layer with its graph, the keys
     and values of the tokens before, and the scores.
     """
-    prepared, width = prepare(model), model.config.get_text_config(decoder=True).hidden_size
-    layers, heads = len(prepared.layers), prepared.heads
-    graph = ComponentGraph(layers, heads)
+    graph, width = model_graph(model), model.config.get_text_config(decoder=True).hidden_size
     senders, readers = graph.shape
     later = length - first
-    numbers = later * width * (senders + graph.width + 3 * (3 * layers + 1))
-    numbers += 2 * layers * first * width + 3 * senders * readers
+    numbers = later * width * (senders + graph.width + 3 * (3 * graph.layers + 1))
+    numbers += 2 * graph.layers * first * width + 3 * senders * readers
     return numbers * model.dtype.itemsize + 2 * row_bytes(model, later, length)
 
 
@@ -291,16 +260,15 @@ def prompt_bytes(model: PreTrainedModel, length: int, first: int) -> int:
 class Sender:
     """Senders that write together: the input, the heads of a layer, or its MLP.
 
-    layer: theirs, -1 for the input; kind; places: theirs among all senders. base, source: what they put out in both
-    runs, z [N, T, H, dv] or what they add to the stream [N, T, d].
+    places: theirs among all senders. base, source: what they put out in both runs, z [N, T, H, dv] of heads, or what
+    they add to the stream [N, T, d]. layer: that of heads; None for the others.
     """
 
     parts: Components
-    layer: int
-    kind: Literal["input", "heads", "mlp"]
-    places: slice
+    places: range
     base: Tensor
     source: Tensor
+    layer: int | None = None
 
     @torch.no_grad()
     def change(self, first_order: bool = False) -> Tensor:
@@ -308,7 +276,7 @@ class Sender:
 
         first_order: of a norm behind the heads of a layer, where the class has one; all else is linear anyway.
         """
-        if self.kind != "heads":
+        if self.layer is None:
             return (self.base - self.source)[:, None]
         block = self.parts.blocks[self.layer]
         writes = self.parts.head_writes(self.layer, self.base - self.source)
@@ -323,12 +291,12 @@ class Sender:
 def senders_of(parts: Components, source: Parts) -> list[Sender]:
     """All senders, in their order; source: the run that changes them."""
     base = parts.base
-    senders = [Sender(parts, -1, "input", slice(0, 1), base.hidden[0], source.hidden[0])]
+    senders = [Sender(parts, range(1), base.hidden[0], source.hidden[0])]
     for layer in range(parts.layers):
-        start = 1 + layer * (parts.heads + 1)
-        heads, mlp = slice(start, start + parts.heads), slice(start + parts.heads, start + parts.heads + 1)
-        senders.append(Sender(parts, layer, "heads", heads, base.z[layer], source.z[layer]))
-        senders.append(Sender(parts, layer, "mlp", mlp, base.mlp[layer], source.mlp[layer]))
+        mlp = (layer + 1) * (parts.heads + 1)  # behind the heads of its layer
+        heads = range(mlp - parts.heads, mlp)
+        senders.append(Sender(parts, heads, base.z[layer], source.z[layer], layer))
+        senders.append(Sender(parts, range(mlp, mlp + 1), base.mlp[layer], source.mlp[layer]))
     return senders
 
 
@@ -340,7 +308,7 @@ def hidden_states(parts: Components, embedded: Tensor) -> list[Tensor]:
     """What goes into each layer, and what comes out of the last one, in a run from these embeddings [N, T, d]."""
     hidden = [embedded]
     for layer in range(parts.layers):
-        with tapped(parts, layer):
+        with instrument(parts.model, Tap(layer)):
             hidden.append(parts.whole(layer, hidden[-1]))
     return hidden
 
@@ -386,15 +354,12 @@ def _products(parts: Components, writes: Tensor, hidden: Sequence[Tensor], answe
         products = writes[:, senders].flatten(2) @ readers.to(writes.device).flatten(2).mT
         scores[:, senders, column : column + readers.shape[1]] = products
 
-    def before(layer: int, after: Tensor) -> Tensor:  # the gradient, and nothing else is kept of the layer
-        gradients = LayerGradients(parts, layer, hidden[layer], after)
-        multiply(gradients.readers(), layer)
-        return gradients.before
-
     with torch.enable_grad():
         end = hidden[-1].detach().requires_grad_()
         gradient = torch.autograd.grad(metric(parts, end, answers).sum(), end)[0]
     multiply(gradient[:, None], parts.layers)
     for layer in reversed(range(parts.layers)):
-        gradient = before(layer, gradient)
+        gradient, readers = layer_gradients(parts, layer, hidden[layer], gradient)
+        multiply(readers, layer)
+        del readers  # before the next layer has its own
     return scores * torch.tensor(graph.edges).to(writes)

@@ -1,4 +1,4 @@
-"""Exact effects of edges of the component graph, the referee of all estimates, and of paths between heads.
+"""Exact effects of edges, the referee of all estimates, and of paths between heads; circuits of edges, run.
 
 **Edges.** An edge u -> v is corrupted where v alone reads what u adds to the stream in a source run, and everything
 behind v is computed again. Only layers from v on are called, and many edges together, see `engine.replay`.
@@ -8,32 +8,44 @@ what the sender says spreads through MLPs and norms alone. The stream of this ru
 and the query, key and value that any later head, a receiver, would have. In a second run the receiver has one of these,
 or all three together, and all else is free: the metric then moves by what the sender tells the receiver (Wang et al.
 2022, appendix B). One frozen run serves all receivers of a sender.
+
+**Circuits.** Every edge that a circuit leaves out is corrupted, all of them in one pass. Each head's query, key and
+value, each MLP and the logits read a stream of their own: of senders by kept edges what they put out in this very run,
+of all others what they put out in the source run (Conmy et al. 2023; the circuit localisation track of MIB, Mueller et
+al. 2025).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.call import Call
-from util.engine.components import Components, Parts
+from util.engine.components import Components, Parts, parallel_mlps
 from util.engine.finite import check_finite
-from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
-from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
-from util.scores.attribution import check_pairs, first_difference, metric, model_graph, senders_of
+from util.engine.replay import BUDGET, Edit, Place, head_edit, replay, row_bytes
+from util.scores.attribution import Sender, check_pairs, first_difference, metric, model_graph, senders_of
+from util.scores.graph import ComponentGraph
+from util.stats.heads import Head
+from util.study.records import chunks
 
 STATES = ("query", "key", "value")  # what a head reads the stream for
 Edge = tuple[int, int]  # places of sender and reader in `graph.ComponentGraph`
 Edges = Sequence[Edge]
-Numbers = Sequence[int]
-Edits = Iterator[tuple[Edge, Edit]]
 
 
+# ------------------------------------------------------------------------------------------------ edges
+
+
+@torch.no_grad()
 def exact_scores(
     model: PreTrainedModel,
     base: Tensor,
@@ -55,108 +67,86 @@ def exact_scores(
         graph.name(edge)  # it refuses what is no edge
     if not edges:
         raise ValueError("edges: name at least one")
-    parts = Components(model, base)
-    work = _Work(parts, parts.run(source), answers, first_difference(base, source), budget)
+    parts, first = Components(model, base), first_difference(base, source)
+    senders, plain = senders_of(parts, parts.run(source)), metric(parts, parts.base.hidden[-1], answers).cpu()
     at_once = max(1, budget // (prompts * row_bytes(model, tokens, tokens)))
     effects: dict[Edge, Tensor] = {}
-    edits: dict[Edge, Edit] = {}  # of several layers, because they share the base's run
-    for layer in range(graph.layers + 1):
-        wanted = sorted({edge for edge in edges if graph.layer_of(edge[1]) == layer})
-        senders = sorted({sender for sender, _ in wanted})
-        for start in range(0, len(senders), at_once):
-            some = senders[start : start + at_once]
-            edits |= work.edits(layer, some, [edge for edge in wanted if edge[0] in some])
-            if len(edits) >= at_once:
-                effects |= work.effects(edits)
-                edits = {}
-    if edits:
-        effects |= work.effects(edits)
+    for edits in _batches(parts, graph, senders, edges, at_once):
+        effects |= zip(edits, plain - _metrics(parts, [*edits.values()], answers, first, budget), strict=True)
     together = torch.stack([effects[edge] for edge in edges], 1)
     check_finite(together, "the effects of edges", model, base)
     return together
 
 
-class _Work:
-    """Effects of edges for some prompts, N of T tokens, whose plain runs are known."""
+def _batches(
+    parts: Components, graph: ComponentGraph, senders: Sequence[Sender], edges: Edges, at_once: int
+) -> Iterator[dict[Edge, Edit]]:
+    """A run for each edge, about so many at a time: of several layers, because they share the base's run."""
+    edits: dict[Edge, Edit] = {}
+    for layer in range(graph.layers + 1):
+        wanted = sorted({edge for edge in edges if edge[1] // graph.width == layer})
+        writers = sorted({sender for sender, _ in wanted})
+        for some in chunks(writers, at_once):
+            edits |= _edits(parts, graph, senders, layer, [edge for edge in wanted if edge[0] in some])
+            if len(edits) >= at_once:
+                yield edits
+                edits.clear()
+    if edits:
+        yield edits
 
-    def __init__(self, parts: Components, source: Parts, answers: Tensor, first: int, budget: int) -> None:
-        self.parts, self.base, self.answers = parts, parts.base, answers
-        self.first, self.budget = first, budget
-        self.senders, self.graph = senders_of(parts, source), model_graph(parts.model)
-        with torch.no_grad():
-            self.metric = metric(parts, self.base.hidden[-1], answers).cpu()
 
-    @torch.no_grad()
-    def edits(self, layer: int, senders: Numbers, edges: Edges) -> dict[Edge, Edit]:
-        """A run without each edge from these senders to readers of one layer."""
-        changes = self._changes(senders, self.base.hidden[layer].device)
-        return dict(self._edits(layer, senders, edges, changes))
-
-    @torch.no_grad()
-    def effects(self, edits: Mapping[Edge, Edit]) -> dict[Edge, Tensor]:
-        """How far the metric [N] falls under each edit alone; layers ascend."""
-        return dict(zip(edits, self.metric - self.metrics([*edits.values()]), strict=True))
-
-    def _changes(self, senders: Numbers, device: torch.device) -> Tensor:
-        """By how much senders change the stream, [senders, N, T, d], on the device of the layer that reads it."""
-        changes = []
-        for sender in self.senders:
-            places = range(sender.places.start, sender.places.stop)
-            if own := [places.index(place) for place in senders if place in places]:
-                changes.append(sender.change()[:, own].transpose(0, 1).to(device))
-        return torch.cat(changes)
-
-    def _edits(self, layer: int, senders: Numbers, edges: Edges, changes: Tensor) -> Edits:
-        """A run for each edge, those of heads first: its reader reads a changed stream."""
-        if layer == self.graph.layers:
-            for edge, change in zip(edges, changes, strict=True):
-                yield edge, Edit(layer, _nothing, (self.base.hidden[-1] - change)[:, -1:])
-            return
-        of_mlp = [edge for edge in edges if self.graph.is_mlp(edge[1])]
-        of_heads = [edge for edge in edges if edge not in of_mlp]
-        if of_heads:
-            yield from self._heads(layer, senders, of_heads, changes)
-        if of_mlp:
-            yield from self._mlps(layer, of_mlp, changes[[senders.index(sender) for sender, _ in of_mlp]])
-
-    def _heads(self, layer: int, senders: Numbers, edges: Edges, changes: Tensor) -> Edits:
-        """Heads whose query, key or value reads a changed stream."""
-        hidden, heads = self.base.hidden[layer], self.graph.heads
-        before, after = self.parts.reads(layer, hidden), self.parts.reads(layer, (hidden - changes).flatten(0, 1))
-        for part, name in enumerate(STATES):
-            chosen = [edge for edge in edges if edge[1] % self.graph.width // heads == part]
-            if not chosen:
-                continue
-            z = heads_reading(before, after, name).unflatten(0, (len(senders), -1))
+def _edits(
+    parts: Components, graph: ComponentGraph, senders: Sequence[Sender], layer: int, edges: Edges
+) -> dict[Edge, Edit]:
+    """A run for each edge to readers of one layer, those of heads first: its reader alone reads a changed stream."""
+    hidden, writers = parts.base.hidden[layer], sorted({sender for sender, _ in edges})
+    changes = _changes(senders, writers, hidden.device)
+    if layer == graph.layers:
+        ends = (hidden - changes)[:, :, -1:]
+        return {edge: Edit(layer, _nothing, end) for edge, end in zip(edges, ends, strict=True)}
+    edits: dict[Edge, Edit] = {}
+    # readers of a layer: queries of all heads, keys, values, and the MLP
+    *of_heads, of_mlp = ([edge for edge in edges if edge[1] % graph.width // graph.heads == part] for part in range(4))
+    if any(of_heads):
+        before, after = parts.reads(layer, hidden), parts.reads(layer, (hidden - changes).flatten(0, 1))
+        for name, chosen in zip(STATES, of_heads, strict=True):
+            if chosen:
+                z = heads_reading(before, after, name).unflatten(0, (len(writers), -1))
             for sender, reader in chosen:
-                head = reader % self.graph.width % heads
-                own = z[senders.index(sender), :, :, head : head + 1].clone()
-                yield (sender, reader), head_edit(layer, head, own)
+                head = reader % graph.width % graph.heads
+                edits[sender, reader] = head_edit(layer, head, z[writers.index(sender)])
+    if of_mlp:
+        read = hidden if graph.parallel else hidden + parts.writes(layer, parts.base.z[layer])
+        rows = (read - changes[[writers.index(sender) for sender, _ in of_mlp]]).flatten(0, 1)
+        added = parts.adds(layer, rows).unflatten(0, (len(of_mlp), -1)) - parts.base.mlp[layer]
+        behind = parts.base.hidden[layer + 1].to(added.device)
+        edits |= {edge: Edit(layer + 1, _nothing, behind + own) for edge, own in zip(of_mlp, added, strict=True)}
+    return edits
 
-    def _mlps(self, layer: int, edges: Edges, changes: Tensor) -> Edits:
-        """MLPs that read a changed stream."""
-        read = self.base.hidden[layer]
-        if not self.parts.blocks[layer].parallel:
-            read = read + self.parts.writes(layer, self.base.z[layer])
-        rows = (read - changes).flatten(0, 1)
-        added = self.parts.adds(layer, rows).unflatten(0, (len(edges), -1)) - self.base.mlp[layer]
-        after = self.base.hidden[layer + 1].to(added.device)
-        for edge, own in zip(edges, added, strict=True):
-            yield edge, Edit(layer + 1, _nothing, after + own)
 
-    def metrics(self, edits: Sequence[Edit]) -> Tensor:
-        """The metrics [E, N] under each edit alone; those behind the last layer come last."""
-        within = [edit for edit in edits if edit.start < self.graph.layers]
-        ends = [edit.hidden[:, -1:] for edit in edits[len(within) :] if edit.hidden is not None]
-        metrics = []
-        if within:
-            ids = self.parts.ids.cpu()
-            logits = replay(self.parts.model, ids, within, self.answers, self.first, budget=self.budget).logits
-            metrics.append((logits[..., 0] - logits[..., 1]).to(self.metric))
-        if ends:
-            metrics.append(metric(self.parts, torch.cat(ends), self.answers).to(self.metric).view(len(ends), -1))
-        return torch.cat(metrics)
+def _changes(senders: Sequence[Sender], writers: Sequence[int], device: torch.device) -> Tensor:
+    """By how much some senders change the stream, [writers, N, T, d], on the device of the layer that reads it."""
+    changes = []
+    for sender in senders:
+        if own := [sender.places.index(place) for place in writers if place in sender.places]:
+            changes.append(sender.change()[:, own].transpose(0, 1).to(device))
+    return torch.cat(changes)
 
+
+def _metrics(parts: Components, edits: Sequence[Edit], answers: Tensor, first: int, budget: int) -> Tensor:
+    """The metrics [E, N] under each edit alone, on the CPU; those behind the last layer come last."""
+    within = [edit for edit in edits if edit.start < parts.layers]
+    ends = [edit.hidden[:, -1:] for edit in edits[len(within) :] if edit.hidden is not None]
+    metrics = []
+    if within:
+        logits = replay(parts.model, parts.ids.cpu(), within, answers, first, budget=budget).logits
+        metrics.append(logits[..., 0] - logits[..., 1])
+    if ends:
+        metrics.append(metric(parts, torch.cat(ends), answers).cpu().view(len(ends), -1))
+    return torch.cat(metrics)
+
+
+# ------------------------------------------------------------------------------------------------ streams
 
 STREAMS = ("residual stream before the layer", "attention's output", "MLP's output")
 
@@ -175,7 +165,7 @@ def stream_effects(
     check_pairs(model, base, source, answers)
     parts, first = Components(model, base), first_difference(base, source)
     run, other = parts.base, parts.run(source)
-    layers, work = range(parts.layers), _Work(parts, other, answers, first, budget)
+    layers, plain = range(parts.layers), metric(parts, run.hidden[-1], answers).cpu()
     streams = [(layer, other.hidden[layer]) for layer in layers]  # from which layer on it stands for the base run's
     for layer in layers:
         between = run.hidden[layer] + parts.writes(layer, other.z[layer])
@@ -189,11 +179,12 @@ def stream_effects(
             hidden[:, token] = stream[:, token]
             edits.append(Edit(layer, _nothing, hidden))
     order = sorted(range(len(edits)), key=lambda place: edits[place].start)  # those behind the last layer come last
-    changes = (work.metrics([edits[place] for place in order]) - work.metric)[np.argsort(order)]
+    metrics = _metrics(parts, [edits[place] for place in order], answers, first, budget)
+    changes = (metrics - plain)[np.argsort(order)]
     effects = changes.new_zeros(len(STREAMS), parts.layers, *base.shape)
     effects[..., first:] = changes.view(len(STREAMS), parts.layers, -1, len(base)).transpose(2, 3)
     check_finite(effects.movedim(2, 0), "the effects of streams", model, base)
-    return effects, work.metric
+    return effects, plain
 
 
 def _nothing(_: Place) -> tuple[()]:
@@ -201,24 +192,19 @@ def _nothing(_: Place) -> tuple[()]:
 
 
 def heads_reading(before: Call, after: Call, name: str) -> Tensor:
-    """The outputs [R, T, H, dv] of heads whose query, key or value is that of `after` [R], the others of `before`."""
-    states: dict[str, Any] = {other: repeated(getattr(before, other), after.batch) for other in STATES if other != name}
+    """The outputs [R, T, H, dv] of heads whose query, key or value is that of `after` [R], the others of `before`.
+
+    name: of STATES, or "together": all three.
+    """
+    states: dict[str, Any] = {
+        other: repeated(getattr(before, other), after.batch) for other in STATES if name not in (other, "together")
+    }
     return replace(after, **states).plain()
 
 
-def head_edit(layer: int, head: int, z: Tensor) -> Edit:
-    """A run in which a head puts out z [N, T, 1, dv]."""
-
-    def instruments(place: Place) -> list[PatchHeads]:
-        if place.layer != layer:
-            return []
-        return [PatchHeads(layer, head, z[place.prompts, place.tokens], examples=place.examples)]
-
-    return Edit(layer, instruments)
-
+# ------------------------------------------------------------------------------------------------ paths
 
 CHANNELS = (*STATES, "together")
-Head = tuple[int, int]  # (layer, head)
 Path = tuple[int, int, int]  # places of sender, receiver and channel
 
 
@@ -255,16 +241,16 @@ def path_effects(
     if not heads or len({*heads} & {*np.ndindex(parts.layers, parts.heads)}) < len(heads):
         shape = f"{parts.layers} layers of {parts.heads} heads"
         raise ValueError(f"heads = {list(heads)}: name at least one head of {shape}, and none twice")
-    base_run, source_run = parts.base, parts.run(source)
+    source_run = parts.run(source)
     size = max(1, budget // (len(base) * row_bytes(model, base.shape[1], base.shape[1])))
     order = sorted(range(len(heads)), key=lambda place: heads[place])
     paths: dict[Path, Edit] = {}
     direct = torch.empty(len(base), len(heads), dtype=torch.promote_types(model.dtype, torch.float32))
-    plain = metric(parts, base_run.hidden[-1], answers).cpu()
-    for start in range(0, len(order), size):
-        run = _FrozenRun(parts, base_run, source_run, heads, order[start : start + size])
-        paths |= run.heard()
-        direct[:, run.senders] = (metric(parts, run.stream, answers).cpu().unflatten(0, (-1, len(base))) - plain).T
+    plain = metric(parts, parts.base.hidden[-1], answers).cpu()
+    for senders in chunks(order, size):
+        heard, stream = _frozen_runs(parts, source_run, heads, senders)
+        paths |= heard
+        direct[:, senders] = (metric(parts, stream, answers).cpu().unflatten(0, (-1, len(base))) - plain).T
     edges = direct.new_full((len(base), len(heads), len(heads), len(CHANNELS)), torch.nan)
     if paths:
         first = first_difference(base, source)
@@ -276,53 +262,139 @@ def path_effects(
     return PathEffects(direct, edges)
 
 
-class _FrozenRun:
+def _frozen_runs(
+    parts: Components, source: Parts, heads: Sequence[Head], senders: Sequence[int]
+) -> tuple[dict[Path, Edit], Tensor]:
     """Runs of the base prompts, one for each sender: it is from the source, and all other heads are frozen.
 
-    senders: their places in `heads`, in the order of their layers; each joins the batch at its own layer.
+    senders: their places in `heads`, in the order of their layers; each joins the batch at its own layer. Returns every
+    path from them to other heads, as a run in which the receiver puts out what it then would, and their streams
+    [senders N, T, d] behind the last layer.
     """
+    base, paths, joined = parts.base, dict[Path, Edit](), 0
+    stream = base.hidden[0][:0]
+    for layer in range(heads[senders[0]][0], parts.layers):
+        hidden, z = base.hidden[layer], base.z[layer]
+        receivers = [place for place, head in enumerate(heads) if head[0] == layer]
+        if joined and receivers:
+            before, after = parts.reads(layer, hidden), parts.reads(layer, stream)
+            for channel, name in enumerate(CHANNELS):
+                heard = heads_reading(before, after, name).unflatten(0, (joined, -1))
+                for sender, receiver in product(range(joined), receivers):
+                    edit = head_edit(layer, heads[receiver][1], heard[sender])
+                    paths[senders[sender], receiver, channel] = edit
+        streams, added = [stream.to(hidden.device)], [repeated(parts.writes(layer, z), len(stream))]
+        for place in senders:
+            if heads[place][0] == layer:
+                changed, head = z.clone(), heads[place][1]
+                changed[:, :, head] = source.z[layer][:, :, head]
+                streams.append(hidden)
+                added.append(parts.writes(layer, changed))
+        joined += len(streams) - 1
+        stream = parts.behind(layer, torch.cat(streams), torch.cat(added))
+    return paths, stream
 
-    def __init__(
-        self, parts: Components, base: Parts, source: Parts, heads: Sequence[Head], senders: Sequence[int]
-    ) -> None:
-        self.parts, self.base, self.source, self.heads = parts, base, source, heads
-        self.senders = list(senders)
-        self.stream: Tensor = base.hidden[0][:0]  # [senders N, T, d], behind the last layer in the end
 
-    def heard(self) -> dict[Path, Edit]:
-        """Every path from these senders to other heads, as a run in which the receiver puts out what it then would."""
-        paths: dict[Path, Edit] = {}
-        joined = 0
-        for layer in range(self.heads[self.senders[0]][0], self.parts.layers):
-            if joined:
-                paths |= dict(self._paths(layer, self.senders[:joined]))
-            coming = [place for place in self.senders if self.heads[place][0] == layer]
-            self._go_on(layer, [self.heads[place][1] for place in coming])
-            joined += len(coming)
-        return paths
+# ------------------------------------------------------------------------------------------------ circuits
 
-    def _go_on(self, layer: int, senders: Sequence[int]) -> None:
-        """Take the streams through a layer; heads of it that are senders begin theirs here."""
-        hidden, z = self.base.hidden[layer], self.base.z[layer]
-        streams, added = [self.stream.to(hidden.device)], [repeated(self.parts.writes(layer, z), len(self.stream))]
-        for head in senders:
-            changed = z.clone()
-            changed[:, :, head] = self.source.z[layer][:, :, head]
-            streams.append(hidden)
-            added.append(self.parts.writes(layer, changed))
-        self.stream = self.parts.behind(layer, torch.cat(streams), torch.cat(added))
 
-    def _paths(self, layer: int, senders: Sequence[int]) -> Iterator[tuple[Path, Edit]]:
-        """Paths to receivers in this layer, from senders in earlier ones."""
-        receivers = [place for place, head in enumerate(self.heads) if head[0] == layer]
-        if not receivers:
-            return
-        before = self.parts.reads(layer, self.base.hidden[layer])
-        after = self.parts.reads(layer, self.stream)
-        for channel, name in enumerate(CHANNELS):
-            z = after.plain() if name == "together" else heads_reading(before, after, name)
-            z = z.unflatten(0, (len(senders), -1))
-            for sender, own in zip(senders, z, strict=True):
-                for receiver in receivers:
-                    head = self.heads[receiver][1]
-                    yield (sender, receiver, channel), head_edit(layer, head, own[:, :, head : head + 1].clone())
+def circuit_metrics(
+    model: PreTrainedModel,
+    base: Tensor,
+    source: Tensor,
+    answers: Tensor,
+    circuits: NDArray[np.bool_] | Tensor,
+) -> Tensor:
+    """Returns the metric of every circuit for every prompt [C, N], on the CPU.
+
+    base, source: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one; the metric is
+    the difference of their logits. circuits: the edges that each keeps [C, U, V], senders and readers in the order of
+    `graph.ComponentGraph`. With all edges it is the base run's metric, with none the source run's. What stands where no
+    edge is does not count. Raises ValueError, before any pass, for prompts, answers or circuits of other shapes or
+    types, UnsupportedModel for a class that `Components` refuses.
+    """
+    check_pairs(model, base, source, answers)
+    graph, kept = model_graph(model), torch.as_tensor(circuits).cpu()
+    if kept.dtype != torch.bool or kept.shape[1:] != graph.shape:
+        raise ValueError(f"circuits: {kept.dtype} {[*kept.shape]}; give bool [circuits, *{graph.shape}]")
+    size = max(1, BUDGET // (graph.width * row_bytes(model, base.shape[1], base.shape[1])))  # one reader each, at most
+    metrics = torch.empty(len(kept), len(base), dtype=torch.promote_types(model.dtype, torch.float32))
+    with tqdm(total=metrics.numel(), unit="run", leave=False, delay=5) as bar:
+        for start in range(0, len(base), size):
+            some = slice(start, start + size)
+            parts = Components(model, base[some])
+            source_run = parts.run(source[some])
+            with torch.no_grad():
+                blocks = zip(parts.blocks, source_run.z, strict=True)
+                projected = [block.projection(z.flatten(-2)) for block, z in blocks]
+            for number, circuit in enumerate(kept):
+                metrics[number, some] = _metric(parts, source_run, projected, circuit, answers[some]).cpu()
+                bar.update(len(base[some]))
+    check_finite(metrics.T, "the metrics of circuits", model, base)
+    return metrics
+
+
+@torch.no_grad()
+def _metric(parts: Components, source: Parts, projected: Sequence[Tensor], kept: Tensor, answers: Tensor) -> Tensor:
+    """The metric [N] of the circuit that keeps these edges [U, V].
+
+    projected: by layer, what the projection makes of all heads in the source run.
+    """
+    of_heads, of_mlps = list[Tensor](), list[Tensor]()  # by layer: what each adds to `projected`, and to the stream
+    heads, embedded = parts.heads, parts.base.hidden[0]
+
+    def streams(kept: Tensor) -> Tensor:
+        """What readers read [P, N, T, d], which read these senders of this run [S, P] and all others of the source.
+
+        The first S senders; the last of them may be the heads of a layer whose MLP has not been called.
+        """
+        weights = kept.T.to(embedded)
+        stream = _mixed(weights[:, 0], embedded, source.hidden[0])
+        for layer, start in enumerate(range(1, len(kept), heads + 1)):
+            device = source.z[layer].device
+            stream, weights = stream.to(device), weights.to(device)
+            own = torch.einsum("ph,nthd->pntd", weights[:, start : start + heads], of_heads[layer])
+            stream = stream + parts.blocks[layer].added(projected[layer] + own)
+            if start + heads < len(kept):
+                stream = stream + _mixed(weights[:, start + heads], of_mlps[layer], source.mlp[layer])
+        return stream
+
+    for layer in range(parts.layers):
+        senders, column = 1 + layer * (heads + 1), layer * (3 * heads + 1)
+        patterns, which = kept[:senders, column : column + 3 * heads].unique(dim=1, return_inverse=True)
+        read = parts.reads(layer, streams(patterns).flatten(0, 1))
+        z = _mixed_attention(read, patterns.shape[1], which.view(3, heads))
+        of_heads.append(parts.head_writes(layer, z - source.z[layer]))
+        of_layer = 0 if parallel_mlps(parts.model) else heads
+        pattern = kept[: senders + of_layer, column + 3 * heads, None]
+        of_mlps.append(parts.adds(layer, streams(pattern)[0]))
+    return metric(parts, streams(kept[:, -1:])[0], answers)
+
+
+def _mixed(weights: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """One tensor [N, T, d] where the weight [P] is 1, the other where it is 0: [P, N, T, d]."""
+    return torch.where(weights[:, None, None, None] > 0, one, other)
+
+
+def _mixed_attention(read: Call, patterns: int, which: Tensor) -> Tensor:
+    """The heads' outputs z [N, T, H, dv], where query, key and value of each head read streams of their own.
+
+    read: the attention call of P patterns of N prompts, pattern by pattern. which [3, H]: the pattern that each head's
+    query, key and value read.
+    """
+    prompts, heads = read.batch // patterns, read.query.shape[1]
+    shared = heads // read.key.shape[1]
+    mask = None if read.mask is None else read.mask[:prompts]
+    query, key, value = (state.unflatten(0, (patterns, prompts)) for state in (read.query, read.key, read.value))
+    own, z = torch.arange(heads), []
+    for member in range(shared):  # of the heads that share keys and values, one head of each group at a time
+        asking = own[member::shared]
+        call: Call = replace(
+            read,
+            mask=mask,
+            query=query[which[0], :, own].transpose(0, 1),
+            key=key[which[1, asking], :, asking // shared].transpose(0, 1),
+            value=value[which[2, asking], :, asking // shared].transpose(0, 1),
+        )
+        z.append(call.plain()[:, :, asking])
+    return torch.stack(z, 3).flatten(2, 3)

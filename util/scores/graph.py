@@ -66,7 +66,7 @@ class ComponentGraph:
     @property
     def shape(self) -> tuple[int, int]:
         """(U, V), the shape of arrays of edges: U = 1 + L (H + 1) senders, V = L (3 H + 1) + 1 readers."""
-        return 1 + self.layers * (self.heads + 1), self.layers * (3 * self.heads + 1) + 1
+        return 1 + self.layers * (self.heads + 1), self.layers * self.width + 1
 
     @property
     def size(self) -> int:
@@ -94,14 +94,6 @@ class ComponentGraph:
     def width(self) -> int:
         """The number of readers of a layer: queries, keys and values of all heads, and the MLP."""
         return 3 * self.heads + 1
-
-    def layer_of(self, reader: int) -> int:
-        """The layer of a reader [V]; the number of layers for the logits."""
-        return reader // self.width
-
-    def is_mlp(self, reader: int) -> bool:
-        """Whether a reader [V] of a layer is its MLP."""
-        return reader % self.width == self.width - 1
 
     # ------------------------------------------------------------------------------------------------ names
 
@@ -178,11 +170,9 @@ def faithfulness(circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLi
     the whole model. Beyond 1, and below 0, are possible. All of it is NaN where the whole model has no higher mean than
     the empty one: there is nothing to be faithful to.
     """
-    linear = _linearised(circuit, full, empty, clusters)
-    if linear is None:
-        return Intervals(*np.full((3, len(circuit)), np.nan))
-    around = mean_intervals(linear[1], comparisons=len(circuit))
-    return Intervals(linear[0], around.low, around.high)
+    value, linearised = _linearised(circuit, full, empty, clusters)
+    around = mean_intervals(linearised, comparisons=len(circuit))
+    return Intervals(value, around.low, around.high)
 
 
 def area(
@@ -198,10 +188,7 @@ def area(
     are summed with their interval; each other distance adds nothing to the lower end, and all that the interval of f
     allows to the upper one.
     """
-    linear = _linearised(circuit, full, empty, clusters)
-    if linear is None:
-        return Interval(np.nan, np.nan, np.nan)
-    (value, linearised), steps = linear, np.diff(SHARES)
+    (value, linearised), steps = _linearised(circuit, full, empty, clusters), np.diff(SHARES)
     weights = (np.r_[0, steps] + np.r_[steps, 0]) / 2  # of trapezoids
     if not absolute:
         around = mean_interval(linearised @ weights)
@@ -214,11 +201,8 @@ def area(
     return Interval(float(np.abs(1 - value) @ weights), around.low, around.high + float(farthest @ weights))
 
 
-def _linearised(
-    circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLike | None
-) -> tuple[Floats, Floats] | None:
-    """f [K], and its linearised values [C, K], see `ratio_of_means`; None where f is not defined."""
-    if not full.mean(dtype=np.float64) > empty.mean(dtype=np.float64):
-        return None
+def _linearised(circuit: Floats, full: Floats, empty: Floats, clusters: ArrayLike | None) -> tuple[Floats, Floats]:
+    """f [K], and its linearised values [C, K], see `ratio_of_means`; NaN where f is not defined."""
     full, empty = full.astype(np.float64), empty.astype(np.float64)
-    return ratio_of_means((circuit - empty).T, full - empty, clusters)
+    whole = full - empty if full.mean() > empty.mean() else np.full_like(full, np.nan)
+    return ratio_of_means((circuit - empty).T, whole, clusters)

@@ -60,30 +60,20 @@ class Circuit:
             raise ValueError("start: remove edges by corruption 0; nothing else goes with pruning")
 
     @classmethod
-    def whole(
-        cls,
-        layers: int,
-        heads: int,
-        prompts: Sequence[TypedTokens] = (),
-        start: Ablation = WHOLE,
-        types: Sequence[str] = HEAD_TYPES,
-        kinds: Sequence[Edge] = TYPE_PAIRS,
-    ) -> Circuit:
-        """The circuit of all units.
+    def whole(cls, layers: int, heads: int, prompts: Sequence[TypedTokens], start: Ablation = WHOLE) -> Circuit:
+        """The circuit of all units: of HEAD_TYPES and TYPE_PAIRS those that occur in any of these prompts.
 
-        prompts: types and kinds that occur in none of them are left out, and an edge unit is dead if `start` removes
-        all of its cells. Without prompts there are units of all types and kinds, and all are alive.
+        An edge unit is dead if `start` removes all of its cells.
         """
         layouts = list({(tokens.types, tokens.examples, tokens.slots): tokens for tokens in prompts}.values())
-        if prompts:
-            types = [name for name in types if any(name in plain_types(tokens) for tokens in layouts)]
-            kinds = [edge for edge in kinds if any(edge.cells(tokens).any() for tokens in layouts)]
+        types = tuple(name for name in HEAD_TYPES if any(name in plain_types(tokens) for tokens in layouts))
+        kinds = tuple(edge for edge in TYPE_PAIRS if any(edge.cells(tokens).any() for tokens in layouts))
         living = np.ones((layers, heads, len(kinds)), bool)
         removed = [start.codes(tokens) == 1 for tokens in layouts]
-        for place, edge in enumerate(kinds if layouts else ()):
+        for place, edge in enumerate(kinds):
             if all(codes[edge.cells(tokens)].all() for tokens, codes in zip(layouts, removed, strict=True)):
                 living[:, :, place] = ~start.acts(layers, heads)
-        return cls(tuple(types), tuple(kinds), np.ones((layers, heads, len(types)), bool), living, start)
+        return cls(types, kinds, np.ones((layers, heads, len(types)), bool), living, start)
 
     def living(self, sort: Sort) -> Alive:
         """Which units of a sort are alive [L, H, K]."""
@@ -150,7 +140,7 @@ class Pruning(NamedTuple):
 
 
 def prune(
-    measure: Callable[[Circuit, int], tuple[NDArray[np.bool_], Floats | None]],
+    measure: Callable[[Circuit, int], tuple[NDArray[np.bool_], Floats]],
     start: Circuit,
     sort: Sort,
     floor: float,
@@ -160,8 +150,8 @@ def prune(
     """Prune units of one sort, round by round, until the accuracy falls below `floor` or no unit is left.
 
     measure: of a circuit and the number of its round, in which dead units have no effect: which prompts are answered
-    right [N], and the scores [L, H, K], which the last round has no need of. share: of the living units, goes in each
-    round. keep: instead, round i leaves keep[i] units, whatever the accuracy, as the reference code's `prune_k`. Raises
+    right [N], and the scores [L, H, K]. share: of the living units, goes in each round, rounded up, and one at least.
+    keep: instead, round i leaves keep[i] units, whatever the accuracy, as the reference code's `prune_k`. Raises
     ValueError for a round that would have more units than the one before.
     """
     circuit, rounds, left = start, list[Round](), list[int]()
@@ -174,15 +164,9 @@ def prune(
         ended = not left[-1] if keep is None else number == len(keep)
         if fell or ended:
             return Pruning(rounds, left, rounds[-2].circuit if fell and number else circuit, floor)
-        assert scores is not None  # only the last round has none
-        fewer = next_keep(left[-1], share) if keep is None else keep[number]
+        goes = max(1, math.ceil(left[-1] * share - 1e-9))  # 0.1 * 70 is 7, whatever the rounding of floats
+        fewer = left[-1] - goes if keep is None else keep[number]
         circuit = circuit.keeping(sort, kept(scores, circuit.living(sort), fewer))
-
-
-def next_keep(living: int, share: float) -> int:
-    """How many of the living units the next round keeps: a share of them goes, rounded up, and at least one."""
-    tiny = 1e-9  # 0.1 * 70 is 7, whatever the rounding of floats
-    return living - max(1, math.ceil(living * share - tiny))
 
 
 def kept(scores: Floats, living: Alive, keep: int) -> Alive:

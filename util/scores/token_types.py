@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from util.edges.edge import kinds
-from util.edges.splicing import Ablated, Group, of_layouts, outcomes_of, progress
+from util.edges.edge import kinds, together
+from util.edges.splicing import Ablated, Group, Numbers, of_layouts, outcomes_of, progress
 from util.edges.states import Store
 from util.engine.attention import input_device, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at, shared_budget
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
-from util.engine.instruments import Splice
+from util.engine.instruments import ByLayer, Splice
 from util.prompts.token_types import TypedTokens
 from util.scores.pruning import SORTS, Circuit, Floats, Sort, plain_types
 
@@ -37,8 +37,6 @@ CELLS = 2**21  # numbers in one tensor of cells and kinds
 
 # ------------------------------------------------------------------------------------------------ pruned runs
 
-Numbers = Sequence[int]
-ByLayer = dict[int, Tensor]
 Donors = dict[int, tuple[Tensor, Tensor, Tensor]]  # of plain runs: keys, values [B, Hkv, T, d], outputs z [B, T, H, dv]
 
 
@@ -68,19 +66,20 @@ class PrunedRun(Ablated):
     ) -> None:
         super().__init__(model, groups, circuit.start, store)
         there = len(self.support.layers), self.support.heads
-        if circuit.living_heads.shape[:2] != there or circuit.living_edges.shape[:2] != there:
+        if circuit.living_heads.shape[:2] != there:
             raise ValueError(f"the circuit has {circuit.living_heads.shape[:2]} layers and heads, the model {there}")
         if any(0 not in group.donors for group in groups):
             raise ValueError("a prompt has no donor of corruption 0, which pruned units are read from")
-        self.count = len(circuit.kinds)
+        self.no_type = len(circuit.types)
 
         def codes(tokens: TypedTokens) -> Tensor:  # kinds from 1, and beyond these again the kinds of removed cells
-            edges, removed = kinds((), circuit.kinds, tokens), circuit.start.codes(tokens) == 1
-            return torch.from_numpy(np.where(edges > 0, edges - 1, edges) + (self.count + 1) * removed)
+            none = together((), tokens)
+            edges, removed = kinds(none, circuit.kinds, tokens), circuit.start.codes(tokens) == 1
+            return torch.from_numpy(np.where(edges > 0, edges - 1, edges) + (len(circuit.kinds) + 1) * removed)
 
         def types(tokens: TypedTokens) -> Tensor:  # their number where a token is of none of them
             places = {name: place for place, name in enumerate(circuit.types)}
-            return torch.tensor([places.get(name, len(places)) for name in plain_types(tokens)])
+            return torch.tensor([places.get(name, self.no_type) for name in plain_types(tokens)])
 
         self.codes, self.types = of_layouts(groups, codes), of_layouts(groups, types)
         self.set_circuit(circuit)
@@ -104,9 +103,8 @@ class PrunedRun(Ablated):
         """What acts on a pass of these prompts once the donors have run."""
         if not self.donors:
             return []
-        rows = torch.arange(len(numbers))[:, None]
         states = {layer: (key, value) for layer, (key, value, _) in donors.items()}
-        splice = Splice(self.padded(numbers), self.tables, rows, states=states)
+        splice = Splice(self.padded(numbers), self.tables, [states])
         return [splice, DonorHeads(self.swapped(numbers), donors)]
 
     def renewable(self, numbers: Numbers, more: int = 0) -> bool:
@@ -121,8 +119,7 @@ class PrunedRun(Ablated):
     def padded_types(self, numbers: Numbers) -> Tensor:
         """The place of each token's type among the types of head units [B, T], their number where it is none."""
         types = [self.types[number][: self.lengths[number]] for number in numbers]
-        none = next(iter(self.dead_heads.values())).shape[1] - 1
-        return nn.utils.rnn.pad_sequence(types, batch_first=True, padding_value=none)
+        return nn.utils.rnn.pad_sequence(types, batch_first=True, padding_value=self.no_type)
 
     def run_donors(self, numbers: Numbers) -> Donors:
         """What donors of these prompts leave when they run alone, which is the same for every circuit."""
@@ -192,7 +189,7 @@ def _forward(
     instruments: Sequence[Instrument],
     **options: Any,
 ) -> Any:
-    batch = Batch.of([*map(Row, ids)], range(len(ids)))
+    batch = Batch.of([*map(Row, ids)])
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     with instrument(model, *instruments):
         return module(**inputs, use_cache=False, **options)
@@ -220,14 +217,14 @@ def scores(
 
     def visit(numbers: list[int]) -> None:
         parts, lost, log_probs = _estimated(run, numbers)
-        losses[numbers] = lost.detach().cpu().numpy()
+        losses[numbers] = lost.cpu().numpy()
         right[numbers] = log_probs.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
         for sort, layer, effects in parts:  # only now: a batch without memory is run again
             check_finite(effects, f"the scores of {sort} units", model, [groups[number].base.ids for number in numbers])
             totals[sort][layer] += effects.abs().sum(0).cpu().numpy()
 
     with _frozen(model), progress(n) as bar:
-        run.run(visit, shared_budget(token_budget, 2), bar)
+        run.run(visit, max(1, token_budget // 2), bar)
     return {**{sort: total / n for sort, total in totals.items()}, "losses": losses, "right": right}
 
 

@@ -1,1 +1,1 @@
-"""What numbers become, without a model: parts, words, panels, style, files."""
+"""What numbers become, without a model: parts, words, panels, pictures, files."""

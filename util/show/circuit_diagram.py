@@ -16,21 +16,20 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.typing import ColorType
 
-from util.show.draw import Grid, room
+from util.show.draw import NO_ROLE, ROLES, WIDTH, Grid, RoleLook, room
 from util.show.panels import ink, short_number
-from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook
 from util.stats.intervals import Interval
 
 Place: TypeAlias = Any  # an array [2] of points
 
 LOGITS = "logits"  # no node: what a part tells it stands on the part's card
-CHANNELS: dict[str, str] = {"": "-", "value": "-", "query": "--", "key": ":"}  # and the lines they are drawn with
-BENDS = {"": 0.05, "value": 0.05, "query": -0.08, "key": 0.18}  # of lines, so that none lies on another
+CHANNELS: dict[str, str] = {"query": "--", "key": ":", "value": "-"}  # and the lines they are drawn with
+BENDS = {"query": -0.08, "key": 0.18, "value": 0.05}  # of lines, so that none lies on another
 POSITIVE, NEGATIVE = (mpl.colormaps["RdBu_r"](end) for end in (0.9, 0.1))  # as in the maps of heads
 LETTER, NOTE = 7.0, 6.5  # points: of names, of weights and roles
 CELL = 9.0  # points: the height of a line of a card, which has three
 CARD = np.array([32.0, 3 * CELL])  # points
-ACROSS = 72 * WIDTH - 10  # points
+ACROSS, SIDE = 72 * WIDTH - 10, CARD[0] / 2 + 1  # points: of the diagram, and from its edge to the middle of a card
 LABEL = np.array([22.0, 8.5])  # points that the weight of a line needs
 BETWEEN = 10.0  # points between cards below each other
 MANY = 6  # columns; cards of more do not fit beside each other
@@ -50,12 +49,15 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """What a reader hears of a sender. channel: one of CHANNELS. interval: of the weight, where there is one."""
+    """What a reader hears of a sender.
+
+    channel: one of CHANNELS, if it is a head that reads. interval: of the weight, where there is one.
+    """
 
     sender: str
     reader: str
     weight: float
-    channel: str = ""
+    channel: str = "value"
     interval: Interval | None = None
 
 
@@ -66,13 +68,16 @@ def circuit_grid(nodes: Sequence[Node], edges: Sequence[Edge], *, no_role: str =
     """
     if not nodes:
         return None
-    middles = places(nodes, edges)
+    lines = [edge for edge in edges if edge.reader != LOGITS]
+    to_logits = {edge.sender: edge.weight for edge in edges if edge.reader == LOGITS}
+    middles = places(nodes, lines)
     height = (np.ptp([y for _, y in middles.values()]) + 1.5 * CARD[1] + 36) / 72  # and the names of layers
-    panel = partial(_panel, nodes=nodes, edges=edges, middles=middles)
-    return Grid([panel], least=WIDTH, height=float(height), legend=_key(nodes, edges, no_role))
+    panel = partial(_panel, nodes=nodes, lines=lines, to_logits=to_logits, middles=middles)
+    legend = _key(nodes, lines, [edge.weight for edge in edges], no_role)
+    return Grid([panel], least=WIDTH, height=float(height), legend=legend)
 
 
-def places(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, Place]:
+def places(nodes: Sequence[Node], lines: Sequence[Edge]) -> dict[str, Place]:
     """Returns where the cards of all nodes have their middles; that of the diagram is at 0, ACROSS is its width.
 
     Each layer is a column, in which nodes stand in the order of what speaks to them (Sugiyama et al. 1981, one pass).
@@ -80,41 +85,41 @@ def places(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, Place]:
     """
     layers = sorted({node.layer for node in nodes})
     row = (CARD[1] + BETWEEN) * (2 if len(layers) > MANY else 1)
-    across = np.linspace(-1, 1, len(layers)) * _half(ACROSS) if len(layers) > 1 else [0]
+    across = np.linspace(-1, 1, len(layers)) * (ACROSS / 2 - SIDE) if len(layers) > 1 else [0]
     middles: dict[str, Place] = {}
     for column, (x, layer) in enumerate(zip(across, layers, strict=True)):
-        heights = {node.name: [0.0] for node in nodes if node.layer == layer}
-        for name in heights:
-            senders = {edge.sender for edge in edges if edge.reader == name}
-            heights[name] = [middles[sender][1] for sender in senders] or [0.0]
-        for place, name in enumerate(sorted(heights, key=lambda name: np.mean(heights[name]))):
-            middles[name] = np.array([x, (place - len(heights) // 2 + column % 2 / 2) * row])
-    names, steps = list(middles), np.arange(-ROWS, ROWS + 1) / 2 * row
-    cards = np.array([middles[name] for name in names])
-    lines = [(names.index(edge.sender), names.index(edge.reader), edge) for edge in _lines(edges)]
-    for one in [*range(len(names))] * SWEEPS * bool(lines):
-        apart = abs(np.delete(cards, one, axis=0) - np.stack([np.full(len(steps), cards[one, 0]), steps], 1)[:, None])
-        free = steps[(apart >= CARD + [1, BETWEEN / 2]).any(axis=2).all(axis=1)]
-        moved = [np.concatenate([cards[:one], [[cards[one, 0], y]], cards[one + 1 :]]) for y in [cards[one, 1], *free]]
-        cards = min(moved, key=lambda cards: _hidden(cards, lines))
+        heard = {
+            node.name: np.mean([middles[edge.sender][1] for edge in lines if edge.reader == node.name] or [0.0])
+            for node in nodes
+            if node.layer == layer
+        }
+        for place, name in enumerate(sorted(heard, key=heard.__getitem__)):
+            middles[name] = np.array([x, (place - len(heard) // 2 + column % 2 / 2) * row])
+    if not lines:
+        return middles
+    names, cards = list(middles), np.array([*middles.values()])
+    ends = np.array([[names.index(edge.sender), names.index(edge.reader)] for edge in lines]).T
+    weights, bends = np.array([[abs(edge.weight), BENDS[edge.channel]] for edge in lines]).T
+    for one in [*range(len(names))] * SWEEPS:
+        others, moved = np.delete(cards, one, axis=0), [cards]
+        for step in range(-ROWS, ROWS + 1):
+            fresh = cards.copy()
+            fresh[one, 1] = step / 2 * row
+            if (abs(others - fresh[one]) >= CARD + [1, BETWEEN / 2]).any(axis=1).all():
+                moved.append(fresh)
+        cards = min(moved, key=lambda cards: _hidden(cards, ends, weights, bends))
     return dict(zip(names, cards, strict=True))
 
 
-def _half(width: float) -> float:
-    """From the middle of a diagram to that of a card at its edge."""
-    return width / 2 - CARD[0] / 2 - 1
-
-
-def _hidden(cards: Place, lines: Sequence[tuple[int, int, Edge]]) -> float:
+def _hidden(cards: Place, ends: Any, weights: Any, bends: Any) -> float:
     """How much of the lines passes behind other cards [N, 2], by weight; of equal placements a flatter one has less.
 
-    lines: the numbers of the cards that each joins.
+    ends [2, lines]: the numbers of the cards that each line joins; weights, bends [lines].
     """
-    senders, readers = (np.array([line[end] for line in lines]) for end in (0, 1))
-    weights, bends = np.array([[abs(edge.weight), BENDS[edge.channel]] for *_, edge in lines]).T
+    (senders, readers), lines = ends, np.arange(len(weights))
     courses = _course(cards[senders], cards[readers], bends[:, None])
     behind = (abs(courses[:, :, None] - cards) < CARD / 2 + 2).all(axis=3)
-    behind[:, np.arange(len(lines)), senders] = behind[:, np.arange(len(lines)), readers] = False
+    behind[:, lines, senders] = behind[:, lines, readers] = False
     slopes = abs(cards[senders, 1] - cards[readers, 1])
     return weights @ (behind.any(axis=2).mean(axis=0) + FLAT * slopes) + FLAT**2 * np.abs(cards[:, 1]).sum()
 
@@ -126,9 +131,15 @@ def _course(start: Place, end: Place, bend: Any) -> Place:
     return (1 - along) ** 2 * start + 2 * along * (1 - along) * control + along**2 * end
 
 
-def _panel(ax: Axes, nodes: Sequence[Node], edges: Sequence[Edge], middles: Mapping[str, Place]) -> None:
+def _panel(
+    ax: Axes,
+    nodes: Sequence[Node],
+    lines: Sequence[Edge],
+    to_logits: Mapping[str, float],
+    middles: Mapping[str, Place],
+) -> None:
     width, heights = 72 * room(ax)[0] - 10, [y for _, y in middles.values()]
-    middles = {name: place * [_half(width) / _half(ACROSS), 1] for name, place in middles.items()}
+    middles = {name: place * [(width / 2 - SIDE) / (ACROSS / 2 - SIDE), 1] for name, place in middles.items()}
     ax.set(
         xlim=(-width / 2, width / 2),
         ylim=(min(heights) - 0.75 * CARD[1], max(heights) + 0.75 * CARD[1]),
@@ -140,27 +151,23 @@ def _panel(ax: Axes, nodes: Sequence[Node], edges: Sequence[Edge], middles: Mapp
     ax.set_xticks([*layers], [*layers.values()])
     ax.tick_params(axis="x", bottom=False, pad=1)
     ax.set_xlabel("layer", labelpad=1)
-    to_logits = {edge.sender: edge.weight for edge in edges if edge.reader == LOGITS}
     frames = {node.name: _card(ax, node, middles[node.name], to_logits) for node in nodes}
     boxes = [(middle, CARD) for middle in middles.values()]
-    lines = _lines(edges)
     for number, edge in enumerate(lines):
         thickness = THIN + (THICK - THIN) * abs(edge.weight / lines[0].weight)
         start, end, bend = middles[edge.sender], middles[edge.reader], BENDS[edge.channel]
-        look: dict[str, Any] = {"lw": thickness, "ls": CHANNELS[edge.channel], "color": _colour(edge.weight)}
-        look |= {"arrowstyle": "-|>", "mutation_scale": 4 + 2 * thickness, "connectionstyle": f"arc3,rad={bend}"}
-        look |= {"patchA": frames[edge.sender], "patchB": frames[edge.reader], "shrinkA": 0, "shrinkB": 0}
-        ax.add_patch(FancyArrowPatch(start, end, zorder=2 - number / len(lines), **look))
-        if number < LABELLED:
-            free = (
-                at
-                for at in _course(start, end, bend)
-                if all((abs(at - box) > (LABEL + size) / 2).any() for box, size in boxes)
-            )
-            if (at := next(free, None)) is not None:
-                text = f"{short_number(edge.weight)} {edge.channel[:1]}".strip()
+        arrow = FancyArrowPatch(
+            start, end, arrowstyle="-|>", mutation_scale=4 + 2 * thickness, connectionstyle=f"arc3,rad={bend}",
+            patchA=frames[edge.sender], patchB=frames[edge.reader], shrinkA=0, shrinkB=0,
+            lw=thickness, ls=CHANNELS[edge.channel], color=_colour(edge.weight), zorder=2 - number / len(lines),
+        )  # fmt: skip
+        ax.add_patch(arrow)
+        for at in _course(start, end, bend) if number < LABELLED else ():
+            if all((abs(at - box) > (LABEL + size) / 2).any() for box, size in boxes):
+                text = f"{short_number(edge.weight)} {edge.channel[0]}"
                 _write(ax, at, text, NOTE, _colour(edge.weight), "white")
                 boxes.append((at, LABEL))
+                break
 
 
 def _card(ax: Axes, node: Node, middle: Place, to_logits: Mapping[str, float]) -> Rectangle:
@@ -189,31 +196,24 @@ def _colour(weight: float) -> ColorType:
     return POSITIVE if weight > 0 else NEGATIVE
 
 
-def _lines(edges: Sequence[Edge]) -> list[Edge]:
-    return [edge for edge in edges if edge.reader != LOGITS]
-
-
-def _key(nodes: Sequence[Node], edges: Sequence[Edge], no_role: str) -> list[Line2D | Patch]:
+def _key(nodes: Sequence[Node], lines: Sequence[Edge], weights: Sequence[float], no_role: str) -> list[Line2D | Patch]:
     """What the legend explains: the signs, channels and roles that there are, and the width of the widest line."""
-    lines = _lines(edges)
+    line, handles = partial(Line2D, [], [], color="0.3", lw=1.2), list[Line2D | Patch]()
+    if any(weight > 0 for weight in weights):
+        handles.append(line(color=POSITIVE, lw=1.4, label="carries the effect"))
+    if any(weight <= 0 for weight in weights):
+        handles.append(line(color=NEGATIVE, lw=1.4, label="works against it"))
     used = {edge.channel for edge in lines}
-    solid = " or ".join(name for channel, name in (("value", "value"), ("", "all channels")) if channel in used)
-    looks: list[dict[str, Any]] = [
-        *[{"color": POSITIVE, "lw": 1.4, "label": "carries the effect"}] * any(edge.weight > 0 for edge in edges),
-        *[{"color": NEGATIVE, "lw": 1.4, "label": "works against it"}] * any(edge.weight <= 0 for edge in edges),
-        *({"ls": CHANNELS[name], "label": name} for name in ("query", "key") if name in used),
-        *[{"label": solid}] * bool(solid),
-        *(
-            {"lw": THICK, "label": f"{abs(top.weight):.2f} of the effect", "solid_capstyle": "butt"}
-            for top in lines[:1]
-        ),
-    ]
-    handles: list[Line2D | Patch] = [Line2D([], [], **{"color": "0.3", "lw": 1.2, **look}) for look in looks]
+    handles += [line(ls=style, label=channel) for channel, style in CHANNELS.items() if channel in used]
+    if lines:
+        label = f"{abs(lines[0].weight):.2f} of the effect"
+        handles.append(line(lw=THICK, label=label, solid_capstyle="butt"))
     known = {role for node in nodes for role in node.roles}
     handles += [
-        Patch(fc=ROLES[role].colour, ec="none", label=f"{ROLES[role].letters} {role}")
-        for role in ROLES
+        Patch(fc=look.colour, ec="none", label=f"{look.letters} {role}")
+        for role, look in ROLES.items()
         if role in known
     ]
-    unknown = any(not node.roles for node in nodes)
-    return handles + [Patch(fc=NO_ROLE, ec="0.4", lw=0.6, label=no_role)] * unknown
+    if not all(node.roles for node in nodes):
+        handles.append(Patch(fc=NO_ROLE, ec="0.4", lw=0.6, label=no_role))
+    return handles

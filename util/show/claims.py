@@ -9,7 +9,7 @@ import pandas as pd
 
 from util.show.part import Part, Values, stored
 from util.stats import verdicts
-from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Verdicts, verdicts_of
+from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, claims_of
 
 COUNTED = {  # of one claim, of several
     HOLDS: ("holds", "hold"),
@@ -24,27 +24,28 @@ COUNTED = {  # of one claim, of several
 NOTHING_DONE = "none of whose tasks this model is shown to learn from demonstrations"
 
 
-def judged(values: Values) -> Verdicts:
-    """The verdicts among the values of a figure; none where nothing was judged."""
-    return verdicts_of(values["claims"]) if values.get("claims") else Verdicts(())
+def judged(values: Values) -> tuple[Claim, ...]:
+    """The claims among the values of a figure, with their verdicts; none where nothing was judged."""
+    return claims_of(values["claims"]) if values.get("claims") else ()
 
 
 def says(values: Values) -> Iterator[str]:
     """How many claims have each verdict, if any is decided; then a sentence for each verdict."""
-    verdicts_here = judged(values)
-    if not verdicts_here.claims:
+    claims = judged(values)
+    if not claims:
         yield ""
         yield "The paper's claims are not judged yet: `make claims MODEL=...` does so."
         return
-    numbers = {name: [str(claim.number) for claim in verdicts_here.claims if claim.verdict == name] for name in COUNTED}
+    numbers = {name: [str(claim.number) for claim in claims if claim.verdict == name] for name in COUNTED}
     parts = [
         f"{len(those)} {COUNTED[name][len(those) > 1]} ({', '.join(those)})" for name, those in numbers.items() if those
     ]
     decided = numbers[HOLDS] or numbers[DOES_NOT_HOLD]
-    yield f"Of {len(verdicts_here.claims)} published claims {', '.join(parts)}" if decided else ""
-    for name in dict.fromkeys(claim.verdict for claim in verdicts_here.claims):
-        texts = [f"{one.number}, {one.text}{made_of(one)}" for one in verdicts_here.claims if one.verdict == name]
-        setting = f"up to {verdicts_here.queries} queries of a task" if verdicts_here.queries else NOTHING_DONE
+    yield f"Of {len(claims)} published claims {', '.join(parts)}" if decided else ""
+    queries = max((part.queries for claim in claims for part in claim.parts), default=0)
+    setting = f"up to {queries} queries of a task" if queries else NOTHING_DONE
+    for name in dict.fromkeys(claim.verdict for claim in claims):
+        texts = [f"{one.number}, {one.text}{made_of(one)}" for one in claims if one.verdict == name]
         yield f"The paper's claims, {setting}: **{name}**: {'; '.join(texts)}."
 
 
@@ -61,7 +62,7 @@ def made_of(claim: Claim) -> str:
 
 def table(values: Values) -> pd.DataFrame:
     """A row for each comparison."""
-    return judged(values).table()
+    return verdicts.table(judged(values))
 
 
 def numbers(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:

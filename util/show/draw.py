@@ -1,4 +1,4 @@
-"""Pictures of panels: one layout, one headline, one legend."""
+"""Pictures of panels: one look, one layout, one headline, one legend."""
 
 from __future__ import annotations
 
@@ -6,19 +6,69 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.ft2font import LoadFlags
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-from util.show.style import STYLE, WIDTH
+# ------------------------------------------------------------------------------------------------ sizes, colours
+
+WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
+COLUMN = 3.3  # inches: a column of a two-column paper (ACL, ICML)
+BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what is ablated, controls
+PALE_RED = "#e08a97"  # what is ablated in a second way, in a figure in which RED is the first
+ORANGE = "#d99a2b"  # frames and arrows that point at something; published values; answers that are not the right one
+PAPER_ORANGE = "#ff7f0e"  # of wrong labels in the notebooks of Cho et al.
+LIGHT_BLUE, GREEN, PURPLE = "#3690c0", "#2c7d59", "#7b5aa6"  # of further lines of one figure
+
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.titlesize": 8,
+    "figure.labelsize": 8,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "lines.linewidth": 1.4,
+    "figure.dpi": 88,
+}
+
+
+class RoleLook(NamedTuple):
+    """How a role of heads is drawn: the colour, and two letters where there is room."""
+
+    colour: str
+    letters: str
+
+
+ROLES: Mapping[str, RoleLook] = {  # no two are alike, also to colour-blind readers; nothing else has these colours
+    "previous-token": RoleLook("#5cc2fc", "PT"),
+    "duplicate-token": RoleLook("#ddd95f", "DT"),
+    "induction": RoleLook("#3ab77e", "IN"),
+    "forerunner": RoleLook("#0f798e", "FR"),
+    "label reader": RoleLook("#8e9d4d", "LR"),
+    "function vector": RoleLook("#db7fc6", "FV"),
+    "inhibition": RoleLook("#7f53bc", "SI"),  # the name of Wang et al.: S-inhibition
+    "mover": RoleLook("#c75f1d", "MV"),
+    "negative mover": RoleLook("#6e2d13", "NM"),
+}
+NO_ROLE = "0.95"
+
+
+# ------------------------------------------------------------------------------------------------ panels
 
 Panel = Callable[[Axes], object]
 Floats = NDArray[np.floating]
@@ -51,21 +101,22 @@ class Grid:
     finish: Callable[[Figure, Sequence[Axes]], object] | None = None
 
 
-def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> Figure:
-    """A picture of a grid, `width` inches wide. title: what it shows; None where the numbers show nothing."""
+def draw(grid: Grid, title: str, subtitle: str, width: float = WIDTH) -> Figure:
+    """A picture of a grid, `width` inches wide. title: what it shows; "" where the numbers show nothing."""
     columns = min(grid.columns, columns_of(len(grid.panels) - len(grid.wide), width, grid.least))
     rows = _rows(grid, columns)
     size = grid.height(width / columns) if callable(grid.height) else grid.height
     heights = [max(size[number] for number in {*row} - {-1}) if isinstance(size, Sequence) else size for row in rows]
     headline = [
-        broken(text, points, 72 * width - 2 * MARGIN)
-        for text, points in zip((title or "", subtitle), HEADLINE, strict=True)
+        broken(text, points, 72 * width - 2 * MARGIN) for text, points in zip((title, subtitle), HEADLINE, strict=True)
     ]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, headline_height(headline) + sum(heights)), layout="constrained")
         figure.patch.set_in_layout(True)  # saved whole by whoever crops to what is in the layout, as Jupyter does
-        shared = {"sharex": "x" in grid.share, "sharey": "y" in grid.share}
-        by_number = figure.subplot_mosaic(rows, height_ratios=heights, empty_sentinel=-1, **shared)  # type: ignore
+        mosaic: Any = rows  # numbers, where matplotlib's types want strings
+        by_number = figure.subplot_mosaic(
+            mosaic, sharex="x" in grid.share, sharey="y" in grid.share, height_ratios=heights, empty_sentinel=-1
+        )
         axes = [by_number[number] for number in range(len(grid.panels))]
         for panel, ax in zip(grid.panels, axes, strict=True):
             panel(ax)
@@ -100,11 +151,10 @@ def _rows(grid: Grid, columns: int) -> list[list[int]]:
 def _hide_inner_labels(share: str, rows: Sequence[Sequence[int]], axes: Sequence[Axes]) -> None:
     """Of axes that are shared, only the panels at the left and those with none below keep their labels."""
     grid = np.array(rows)
-    inner = grid[:, 1:]
     for number in grid[:-1][grid[1:] != -1] if "x" in share else ():
         axes[number].tick_params(labelbottom=False)
         axes[number].set_xlabel("")
-    for number in inner[(inner != -1) & (inner != grid[:, :1])] if "y" in share else ():
+    for number in {*grid[:, 1:].flat} - {-1, *grid[:, 0]} if "y" in share else ():
         axes[number].tick_params(labelleft=False)
         axes[number].set_ylabel("")
 
@@ -165,17 +215,16 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
 
     A line leads to a name that is not beside its point. Names without any room go.
     """
-    named = [ax for ax in axes if any(text.get_gid() == NAMED for text in ax.texts)]
-    if named:
+    named: list[list[Any]] = [[text for text in ax.texts if text.get_gid() == NAMED] for ax in axes]
+    point = figure.dpi / 72
+    if any(named):
         figure.draw_without_rendering()  # gives panels their places
-    for ax in named:
-        point = figure.dpi / 72
-        names: list[Any] = [text for text in ax.texts if text.get_gid() == NAMED]
+    for ax, names in zip(axes, named, strict=True):
         dots, taken = [line.get_xydata() for line in ax.lines if line.get_marker() != "None"], list[Bbox]()
         covered = ax.transData.transform(np.concatenate([np.empty((0, 2)), *dots]))
         for text in sorted(names, key=lambda one: one.xy[1]):
             half = np.array([0.31 * NAME * len(text.get_text()) + 1, 0.62 * NAME])
-            places = list[tuple[float, int, Any, Bbox]]()
+            places = list[tuple[float, Any, Bbox]]()
             points = ax.transData.transform([text.xy, *(one.xy for one in names if one is not text)])
             for far, way in product((3.0, 9.0, 16.0, 26.0, 38.0), WAYS):
                 middle = points[0] + way * (half + far) * point
@@ -184,9 +233,9 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
                 if ax.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken):
                     cost = 4 * box.padded(point).count_contains(covered) + far + 2 * abs(way[1])
                     cost += OTHERS * (away.argmin() > 0)
-                    places.append((cost, len(places), way * (half + far), box))
+                    places.append((cost, way * (half + far), box))
             if places:
-                _, _, text.xyann, box = min(places)
+                _, text.xyann, box = min(places, key=itemgetter(0))
                 taken.append(box)
             else:
                 text.remove()
@@ -218,7 +267,7 @@ def write_headline(figure: Figure, headline: Sequence[str]) -> None:
 
 def text_width(text: str, size: float) -> float:
     """The width in points of the ink of a text in letters of so many points."""
-    font = get_font(findfont(FontProperties(family=STYLE["font.family"])))
+    font = get_font(findfont(STYLE["font.family"]))
     font.set_size(100, 72)
     font.set_text(text, 0, flags=LoadFlags.NO_HINTING)
     first, last = (font.load_char(ord(letter), flags=LoadFlags.NO_HINTING) for letter in (text[0], text[-1]))

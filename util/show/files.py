@@ -16,11 +16,11 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageChops
 from safetensors.numpy import load_file, save_file
 
 from util import paths
-from util.stats.undefined import IN_VALUES
+from util.stats.intervals import NAN_IN_VALUES
 
 if TYPE_CHECKING:
     from IPython.display import Image as Picture
@@ -34,12 +34,9 @@ VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
 
 def write_figure(figure: Figure, file: Path) -> list[Path]:
     """Write <file>.png and <file>.pdf, and return their paths. The same figure gives the same bytes."""
-    png, pdf = (file.with_name(f"{file.name}{suffix}") for suffix in (".png", ".pdf"))
-    with mpl.rc_context({"savefig.dpi": DPI, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
-        figure.savefig(png)
-        figure.savefig(pdf, metadata=dict.fromkeys(("CreationDate", "Producer", "Creator")))
-    with Image.open(png) as drawn:
-        reduced_colours(drawn.convert("RGB")).save(png, dpi=(DPI, DPI), optimize=True)
+    png, pdf = write_beside([figure], file), file.with_name(f"{file.name}.pdf")
+    with mpl.rc_context({"pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
+        figure.savefig(pdf, dpi=DPI, metadata=dict.fromkeys(("CreationDate", "Producer", "Creator")))
     return [png, pdf]
 
 
@@ -65,7 +62,7 @@ def png_of(figure: Figure, dpi: int = DPI) -> BytesIO:
 def reduced_colours(full: Image.Image) -> Image.Image:
     """Returns a picture in 256 colours, which takes less than half the bytes; itself where that changes it visibly."""
     reduced = full.quantize(256, dither=Image.Dither.NONE)
-    changed = np.abs(np.array(full, dtype=int) - np.array(reduced.convert("RGB"), dtype=int))
+    changed = np.array(ImageChops.difference(full, reduced.convert("RGB")))
     return reduced if changed.max() <= VISIBLE else full
 
 
@@ -114,8 +111,8 @@ def plain(
     """Returns numbers, arrays [...] and results as JSON has them, floats rounded to `decimals`, default not at all.
 
     arrays: receives those of more than LARGEST numbers, for which {"$array": name} stands. JSON has no NaN: a NaN
-    becomes null, and the entry "undefined" says why, by place: `IN_VALUES` has the reasons, by the name of an entry; a
-    NaN without a reason gives a warning. Raises ValueError for an infinity.
+    becomes null, and the entry "undefined" says why, by place: `NAN_IN_VALUES` has the reasons, by the name of an
+    entry; a NaN without a reason gives a warning. Raises ValueError for an infinity.
     """
     undefined: dict[str, str] = {}
 
@@ -134,13 +131,15 @@ def plain(
             return [made(entry, *place) for entry in value]
         if not isinstance(value, float):
             return value
+        if math.isfinite(value):
+            return value if decimals is None else round(value, decimals)
         where = ": ".join(place)
         if math.isinf(value):
             raise ValueError(f"{where} is infinite; a figure has no place for it")
-        if not math.isnan(value):
-            return value if decimals is None else round(value, decimals)
         if where not in undefined:
-            undefined[where] = next((IN_VALUES[name] for name in reversed(place) if name in IN_VALUES), "not known")
+            undefined[where] = next(
+                (NAN_IN_VALUES[name] for name in reversed(place) if name in NAN_IN_VALUES), "not known"
+            )
             if undefined[where] == "not known":
                 warnings.warn(f"{where} is NaN and is stored as null; nothing says why", stacklevel=2)
         return None

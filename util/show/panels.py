@@ -21,8 +21,8 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike, NDArray
 
-from util.show.draw import Grid, broken, room
-from util.show.style import GREY, RED
+from util.show.draw import GREY, RED, Grid, broken, room
+from util.show.part import interval_at, sign
 from util.stats.heads import Head
 from util.stats.intervals import Interval
 
@@ -68,25 +68,22 @@ def count_ticks(count: int, most: int) -> NDArray[np.int64]:
 def heads(
     ax: Axes,
     values: ArrayLike,
-    limits: tuple[float, float] | None = None,
+    limits: tuple[float, float],
     title: str = "",
     *,
+    bar: str,
     texts: Mapping[Head, str] | None = None,
-    bar: str | None = None,
     colours: str = "Blues",
     **options: Any,
 ) -> None:
     """A map of heads [L, H]: layers from left to right, heads from bottom to top, both from 0.
 
-    limits: the ends of the colour scale. Without them it is red and blue, symmetric around 0, for values of both signs.
-    colours: of a scale with limits. texts: in cells, where these are large enough for three digits. bar: the label of a
-    colour bar for this map alone, None for no bar; options: of the bar.
+    limits: the ends of the colour scale; colours: its name. texts: in cells, where these are large enough for three
+    digits. bar: the label of a colour bar for this map alone; options: of the bar.
     """
     cells = np.asarray(values, dtype=float)
     layers, count = cells.shape
     width, height = room(ax)
-    if limits is None:
-        limits, colours = (-colour_limit(cells), colour_limit(cells)), "RdBu_r"
     low, high = limits
     image = ax.imshow(
         cells.T, cmap=colours, vmin=low, vmax=high, aspect="auto", origin="lower", interpolation="nearest"
@@ -98,18 +95,17 @@ def heads(
     if texts and (width - AXIS) / layers >= 0.24 and (height - MARGIN) / count >= 0.1:
         print_in_cells(image, texts)
     ax.set_title(title, fontsize=7)
-    if bar is not None:
-        colour_bar(ax.figure, [ax], bar, **options)
+    colour_bar(ax.figure, [ax], bar, **options)
 
 
-def colour_bar(figure: Any, axes: Sequence[Axes], label: str = "", **options: Any) -> None:
+def colour_bar(figure: Any, axes: Sequence[Axes], label: str, **options: Any) -> None:
     """Draw one colour bar for panels, by the image or the points of the first: beside them, below in narrow figures.
 
     options: of matplotlib's `Figure.colorbar`.
     """
     place = "right" if figure.get_figwidth() >= BAR else "bottom"
-    shades = (axes[0].images or axes[0].collections)[0]
     look = {"pad": 0.02, "location": place, "aspect": 25, "label": label, **options}
+    shades = (axes[0].images or axes[0].collections)[0]
     figure.colorbar(shades, ax=list(axes), **look).outline.set_visible(False)
 
 
@@ -138,12 +134,9 @@ def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
 # ------------------------------------------------------------------------------------------------ curves and intervals
 
 
-def curve(ax: Axes, found: Curve, least: float = -np.inf, first: int = 0, **options: Any) -> None:
-    """A line [X] over whole numbers from `first` on, with the band of its intervals, and points where they are few.
-
-    What is smaller than `least` is drawn as this much.
-    """
-    mean, low, high = (np.maximum(np.asarray(found[name], dtype=float), least) for name in ("mean", "low", "high"))
+def curve(ax: Axes, found: Curve, first: int = 0, **options: Any) -> None:
+    """A line [X] over whole numbers from `first` on, with the band of its intervals, and points where they are few."""
+    mean, low, high = (np.asarray(found[name], dtype=float) for name in ("mean", "low", "high"))
     x = np.arange(first, first + len(mean))
     ax.plot(x, mean, **{"marker": "o" if len(x) < 20 else None, "ms": 3, "lw": 1.2, **options})
     ax.fill_between(x, low, high, color=options["color"], alpha=0.25, lw=0)
@@ -156,14 +149,9 @@ def level(ax: Axes, value: float, text: str) -> None:
     ax.text(1.01, value, text, fontsize=SMALL, color="0.35", transform=ax.get_yaxis_transform(), va="center")
 
 
-def excludes_0(triple: Triple) -> bool:
-    """Whether an interval lies above or below 0."""
-    return triple[1] > 0 or triple[2] < 0
-
-
 def intervals(
     ax: Axes,
-    triples: Sequence[Triple | None],
+    triples: Sequence[Triple],
     shift: float = 0.0,
     colour: str = RED,
     *,
@@ -173,15 +161,13 @@ def intervals(
     digits: str | None = None,
     hollow: bool = True,
 ) -> None:
-    """A point with its interval for each row, or upright for each column; None for no point.
+    """A point with its interval for each row, or upright for each column.
 
     shift: how far below its row a point lies. Points are empty where the interval holds 0, unless `hollow` is False;
-    digits: how the values of the others are printed beside them, such as "+.2f", None for not at all.
+    digits: how the values of the others are printed above them in rows, such as "+.2f", None for not at all.
     """
     for place, triple in enumerate(triples):
-        if triple is None:
-            continue
-        (value, low, high), full = triple, excludes_0(triple)
+        (value, low, high), full = triple, sign(triple) != 0
         reach = [[abs(value - low)], [abs(high - value)]]  # rounding may leave less than 0
         look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8, "label": label}
         look["mfc"] = colour if full or not hollow else "white"
@@ -191,10 +177,9 @@ def intervals(
             ax.errorbar(value, place + shift, xerr=reach, **look)
         label = "_"  # once is enough for a legend
         if full and digits is not None:
-            text, over = f"{value:{digits}}", (place, high) if upright else (value, place + shift - 0.1)
             ax.annotate(
-                f" {text}" if upright else text, over, fontsize=SMALL, color=colour, ha="center", va="bottom",
-                rotation=90 * upright, path_effects=[withStroke(linewidth=1.5, foreground="white")],
+                f"{value:{digits}}", (value, place + shift - 0.1), fontsize=SMALL, color=colour, ha="center",
+                va="bottom", path_effects=[withStroke(linewidth=1.5, foreground="white")],
             )  # fmt: skip
 
 
@@ -207,36 +192,34 @@ def name_rows(ax: Axes, names: Sequence[str], *, zero: bool = True) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(3))
 
 
-def name_columns(ax: Axes, names: Sequence[str], least: float = 0.13) -> None:
-    """The upright names of columns, each needs `least` inches: as many as fit, and a grey line at 0."""
-    step = max(1, -(-len(names) // int((room(ax)[0] - MARGIN) / least)))
+def name_columns(ax: Axes, names: Sequence[str]) -> None:
+    """The upright names of columns, each needs 0.13 inches: as many as fit, and a grey line at 0."""
+    step = max(1, -(-len(names) // int((room(ax)[0] - MARGIN) / 0.13)))
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set_xticks(range(0, len(names), step), list(names)[::step], rotation=90, fontsize=SMALL)
     ax.set_xlim(-0.7, max(len(names), 1) - 0.3)
 
 
-def triples(entries: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Triple]:
+def triples(entries: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Interval]:
     """The intervals of some heads, of maps [L, H] of values, lower and upper ends."""
-    parts = [np.asarray(entries[name], dtype=float) for name in (value, "low", "high")]
-    return [[float(part[layer, head]) for part in parts] for layer, head in heads]
+    return [interval_at(entries, *head, value=value) for head in heads]
 
 
-def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
+def points(ax: Axes, x: ArrayLike, intervals: Iterable[Sequence[float]], **options: Any) -> None:
     """Draw values with their 95 % intervals at x [N]. options: of matplotlib's `Axes.errorbar`."""
     value, low, high = np.array(list(intervals)).T
     ax.errorbar(x, value, np.abs([low - value, high - value]), **{"ms": 3, "lw": 0.9, **options})
 
 
-def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]], least: float) -> None:
+def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]]) -> None:
     """Write the names of lines at the right of the axes, beside their levels.
 
-    levels: the height of each, in data, and its colour. least: how far apart names have to be, as a share of the axes;
-    names of closer lines are moved up, in the order of their levels.
+    levels: the height of each, in data, and its colour. Names of close lines are moved up, in the order of these.
     """
     bottom, top = ax.get_ylim()
     last = -np.inf
     for name, (level, colour) in sorted(levels.items(), key=lambda item: item[1][0]):
-        last = max((level - bottom) / (top - bottom), last + least)
+        last = max((level - bottom) / (top - bottom), last + 0.085)
         ax.annotate(
             name, (1, last), (3, 0), xycoords="axes fraction", textcoords="offset points",
             fontsize=6, color=colour, va="center", annotation_clip=False,

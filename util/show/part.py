@@ -16,13 +16,12 @@ from matplotlib.figure import Figure as Picture
 from util import paths
 from util.models.table import PACKAGED
 from util.show import files
-from util.show.draw import Grid, draw
-from util.show.style import WIDTH
+from util.show.draw import WIDTH, Grid, draw
 from util.stats.intervals import Interval
 
 WORDS = 12  # of a title
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
-ANY = "whichever the model"
+ENDPOINT = "Primary endpoint"  # how the sentence begins that says whether it is met
 Values = Mapping[str, Any]  # of a values file: "request", "model", and the numbers of all parts
 Arrays = Mapping[str, Any]
 
@@ -51,18 +50,23 @@ class Part:
     table: Callable[[Values], pd.DataFrame] | None = None
     needs: Sequence[str] = ()
 
+    def first(self, values: Values) -> str:
+        """The first sentence; "" where there is none."""
+        return next(iter(self.says(values)), "")
+
 
 @dataclass(frozen=True)
 class Figure:
     """The parts of a figure by name, in their order, and its settings, a checked class.
 
-    concludes: what the values say of a model, where that is not all that its parts say.
+    finds: the parts that say what a model does, in the order in which they are told. The others are controls, a seed's
+    own panels, and what no model has a part in.
     """
 
     stem: str
     settings: type
     parts: Mapping[str, Part]
-    concludes: Callable[[Values], Iterable[str]] | None = None
+    finds: Sequence[str]
 
 
 def drawn(part: Part, values: Values, width: float = WIDTH) -> Picture | None:
@@ -79,7 +83,7 @@ def headline(part: Part, values: Values) -> str:
     It ends at the first semicolon or dot, and where it has more than WORDS words, at the last comma or colon that
     leaves as many.
     """
-    shorter = re.sub(r" \[[^]]*\]", "", next(iter(part.says(values)), ""))
+    shorter = re.sub(r" \[[^]]*\]", "", part.first(values))
     shorter = re.sub(r" \([^)]*\)", "", shorter)
     clauses = re.split(r"(?=[,:] )", re.split(r"; |\. ", shorter)[0])
     while len(clauses) > 1 and words("".join(clauses)) > WORDS:
@@ -100,58 +104,22 @@ def words(text: str) -> int:
     return sum(any(map(str.isalnum, word)) for word in text.split())
 
 
-def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
-    """What the values of a figure say, of the parts that a model has a part in, or the first of each of the others.
+def findings(figure: Figure, values: Values, parts: Iterable[str] = ()) -> list[str]:
+    """The first sentence of each part, by default of those that `Figure.finds`, or its primary endpoint, met or not.
 
-    Primary endpoints stand first, met or not.
+    Endpoints stand first.
     """
-    parts = [part for part in figure.parts.values() if bool(part.measure) == measured]
-    lines = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
-    if measured and figure.concludes:
-        lines = list(figure.concludes(values))
-    lines.sort(key=lambda sentence: not sentence.startswith("Primary endpoint"))
-    return [f"{sentence.rstrip('.')}." for sentence in dict.fromkeys(lines) if sentence]
-
-
-def checks(figure: Figure, values: Values) -> list[str]:
-    """The first sentence of every part, each once."""
-    firsts = (next(iter(part.says(values)), "") for part in figure.parts.values())
-    return [*dict.fromkeys(first for first in firsts if first)]
-
-
-@dataclass(frozen=True)
-class Conclusions:
-    """The sentences on each model, by its title. Jupyter shows them as Markdown, a point for each."""
-
-    sentences: Mapping[str, Sequence[str]]
-
-    def _repr_markdown_(self) -> str:
-        return "\n\n".join("\n- ".join([f"**{name}**\n", *lines]) for name, lines in self.sentences.items())
-
-    def __str__(self) -> str:
-        return self._repr_markdown_()
+    lines: list[str] = []
+    for name in parts or figure.finds:
+        says = list(figure.parts[name].says(values))
+        lines += [sentence for sentence in says if sentence.startswith(ENDPOINT)] or says[:1]
+    lines.sort(key=lambda line: not line.startswith(ENDPOINT))
+    return [f"{line.rstrip('.')}." for line in dict.fromkeys(lines) if line]
 
 
 def figure_of(stem: str) -> Figure:
     """A figure by its stem."""
     return import_module(f"util.figures.{stem}.show").FIGURE
-
-
-def conclusions(stem: str, model: str) -> Conclusions:
-    """What the stored values of a figure say of the models that are committed, and of `model`, if it is another one.
-
-    The values of `model` are those that were written last, see `files.save_values`; the others are those of the clone.
-    What is about no model stands first.
-    """
-    figure, by_model = figure_of(stem), dict[str, list[str]]()
-    for name in dict.fromkeys((*STORED, model)):
-        values = stored(stem, name, latest=name == model)
-        if values is None:
-            continue
-        if ANY not in by_model and (general := sentences(figure, values, measured=False)):
-            by_model[ANY] = general
-        by_model[title(values)] = sentences(figure, values, measured=True)
-    return Conclusions(by_model)
 
 
 def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:
@@ -235,4 +203,4 @@ def none_or(count: int) -> str:
 
 def interval_at(arrays: Mapping[str, Any], *place: int, value: str = "value") -> Interval:
     """The interval at a place of stored arrays of values, lower and upper ends."""
-    return Interval(*(float(np.asarray(arrays[name])[place]) for name in (value, "low", "high")))
+    return Interval(*(float(np.asarray(arrays[name], dtype=float)[place]) for name in (value, "low", "high")))

@@ -12,6 +12,7 @@ Floats = NDArray[np.floating]
 Labels = NDArray[np.integer]
 TERMS = ("which label", "label mass")  # the halves of log P(right label): `which_label`, `label_mass`
 LEVEL = 0.05  # of a task check
+DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
 
 
 def label_mass(log_prob: Floats) -> Floats:

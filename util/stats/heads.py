@@ -5,6 +5,7 @@ Control sets: for a given set of heads, sets of the same number of other heads.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
@@ -24,6 +25,12 @@ ENUMERATED = 20  # random sets are all taken where there are fewer
 def head_name(head: Head) -> str:
     """The name of a head in figures and texts, such as L3H5; both numbers count from 0."""
     return f"L{head[0]}H{head[1]}"
+
+
+def place_of(name: str) -> Head:
+    """The place of a head by its name, such as (3, 5) of L3H5."""
+    layer, head = map(int, re.findall(r"\d+", name))
+    return layer, head
 
 
 def check_heads(heads: Iterable[Sequence[int]], layers: int, size: int) -> None:
@@ -58,14 +65,15 @@ def shortage(heads: Heads, eligible: Bools) -> dict[int, tuple[int, int]]:
     Raises ValueError for heads that the model does not have.
     """
     check_heads(heads, *eligible.shape)
+    pools = _pools(heads, eligible)
+    return {layer: (needed, len(pool)) for layer, (pool, needed) in pools.items() if needed > len(pool)}
+
+
+def _pools(heads: Heads, eligible: Bools) -> dict[int, tuple[Heads, int]]:
+    """By layer: the eligible heads that are not in the set, and how many the set has there."""
+    free = [head for head in heads_where(eligible) if head not in heads]
     counts = Counter(layer for layer, _ in sorted(heads))
-    available = {layer: len(_free(heads, eligible, layer)) for layer in counts}
-    return {layer: (needed, available[layer]) for layer, needed in counts.items() if needed > available[layer]}
-
-
-def _free(heads: Heads, eligible: Bools, layer: int) -> Heads:
-    """The eligible heads of a layer that are not in the set."""
-    return [head for head in heads_where(eligible) if head[0] == layer and head not in heads]
+    return {layer: ([head for head in free if head[0] == layer], count) for layer, count in counts.items()}
 
 
 def layer_matched(heads: Heads, eligible: Bools, draws: int, seed: int = 0) -> HeadSets:
@@ -81,8 +89,7 @@ def layer_matched(heads: Heads, eligible: Bools, draws: int, seed: int = 0) -> H
         raise ValueError(
             f"no layer-matched controls: {places}; take fewer heads, or a higher bound on what is no induction head"
         )
-    rng, counts = np.random.default_rng(seed), Counter(layer for layer, _ in sorted(heads))
-    pools = [(_free(heads, eligible, layer), count) for layer, count in counts.items()]
+    rng, pools = np.random.default_rng(seed), _pools(heads, eligible).values()
 
     def draw() -> Heads:
         return [pool[place] for pool, n in pools for place in sorted(rng.choice(len(pool), n, replace=False))]
@@ -115,7 +122,7 @@ def norm_matched(heads: Heads, eligible: Bools, norms: Floats, draws: int, seed:
     return _different(draw, draws)
 
 
-def layer_alike(heads: Heads, shape: tuple[int, int], draws: int, seed: int = 0) -> HeadSets:
+def layer_alike(heads: Heads, shape: tuple[int, ...], draws: int, seed: int = 0) -> HeadSets:
     """Random sets that have, in every layer, as many heads as the set has there.
 
     shape: (L, H), the shape of the model's head maps [L, H]. Heads outside of the set are taken first; if a layer has
@@ -123,21 +130,19 @@ def layer_alike(heads: Heads, shape: tuple[int, int], draws: int, seed: int = 0)
     holds more than half of a layer. All control sets differ from each other and from the set. Where there are fewer
     than ENUMERATED of them, all are returned, in order; else `draws`, or fewer if no more are found.
     """
-    rng = np.random.default_rng(seed)
-    chosen = set(heads)
-    counts = Counter(layer for layer, _ in sorted(chosen))
+    rng, chosen, layers = np.random.default_rng(seed), set(heads), _pools(heads, np.ones(shape, bool))
     pools = []
-    for layer, count in counts.items():
-        others = [(layer, head) for head in range(shape[1]) if (layer, head) not in chosen]
-        inside, missing = [head for head in sorted(chosen) if head[0] == layer], count - len(others)
+    for layer, (others, count) in layers.items():
+        inside = [head for head in sorted(chosen) if head[0] == layer]
+        missing = count - len(others)
         pools.append((others, inside, missing) if missing > 0 else ([], others, count))
 
     def draw() -> Heads:
-        orders = {layer: [(layer, head) for head in rng.permutation(shape[1]).tolist()] for layer in counts}
-        # a stable sort: heads of the set and others stay in random order
-        return sorted(
-            head for layer, n in counts.items() for head in sorted(orders[layer], key=chosen.__contains__)[:n]
-        )
+        drawn: Heads = []
+        for layer, (_, count) in layers.items():
+            order = [(layer, head) for head in rng.permutation(shape[1]).tolist()]
+            drawn += sorted(order, key=chosen.__contains__)[:count]  # stable: either kind stays in random order
+        return sorted(drawn)
 
     sets = _every(pools, ENUMERATED - 1) or _different(draw, draws)
     return [drawn for drawn in sets if set(drawn) != chosen]

@@ -1,14 +1,14 @@
 """Confidence intervals of means and shares, and tests: rank among controls, McNemar, means above 0, Holm.
 
 What other numbers have is bootstrapped where it is measured. What is chosen on some of the sampled units is measured on
-others: `halves`.
+others: `halves`. Why a number may be NaN stands at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,18 +30,13 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def error(self) -> float:
-        """The standard error, by the shorter side: the other one allows for skewness."""
-        return min(self.value - self.low, self.high - self.value) / stats.norm.ppf(0.975)
-
     def __str__(self) -> str:
         # first to the 6 decimals of values files: an interval read from one is written as the one that was measured
         value, low, high = (f"{round(round(number, 6), 2) + 0.0:.2f}" for number in self)  # + 0.0 turns -0.0 into 0.0
         return f"{value} [{low}, {high}]"
 
 
-def signed(interval: Interval, decimals: int = 3) -> str:
+def signed(interval: Sequence[float], decimals: int = 3) -> str:
     """A difference with its interval: -0.015 [-0.177, +0.146]."""
     value, low, high = (f"{number:+.{decimals}f}" for number in interval)
     return f"{value} [{low}, {high}]"
@@ -60,9 +55,9 @@ class Intervals:
         return Interval(float(self.value[place]), float(self.low[place]), float(self.high[place]))
 
 
-def resampled(units: int, draws: int, seed: int = 0) -> NDArray[np.int64]:
+def resampled(units: int, draws: int) -> NDArray[np.int64]:
     """How often each bootstrap sample holds each unit, [draws, units]: drawn with replacement, as many as there are."""
-    return np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), size=draws)
+    return np.random.default_rng(0).multinomial(units, np.full(units, 1 / units), size=draws)
 
 
 ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
@@ -70,10 +65,9 @@ ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
 
 def mean_intervals(
     values: ArrayLike,
-    comparisons: int = 1,
+    comparisons: float = 1,
     within: Ends = ANYTHING,
     clusters: ArrayLike | None = None,
-    level: float = 0.95,
 ) -> Intervals:
     """Means over the first axis of values [N, ...], with intervals that allow for skewed values; each array is [...].
 
@@ -83,20 +77,31 @@ def mean_intervals(
     Values that are all equal have an interval without width. The first axis runs over the independent units (prompts).
     Differences that are formed before the call are paired.
 
-    comparisons: how many intervals are to hold together at `level` (Bonferroni's correction), for maps of many cells.
+    comparisons: how many intervals are to hold together (Bonferroni's correction), for maps of many cells.
     within: the least and the most that the quantity can be; intervals end there. clusters [N]: the cluster of each
     value, where values of one cluster are not independent; the units are the clusters then, see `ratio_of_means`.
     Raises ValueError for fewer than two units.
     """
-    sample = Sample.of(values, clusters)
-    quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), len(sample.units) - 1)
-    low, high = (np.clip(sample.mean - sample.reach(tail) * sample.error, *within) for tail in (quantile, -quantile))
-    return Intervals(sample.mean, low, high)
+    mean, error, k, units = _moments(values, clusters)
+    quantile = stats.t.ppf(1 - (1 - 0.95) / (2 * comparisons), len(units) - 1)
+    symmetric = np.abs(k) < 1e-6  # the difference to the limit is below 1e-5 there, that of rounding grows
+    k = np.where(symmetric, 1.0, k)
+
+    def halls(tail: float) -> Floats:
+        """Where the t statistic has this quantile if it is corrected by t + k t^2 / 3 + k^2 t^3 / 27 + k / 6.
+
+        As k goes to 0, the inverse of the cubic goes to the quantile itself.
+        """
+        return np.where(symmetric, tail, 3 / k * (np.cbrt(1 + k * (tail - k / 6)) - 1))
+
+    reach = np.maximum(quantile, halls(quantile)), np.minimum(-quantile, halls(-quantile))
+    low, high = (np.clip(mean - far * error, *within) for far in reach)
+    return Intervals(mean, low, high)
 
 
 def mean_interval(
     values: ArrayLike,
-    comparisons: int = 1,
+    comparisons: float = 1,
     within: Ends = ANYTHING,
     clusters: ArrayLike | None = None,
 ) -> Interval:
@@ -136,49 +141,28 @@ def ratio_of_means(
     return value, value + (sums - value * whole.reshape(-1, *[1] * (above.ndim - 1))) / whole.mean()
 
 
-def skewness(array: Floats) -> Floats:
-    """The sample skewness [...] of values [N, ...]: the third central moment over the 3/2 power of the second.
+def _moments(values: ArrayLike, clusters: ArrayLike | None) -> tuple[Floats, Floats, Floats, Floats]:
+    """What intervals and tests of means need of values [N, ...]; clusters: see `mean_intervals`.
 
-    It is 0 where values are equal but for rounding.
+    The mean and its standard error, [...]; k [...]: the sample skewness (the third central moment over the 3/2 power of
+    the second, 0 where values are equal but for rounding) over the root of the number of units; the independent values
+    [C, ...]. Raises ValueError for fewer than two units.
     """
-    deviation = array - array.mean(axis=0)
+    array = np.asarray(values, dtype=np.float64)
+    units = array if clusters is None else ratio_of_means(array, np.ones(len(array)), clusters)[1]
+    root = np.sqrt(len(units))
+    if len(units) < 2:
+        raise ValueError(f"an interval needs at least two sampled units, got {len(units)}")
+    deviation = units - units.mean(axis=0)
     variance = np.square(deviation).mean(axis=0)
-    equal = variance <= (8 * np.finfo(np.float64).eps * np.abs(array).max(axis=0)) ** 2
-    return np.where(equal, 0.0, (deviation**3).mean(axis=0) / np.where(equal, 1.0, variance) ** 1.5)
+    equal = variance <= _rounding(units) ** 2
+    skewness = np.where(equal, 0.0, (deviation**3).mean(axis=0) / np.where(equal, 1.0, variance) ** 1.5)
+    return array.mean(axis=0), units.std(axis=0, ddof=1) / root, skewness / root, units
 
 
-class Sample(NamedTuple):
-    """What intervals and tests of means need of a sample.
-
-    mean, error [...]: of values, and the standard error; k [...]: skewness over the root of the number of units;
-    units [C, ...]: the independent values.
-    """
-
-    mean: Floats
-    error: Floats
-    k: Floats
-    units: Floats
-
-    @classmethod
-    def of(cls, values: ArrayLike, clusters: ArrayLike | None) -> Sample:
-        """The sample of values [N, ...]; clusters: see `mean_intervals`. Raises ValueError for fewer than two units."""
-        array = np.asarray(values, dtype=np.float64)
-        units = array if clusters is None else ratio_of_means(array, np.ones(len(array)), clusters)[1]
-        root = np.sqrt(len(units))
-        if len(units) < 2:
-            raise ValueError(f"an interval needs at least two sampled units, got {len(units)}")
-        return cls(array.mean(axis=0), units.std(axis=0, ddof=1) / root, skewness(units) / root, units)
-
-    def reach(self, quantile: float) -> Floats:
-        """The farther from 0 of two values of a t statistic, [...].
-
-        One is the quantile, the other where the statistic has this quantile if it is corrected by Hall's cubic,
-        t + k t^2 / 3 + k^2 t^3 / 27 + k / 6. As k goes to 0, the inverse of the cubic goes to the quantile itself.
-        """
-        symmetric = np.abs(self.k) < 1e-6  # the difference to the limit is below 1e-5 there, that of rounding grows
-        k = np.where(symmetric, 1.0, self.k)
-        corrected = np.where(symmetric, quantile, 3 / k * (np.cbrt(1 + k * (quantile - k / 6)) - 1))
-        return np.maximum(quantile, corrected) if quantile > 0 else np.minimum(quantile, corrected)
+def _rounding(values: Floats) -> Floats:
+    """How much values [N, ...] that are equal may differ by rounding, [...]."""
+    return 8 * np.finfo(np.float64).eps * np.abs(values).max(axis=0)
 
 
 def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[Floats, Floats]:
@@ -257,22 +241,13 @@ def halves(
     return np.flatnonzero(in_first), np.flatnonzero(~in_first)
 
 
-class Rank(NamedTuple):
-    """The p of a value among controls, and the smallest p that this number of controls can give."""
+def rank_p(value: float, controls: Sequence[float]) -> tuple[float, float]:
+    """The one-sided Monte-Carlo p of a value among n controls, and the smallest p that so many can give.
 
-    p: float
-    least: float
-
-
-def rank_p(value: float, controls: Sequence[float], *, tail: Literal["low", "high"]) -> Rank:
-    """The one-sided Monte-Carlo p of a value among n controls: (1 + number of controls as extreme) / (1 + n).
-
-    tail: "low" counts controls that are at most the value, "high" those that are at least the value.
-    Source: Davison & Hinkley 1997, equation 4.11.
+    It is (1 + number of controls that are at most the value) / (1 + n). Source: Davison & Hinkley 1997, equation 4.11.
     """
-    sign = {"low": 1, "high": -1}[tail]
-    extreme = sum(sign * control <= sign * value for control in controls)
-    return Rank((1 + extreme) / (1 + len(controls)), 1 / (1 + len(controls)))
+    as_low = sum(control <= value for control in controls)
+    return (1 + as_low) / (1 + len(controls)), 1 / (1 + len(controls))
 
 
 def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLike | None = None) -> float:
@@ -301,11 +276,12 @@ def mean_p(values: ArrayLike, clusters: ArrayLike | None = None) -> Floats:
     """The one-sided p-values [...] that means over the first axis of values [N, ...] are not above 0.
 
     It is the larger of two: that of Student's t test, and that with Hall's correction for skewness. So it is at most
-    alpha just where the interval of `mean_intervals` at the level 1 - 2 alpha lies above 0. Values that are all equal
-    have the p 0 above 0, and else 1. clusters [N]: see `mean_intervals`. Raises ValueError for fewer than two units.
+    alpha just where the interval of `mean_intervals` for 0.025 / alpha comparisons lies above 0. Values that are all
+    equal have the p 0 above 0, and else 1. clusters [N]: see `mean_intervals`. Raises ValueError for fewer than two
+    units.
     """
-    mean, error, k, units = Sample.of(values, clusters)
-    flat = error <= 8 * np.finfo(np.float64).eps * np.abs(units).max(axis=0)
+    mean, error, k, units = _moments(values, clusters)
+    flat = error <= _rounding(units)
     t = mean / np.where(flat, 1.0, error)
     hall = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6
     p = stats.t.sf(np.minimum(t, hall), len(units) - 1)
@@ -324,3 +300,26 @@ def holm(p: Sequence[float]) -> list[float]:
     corrected = np.empty(len(p))
     corrected[order] = np.maximum.accumulate(np.arange(len(p), 0, -1) * np.take(p, order))
     return np.minimum(corrected, 1.0).tolist()
+
+
+# ------------------------------------------------------------------------------------------------ NaN
+
+# Why a number may be NaN, by the name of its entry of records. Infinity is allowed nowhere.
+NAN_IN_RECORDS = {
+    "edges": "the receiver is in no later layer than the sender",
+    **dict.fromkeys(("attribution", "direct"), "what a head of this class writes to the output by itself is not known"),
+}
+
+# The same for entries of values files, or entries around them.
+NAN_IN_VALUES = {
+    **NAN_IN_RECORDS,
+    "paths": NAN_IN_RECORDS["edges"],
+    **dict.fromkeys(
+        ("scores", "search", "models", "faithfulness", "CPR", "CMD", "strongest", "explained", "by_draw", "points"),
+        "a share of what the whole model does, where that is not above nothing",
+    ),
+    "claims": "there is not shown to be anything that could be lost, so that a share of it has no interval",
+    "shared": "a share of the units that pruning leaves, where it leaves none",
+    "random": "a share of the units that random prunings leave, where they leave none",
+    "selectivity": "a ratio whose denominator is 0",
+}

@@ -8,7 +8,7 @@ to be true of all of them needs no correction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,11 +54,6 @@ class Part:
         return str(written) if np.isfinite(self.low) else f"{self.value:.2f}, no interval"
 
     @property
-    def extent(self) -> str:
-        """The queries that were asked, and where they do not decide, how many would."""
-        return f"{self.queries} queries" + (f"; {self.enough}" if self.verdict == CANNOT_BE_TOLD else "")
-
-    @property
     def enough(self) -> str:
         """How many queries would decide, and how many there are."""
         if not self.needed:
@@ -83,39 +78,24 @@ class Claim:
     note: str = ""
     beside: tuple[Part, ...] = ()
 
-    @property
-    def rows(self) -> tuple[Part, ...]:
-        """All comparisons, those that are not judged last."""
-        return *self.parts, *self.beside
+
+def table(claims: Iterable[Claim]) -> pd.DataFrame:
+    """A row for each comparison; a claim without one has a row of its own."""
+    rows = []
+    for claim in claims:
+        title = f"{claim.number}. {claim.text}"
+        for part in (*claim.parts, *claim.beside):
+            bound = f"{'>' if part.above else '<'} {part.bound:g}" if part.verdict else ""
+            queries = f"{part.queries} queries" + (f"; {part.enough}" if part.verdict == CANNOT_BE_TOLD else "")
+            rows.append((title, claim.verdict, part.name, part.verdict, part.number, bound, queries))
+        if not claim.parts:
+            rows.append((title, claim.verdict, claim.note, "", "", "", ""))
+    columns = ["claim", "verdict", "comparison", "alone", "value", "bound", "queries"]
+    return pd.DataFrame(rows, columns=columns).set_index(["claim", "verdict", "comparison"])
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """Claims, in order."""
-
-    claims: tuple[Claim, ...]
-
-    @property
-    def queries(self) -> int:
-        """The most distinct queries that a comparison is made of, 0 without comparisons."""
-        return max((part.queries for claim in self.claims for part in claim.parts), default=0)
-
-    def table(self) -> pd.DataFrame:
-        """A row for each comparison; a claim without one has a row of its own."""
-        rows = []
-        for claim in self.claims:
-            title = f"{claim.number}. {claim.text}"
-            for part in claim.rows:
-                bound = f"{'>' if part.above else '<'} {part.bound:g}" if part.verdict else ""
-                rows.append((title, claim.verdict, part.name, part.verdict, part.number, bound, part.extent))
-            if not claim.parts:
-                rows.append((title, claim.verdict, claim.note, "", "", "", ""))
-        columns = ["claim", "verdict", "comparison", "alone", "value", "bound", "queries"]
-        return pd.DataFrame(rows, columns=columns).set_index(["claim", "verdict", "comparison"])
-
-
-def verdicts_of(values: Mapping[str, Any]) -> Verdicts:
-    """The verdicts of the claims of a values file: their entry "claims", as `figures.files.plain` wrote it.
+def claims_of(values: Mapping[str, Any]) -> tuple[Claim, ...]:
+    """The claims of a values file, with their verdicts: its entry "claims", as `show.files.plain` wrote it.
 
     Null is a number that is not defined.
     """
@@ -125,7 +105,7 @@ def verdicts_of(values: Mapping[str, Any]) -> Verdicts:
         return Part(**{**stored, **numbers, "p": tuple(stored["p"])})
 
     claims = (row | {name: tuple(map(part, row[name])) for name in ("parts", "beside")} for row in values["claims"])
-    return Verdicts(tuple(Claim(**claim) for claim in claims))
+    return tuple(Claim(**claim) for claim in claims)
 
 
 # ------------------------------------------------------------------------------------------------ one comparison

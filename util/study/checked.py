@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from util.prompts.staicc import DATASETS, dataset_index
+from util.prompts.text_tasks import DATASETS, dataset_index
 
 Class = TypeVar("Class")
 CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", revalidate_instances="never")
@@ -97,6 +97,15 @@ def capped(prompts: int, available: int, source: str) -> int:
 QUERIES = 512  # test queries of every data set of StaICC
 
 
+def check_disjoint(measured: int, choosing: int) -> None:
+    """Raises ValueError where the first queries, to be measured, share some with the last, which choose the task."""
+    if measured + choosing > QUERIES:
+        raise ValueError(
+            f"{measured} prompts to be measured and {choosing} to choose the task on share some: there are {QUERIES} "
+            "queries; take fewer of either"
+        )
+
+
 def dataset_name(value: Any) -> str:
     """The name of a StaICC data set by its name or index, which may be text. Raises ValueError that lists them."""
     return DATASETS[dataset_index(int(value) if isinstance(value, str) and value.isdigit() else value)]
@@ -105,6 +114,7 @@ def dataset_name(value: Any) -> str:
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Natural = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]
+AtLeastTwo = Annotated[Int, Field(ge=2)]
 AtLeastFour = Annotated[Int, Field(ge=4)]  # two halves of two: an interval needs two
 Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Share = Annotated[Number, Field(gt=0, le=1)]

@@ -203,6 +203,11 @@ def kept(request: Fields, folder: Path, expected: Mapping[str, Any], *, redo: bo
             write(found[0], folder)
 
 
+def chunks(numbers: Sequence[int], size: int) -> list[list[int]]:
+    """Returns numbers in blocks of at most `size`, in their order."""
+    return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
+
+
 def joined(*names: str, axis: int = 0, by: str = "") -> Join:
     """Returns what joins blocks: the named arrays one behind the other, in the order of the numbers `by`, if any."""
 
@@ -231,6 +236,11 @@ class Records:
         """(model, tokenizer), loaded when first read. Raises what `Model.pair` raises."""
         check_tokenizer(*self.model.pair)
         return self.model.pair
+
+    @property
+    def places(self) -> Fields:
+        """`folder` and `redo`, for what is measured beside it."""
+        return {"folder": self.folder, "redo": self.redo}
 
     @cached_property
     def _records(self) -> dict[Path, Record]:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from IPython.display import display
+from IPython.display import Markdown, display
 
 from util import paths
 from util.load_model_and_data import LOCAL
+from util.models.table import PACKAGED
 from util.show import files
-from util.show.part import Arrays, Conclusions, Part, beside, checks, conclusions, drawn, figure_of
+from util.show.part import Arrays, Part, beside, drawn, figure_of, findings, stored, title
 from util.study.model import Model, as_model
 from util.study.records import Records
+
+
+def listing(by_model: Mapping[str, Iterable[str]]) -> Markdown:
+    """Sentences on each model, by its title: a point for each."""
+    return Markdown("\n\n".join("\n- ".join([f"**{name}**\n", *lines]) for name, lines in by_model.items()))
+
+
+def published(figure: str) -> Markdown:
+    """What the stored values of a figure say of published models."""
+    found = [values for model in PACKAGED if (values := stored(figure, model))]
+    return listing({title(values): findings(figure_of(figure), values) for values in found})
 
 
 class Study(Records):
@@ -113,18 +125,15 @@ class Study(Records):
         twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
         return "".join([self.model.title, *found.partition(": ")[1:]]) if twin else found
 
-    def check(self) -> list[str]:
-        """What a fresh run must give again: the first sentence of every part, each once."""
-        return checks(self.figure, self.values)
-
-    def save(self) -> Conclusions:
-        """Writes the values file, and returns what it and those of the committed models say.
+    def save(self) -> Markdown:
+        """Writes the values file, and returns what it says: the `findings` of all parts.
 
         Verdicts on claims are those that the file has, if any: `make claims` writes them.
         """
-        own = {name: entry for name, entry in self.values.items() if name != "claims"}
+        values = self.values
+        own = {name: entry for name, entry in values.items() if name != "claims"}
         files.save_values(own, self.figure.stem, self.model.name)
-        return conclusions(self.figure.stem, self.model.name)
+        return listing({title(values): findings(self.figure, values, self.figure.parts)})
 
     def show(self, part: str) -> Any:
         """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.

@@ -25,7 +25,7 @@ from util.prompts import classification, ioi, word_pair_prompts, word_pairs
 from util.prompts.prompt import Layout, Prompt, with_bos
 from util.prompts.sequences import repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.roles.head_scores import head_scores
+from util.roles.sequences_study import head_scores
 from util.stats import answers
 from util.stats.intervals import mean_interval, wilson
 

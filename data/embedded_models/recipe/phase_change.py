@@ -27,7 +27,7 @@ from util import paths
 from util.engine.handshake import prepare
 from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
 from util.prompts.sequences import Sequences
-from util.roles.head_scores import head_scores
+from util.roles.sequences_study import head_scores
 
 BOS = 0
 WIDTH, LAYERS, HEADS = 64, 2, 4

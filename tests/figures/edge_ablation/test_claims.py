@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from util.edges import names
+from util.edges.edge import FULL, at_layer, random_name
 from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.numbers import ADDED, REMOVED
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE
@@ -15,7 +15,7 @@ def rows(n, draws=3, **right):
     """Answers to n queries: the whole model has all right, each ablation so many of the first."""
     return {
         name: {"right": np.tile(np.arange(n) < count, (draws, 1)), "query": np.arange(n)}
-        for name, count in ({names.FULL: n} | right).items()
+        for name, count in ({FULL: n} | right).items()
     }
 
 
@@ -29,12 +29,12 @@ MATTERS, IDLE = task(added=180, removed=120), task()
 
 
 def test_a_circuit_explains_most_and_more_than_random_ones_do():
-    random = {names.random_circuit(draw): rows(250, x=40)["x"] for draw in range(1, 21)}
+    random = {random_name(draw): rows(250, x=40)["x"] for draw in range(1, 21)}
     assert numbers.explained(rows(250, found=245) | random, 300, 0.15).verdict == HOLDS
     lost = numbers.explained(rows(250, found=150) | random, 300, 0.15)
     assert lost.verdict == DOES_NOT_HOLD and lost.parts[0].value == pytest.approx(0.4)
     assert len(numbers.explained(rows(250, found=245), 300, 0.15).parts) == 1, "no other circuit is as large"
-    alike = {names.random_circuit(draw): rows(250, x=245)["x"] for draw in range(1, 21)}
+    alike = {random_name(draw): rows(250, x=245)["x"] for draw in range(1, 21)}
     assert numbers.explained(rows(250, found=245) | alike, 300, 0.15).verdict == CANNOT_BE_TOLD
     few = numbers.explained(rows(20, found=19) | {name: rows(20, x=3)["x"] for name in random}, 300, 0.15)
     assert few.verdict == CANNOT_BE_TOLD and (few.parts[0].needed or 0) > 20
@@ -70,8 +70,8 @@ def test_ambiguity_is_judged_on_all_prompts_by_log_probability():
 
 def layers(n=200, **right):
     named = {
-        "context_upper": names.context_from(2), "context_lower": names.context_below(2),
-        "agg_upper": names.aggregation_from(2), "agg_lower": names.aggregation_below(2),
+        "context_upper": at_layer("CONTEXT from", 2), "context_lower": at_layer("CONTEXT below", 2),
+        "agg_upper": at_layer("AGG from", 2), "agg_lower": at_layer("AGG below", 2),
     }  # fmt: skip
     return rows(n) | {named[name]: rows(n, x=count)["x"] for name, count in right.items()}
 

@@ -4,8 +4,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from tests.stored import read
-from util.edges import names
-from util.edges.edge import CIRCUITS, TYPE_PAIRS
+from util.edges.edge import CIRCUITS, FULL, TYPE_PAIRS
 from util.figures.edge_ablation import numbers, show
 from util.figures.edge_ablation.settings import Settings
 from util.figures.edge_ablation.show import FIGURE
@@ -77,7 +76,7 @@ def test_a_loss_is_sure_only_after_all_are_counted():
 
 
 def test_the_title_of_the_map_names_what_costs_most_or_nothing():
-    rows = {names.FULL: row(1.0), **{str(edge): row(1.0) for edge in TYPE_PAIRS}}
+    rows = {FULL: row(1.0), **{str(edge): row(1.0) for edge in TYPE_PAIRS}}
     assert title("map", made_of(numbers.single(rows, None))) == ""
     made = made_of(numbers.single(rows | {"x->y:same": row(0.6), "query->last_separator": row(0.0)}, None))
     cost = Interval(*(made["costs"]["query->last_separator"][name] for name in ("log_prob", "low", "high")))
@@ -93,13 +92,20 @@ def frames(ax):
 
 def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
     made = read("edge_ablation", "smollm2")
-    made["search"] |= {"kept": ["y->last_separator", "query->last_separator"], "random": [0.1, 0.4]}
+    made["search"] |= {"kept": ["y->last_separator", "query->last_separator"], "random": [0.1, 0.4], "aggregating": {}}
     made["search"]["scores"]["found"] = [0.9, 0.8, 1.0]
     assert title("circuit", made) == (
         "2 of 31 type pairs keep 0.90 [0.80, 1.00] of the performance; "
         "of 2 random circuits as large the best keeps 0.40"
     )
-    made["search"] |= {"kept": ["x->y:same"], "random": []}
+    made["search"]["aggregating"] = {"x->y:same, t->n:same": 0.84, "t->t:earlier, x->y:same": 1.0, "n->x:earlier": 0.3}
+    assert [*show.circuit_say(made)][:3] == [
+        "2 of 31 type pairs keep 0.90 [0.80, 1.00] of the performance; two of 3 random circuits with its reads of the "
+        "last token keep as much, the others 0.30 at most",
+        "What these have in common beside: `x->y:same`.",
+        "Of 2 random circuits as large the best keeps 0.40.",
+    ]
+    made["search"] |= {"kept": ["x->y:same"], "random": [], "aggregating": {}}
     assert title("circuit", made) == "1 of 31 type pairs keeps 0.90 [0.80, 1.00] of the performance"
 
 

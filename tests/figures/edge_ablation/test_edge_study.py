@@ -13,9 +13,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from tests import toys
 from tests.architectures import build
 from tests.unloaded import NEVER, never
-from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, single_edges
-from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
+from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
 from util.edges.splicing import Group, outcomes
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measure, numbers, runs, show
@@ -258,7 +257,7 @@ def test_circuits_of_a_task_are_compared(tmp_path):
     compared, values = study.arrays("circuits")["tasks"]["capitalization"], study.values_of("circuits")
     data = Run(study, study.settings.draws()[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
     np.testing.assert_array_equal(compared["rows"]["NONE"]["right"][0], data["right"])
-    assert [*values["accuracy"]["capitalization"]] == [*CIRCUITS, names.ALONE] and values["models"] == {}
+    assert [*values["accuracy"]["capitalization"]] == [*CIRCUITS, ALONE] and values["models"] == {}
     written = values["written"]["capitalization"]["NONE"]
     assert written == [data["line_right"].mean(), data["prefix_right"].mean()]
     table = show.circuits_table(values)
@@ -271,7 +270,7 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
     run = asking(toy(), tmp_path)
     groups = []
     for item in run.drawn.items:
-        query = item.clean.text[slice(*item.clean.spans["x"][-1])]
+        query = item.clean.texts("x")[-1]
         bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
         groups.append(Group(typed_tokens(bare, tokenizer), {}))
     np.testing.assert_allclose(run.alone()["log_prob"], outcomes(model, groups)["log_prob"], atol=1e-5)

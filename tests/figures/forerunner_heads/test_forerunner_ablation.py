@@ -234,8 +234,8 @@ def test_all_causal_parts_are_of_the_chosen_task(study):
     ],
 )
 def test_what_is_told_of_a_cut_is_what_the_intervals_say(change, random, said):
-    lost, controls = ({"(0.0, 1.0)": {"si_to_yi": Interval(*values)}} for values in (change, random))
-    assert numbers.told("it", lost, controls).startswith(said)
+    ablation = {"which label": {"(0.0, 1.0)": {"si_to_yi": change}}, "random": {"which label": random}}
+    assert show.cut_says(ablation, "which label", "it").startswith(f"cutting the labels' reads of forerunners {said}")
 
 
 def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
@@ -258,10 +258,6 @@ def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
         for score in ("which label", "label mass"):
             lost = found[score]["(0.0, 1.0)"]["si_to_yi"]
             assert lost.high < -0.5 if score == costs else np.abs(lost).max() < 1e-9
-        assert [" costs " in line for line in found["findings"]] == [
-            costs == score for score in ("which label", "label mass")
-        ]
-        undone = numbers_of(done=False)["findings"]
-        assert undone[0] == "Which label: not shown to be learned from demonstrations" and len(undone) == 2
-        # demonstrations that raise no mass leave nothing to report
-        assert numbers_of(done=False, alone=whole)["findings"] == undone[:1]
+            assert (show.changed_by_cut(found, score) < 0) == (score == costs)
+        assert [*numbers_of(done=False)["random"]] == ["label mass"]
+        assert not numbers_of(done=False, alone=whole)["random"]  # demonstrations that raise no mass teach nothing

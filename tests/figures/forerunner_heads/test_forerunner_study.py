@@ -39,7 +39,7 @@ def passes(monkeypatch):
     original = measure.copy_magnitudes
 
     def counted(model, plan, tokens, seed, block, **options):
-        seen.append(block.start)
+        seen.append(block[0])
         return original(model, plan, tokens, seed, block, **options)
 
     monkeypatch.setattr(measure, "copy_magnitudes", counted)

@@ -4,7 +4,7 @@ import numpy as np
 
 from util.figures.edits import WHOLE, Edit
 from util.figures.induction_scores import numbers
-from util.figures.induction_scores.plan import KNOCKED_OUT, Plan, TaskShots
+from util.figures.induction_scores.numbers import KNOCKED_OUT, Plan, TaskShots
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
 

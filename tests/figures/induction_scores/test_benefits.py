@@ -6,10 +6,10 @@ import pytest
 from tests.figures.induction_scores.made_up_shots import KNOCKED_OUT, PATTERN, WHOLE, task, values
 from tests.figures.legible import LONG_NAME, faults
 from util.figures.induction_scores import show
-from util.figures.induction_scores.plan import TASKS
+from util.figures.induction_scores.numbers import TASKS
 from util.prompts.text_tasks import TEXT_TASKS
+from util.show.draw import COLUMN
 from util.show.part import drawn
-from util.show.style import COLUMN
 from util.study.study import Study
 
 TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)})

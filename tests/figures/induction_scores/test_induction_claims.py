@@ -8,7 +8,7 @@ import pytest
 from tests.figures.induction_scores.made_up_shots import ABLATED, PATTERN, arrays, task
 from util.figures.induction_scores import numbers
 from util.figures.induction_scores.show import Settings
-from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE
+from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE, table
 
 # as the paper has it: whole, ablated, pattern knocked out, control sets
 TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)}, bare=True)
@@ -17,20 +17,20 @@ UNRELATED = task("subj", {10: (0.9, 0.52, 0.6, 0.88)}, unrelated=True)
 
 
 def verdict(number, *tasks):
-    return numbers.judge(tasks).claims[number - 1]
+    return numbers.judge(tasks)[number - 1]
 
 
 def test_all_claims_hold_of_a_model_like_the_papers():
     found = numbers.judge([PATTERN, TEXT, OWN, UNRELATED])
-    assert [claim.verdict for claim in found.claims] == [HOLDS] * 7
-    assert not found.table()["value"].str.contains("nan").any()
+    assert [claim.verdict for claim in found] == [HOLDS] * 7
+    assert not table(found)["value"].str.contains("nan").any()
 
 
 def test_of_a_model_without_induction_heads_no_claim_holds():
     same = task("wordseq1", {0: (0.5,) * 4, 10: (0.95,) * 4})
     text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95,) * 4}, bare=True, n=400)
     own, unrelated = (task("sst2", {10: (0.9,) * 4}, unrelated=to) for to in (False, True))
-    verdicts = [claim.verdict for claim in numbers.judge([same, text]).claims]
+    verdicts = [claim.verdict for claim in numbers.judge([same, text])]
     assert verdicts == [*[DOES_NOT_HOLD] * 2, NO_PREMISE, *[DOES_NOT_HOLD] * 2, NOT_ASKED, DOES_NOT_HOLD]
     assert verdict(3, same).note == "claim 1 does not hold in this model"
     assert verdict(6, own, unrelated).verdict == DOES_NOT_HOLD
@@ -89,7 +89,7 @@ def test_few_queries_leave_it_open_and_say_how_many_would_do():
     few = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.8, 0.8, 0.9)}, n=20)
     claim = verdict(1, few)
     assert claim.verdict == CANNOT_BE_TOLD and claim.parts[0].queries == 20
-    assert claim.parts[0].needed > 20 and "would do; there are 512" in claim.parts[0].extent
+    assert claim.parts[0].needed > 20 and "would do; there are 512" in claim.parts[0].enough
     more = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.8, 0.8, 0.9)}, n=20 * claim.parts[0].needed)
     assert verdict(1, more).verdict == HOLDS
 
@@ -99,13 +99,13 @@ def test_tasks_that_are_not_done_have_no_verdict():
     assert verdict(1, undone).verdict == NOT_DONE and verdict(1, undone, PATTERN).verdict == HOLDS
     text = task("sst2", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
     unrelated = task("sst2", {10: (0.5,) * 4}, does=False, unrelated=True)
-    assert [claim.verdict for claim in numbers.judge([undone, text, unrelated]).claims] == [NOT_DONE] * 7
+    assert [claim.verdict for claim in numbers.judge([undone, text, unrelated])] == [NOT_DONE] * 7
     measured = replace(PATTERN, check=replace(PATTERN.check, p=0.5))  # with `all_tasks`
     assert verdict(1, measured).verdict == NOT_DONE
 
 
 def test_claims_about_texts_that_were_not_asked_are_not_called_not_done():
-    verdicts = [claim.verdict for claim in numbers.judge([PATTERN]).claims]
+    verdicts = [claim.verdict for claim in numbers.judge([PATTERN])]
     assert verdicts == [HOLDS, HOLDS, HOLDS, NOT_ASKED, NOT_ASKED, NOT_ASKED, NOT_DONE]
 
 

@@ -7,8 +7,8 @@ from tests.figures.induction_scores.made_up_shots import ABLATED, GAIN, SETUP, W
 from tests.figures.induction_scores.made_up_shots import CHOSEN as THREE
 from util.figures.edits import Edit
 from util.figures.induction_scores import numbers, show
-from util.figures.induction_scores.plan import Plan
-from util.roles.head_scores import HeadScores
+from util.figures.induction_scores.numbers import Plan
+from util.roles.sequences_study import HeadScores
 from util.show.part import drawn
 from util.stats.answers import TaskCheck
 
@@ -36,7 +36,7 @@ def head_scores(*best):
         matching[:, *head] += score - 0.02
     scores = dict.fromkeys(("previous_token", "duplicate_token", "sink", "bansal"), np.full(matching.shape, 0.01))
     made, ids = {**scores, "prefix_matching": matching}, np.zeros((5, 201), np.int64)
-    return HeadScores(made, ids, range(4), "order", 50, 4, True, "a model", "a model of no class")
+    return HeadScores(made, ids, 50, 4, True, "a model", "a model of no class")
 
 
 BEST = (((2, 6), 0.9), ((2, 4), 0.8))

@@ -9,6 +9,7 @@ import os
 import re
 from functools import cache
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -27,20 +28,20 @@ from util.engine.instruments import CaptureRows, Knockout, ScoreRows
 from util.engine.label_scores import knockouts
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
-from util.figures.edits import INTACT, MODES, Edit
+from util.figures.edits import INTACT, Edit, Mode
 from util.figures.induction_scores import measure
-from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.measure import answered_right, check_task
+from util.figures.induction_scores.numbers import TASKS, planned
 from util.figures.planted_controls import planted_control
 from util.figures.task_study import Answers, TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
-from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
-from util.roles import attention_scores
-from util.roles.head_scores import head_scores, heads_by_layer
-from util.roles.sequences_study import SequenceStudy, patterns
+from util.prompts.sequences import Sequences, matched_cells
+from util.roles import attention_scores, sequences_study
+from util.roles.effects import heads_by_layer
+from util.roles.sequences_study import SequenceStudy, head_scores
 from util.show import files
 from util.stats.heads import heads_where, top
 from util.study.checked import capped
@@ -119,14 +120,13 @@ def by_definition(weights, length, copies, bos):
 
 @pytest.mark.parametrize(("name", "bos"), [("gpt2", False), *((name, True) for name in CLASSES)])
 def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypatch):
-    """Under softcaps, windows, sinks and a knockout; of all sequences, or one by one and row by row."""
+    """Under softcaps, windows and sinks; of all sequences, or one by one and row by row."""
     model, sequences = toy(name), drawn(sequences=3, bos=bos)
-    knockout = Knockout(torch.tensor([[20, 18]]), heads=[1])
-    found = head_scores(model, sequences, knockout)
+    found = head_scores(model, sequences)
     monkeypatch.setattr(call, "EAGER_CHUNK", 300)
-    one_by_one = head_scores(model, sequences, knockout, token_budget=1)
-    cuts = {(layer, 1, row, 20, 18) for layer in architectures.attention_layers(name) for row in range(3)}
-    weights = slow(model, sequences.ids, cuts=cuts).weights
+    monkeypatch.setattr(sequences_study, "TOKEN_BUDGET", 1)
+    one_by_one = head_scores(model, sequences)
+    weights = slow(model, sequences.ids).weights
     expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
     for score, values in found.items():
         assert values.shape == (3, len(expected), 4)
@@ -172,7 +172,7 @@ def test_planted_heads_are_found_exactly(options, tmp_path):
     matching, [head] = measured.mean(), truth.heads["induction"]
     assert top(matching, 1) == [head] and matching[head] >= 0.999
     assert truth.found_exactly("induction", matching, attention_scores.INDUCTION_HEAD)
-    assert heads_where(measured.mean("previous_token") >= 0.5) == [*truth.heads["previous token"]]
+    assert heads_where(measured.scores["previous_token"].mean(0) >= 0.5) == [*truth.heads["previous token"]]
 
 
 # ------------------------------------------------------------------------------------------------ means
@@ -267,7 +267,7 @@ def prompts_of(study):
 
 
 def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
-    edits = {mode: Edit.ablate([], mode) for mode in MODES} | {"knockout": Edit.knock_out([])}
+    edits = {mode: Edit.ablate([], mode) for mode in get_args(Mode)} | {"knockout": Edit.knock_out([])}
     found = study_of(pair, folder).answers(edits | {"real": Edit.ablate(HEADS, "zero"), "whole": INTACT})
     real, whole = found.pop("real"), found.pop("whole")
     assert (real.log_prob != whole.log_prob).all()
@@ -297,7 +297,7 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
     model, tokenizer = pair
     study = study_of(pair, tmp_path, prompts=2, labels=None, reference_prompts=20)
-    edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in MODES}
+    edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in get_args(Mode)}
     edits |= {"knockout": Edit.knock_out(HEADS), "whole": INTACT}
     found = {name: answers.log_prob for name, answers in study.answers(edits).items()}
     named = study.replace(labels=("Foo", "Bar"))
@@ -459,7 +459,7 @@ def test_the_loss_of_plain_texts(pair, tmp_path):
     edits = {"whole": INTACT, "zero": Edit.ablate(HEADS, "zero"), "none": Edit.ablate([], "zero")}
     found = {name: data["loss"] for name, data in study.losses(edits).items()}
     assert study.losses({"whole": INTACT})["whole"]["vocabulary"] == model.config.vocab_size
-    texts = [p.text[slice(*p.spans["x"][-1])] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
+    texts = [p.texts("x")[-1] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
     for number, text in enumerate(texts):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.no_grad():
@@ -584,8 +584,6 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
         ("plain texts have no induction pattern", lambda: study.losses({"cut": Edit.knock_out(HEADS)})),
         (longer, lambda: study.replace(k=200).answers({"whole": INTACT})),
         (longer, lambda: sequences.replace(copies=21).scores()),
-        (heads, lambda: sequences.scores([(3, 0)])),
-        (r"^ablated = ", lambda: sequences.scores([(1.9, 0)])),  # type: ignore[list-item]
     ]
     handle = register_module_forward_pre_hook(lambda *_: ran.append(1))
     for message, asked in wrong:
@@ -652,18 +650,6 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
     assert abs(100 * right["mean"].mean() - published[f"{where}: mean ablation, top 1 %"]) <= 4
 
 
-def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
-    model, tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)
-    study, heads = SequenceStudy(given((model, tokenizer), "embedded"), 6, 3, 2, folder=tmp_path), [(2, 1), (0, 3)]
-    found, ids = patterns(study, heads, 6, 3, range(2)), repeated_sequences(tokenizer, 6, 3, range(2)).ids[-1]
-    np.testing.assert_array_equal(found["ids"], ids)
-    weights = slow(model, [ids.tolist()]).weights
-    expected = [weights[layer][0, head] for layer, head in heads]
-    np.testing.assert_allclose(found["attention"], np.stack(expected), atol=1e-6)
-    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\(4, 0\)\]"):
-        patterns(study, [(4, 0)], 6, 3, range(2))
-
-
 # ------------------------------------------------------------------------------------------------ what to measure
 
 
@@ -674,7 +660,7 @@ def setup_for(heads, **settings):
 def test_what_is_not_given_follows_from_the_model():
     names = ("prompts", "primary", "control_sets", "other_sets", "mode")
     sizes = [tuple(setup_for(heads)[name] for name in names) for heads in (32, 270)]
-    assert sizes == [(60, 4, 20, 20, "mean"), (40, 3, 10, 5, "mean")] and figure().settings.tasks == planning.TASKS
+    assert sizes == [(60, 4, 20, 20, "mean"), (40, 3, 10, 5, "mean")] and figure().settings.tasks == TASKS
     study = figure(settings="paper", demonstration_seeds=[1], text_tasks=[], reference="staicc")
     paper = measure.setup_for(study, 1024)
     assert paper == {"prompts": 500, "mode": "input_mean", "primary": 11, "control_sets": 3, "other_sets": 3}
@@ -689,7 +675,7 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     rng = np.random.default_rng(0)
     score, best = rng.random((12, 12)) * 0.2, [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
-    plan = planning.plan(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
+    plan = planned(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
     assert plan.chosen == best[:2] and plan.setup["primary"] == 2
     for heads in plan.controls["layer-matched"]:
         assert sorted(layer for layer, _ in heads) == [5, 7] and not {*heads} & {*best}
@@ -697,7 +683,7 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     assert plan.edits["pattern knocked out"] == Edit.knock_out(best[:2])
     assert [*plan.by_shots(0)] == [name for name in plan.by_shots(5) if name != "pattern knocked out"]
     few = np.array([[0.5] * 3, [0.1] * 3])
-    by_norm = planning.plan(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
+    by_norm = planned(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
     assert by_norm.controls["layer-matched"] == [] and "pattern in others 2" in by_norm.edits
 
 
@@ -719,5 +705,5 @@ def test_a_task_is_done_by_queries_that_are_not_measured(pair, tmp_path, monkeyp
     assert [(study.start, study.k > 0, study.permuted) for study in seen[:3]] == [
         (20, True, False), (20, False, False), (20, True, True),
     ]  # fmt: skip
-    queries = [{prompt.text[slice(*prompt.spans["x"][-1])] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
+    queries = [{prompt.texts("x")[-1] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
     assert not queries[0] & queries[1] and queries[1] == queries[2] == queries[3]

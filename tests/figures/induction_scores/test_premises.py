@@ -11,6 +11,7 @@ from tests import architectures, text_rows, toys
 from tests.unloaded import NEVER
 from util import load_model_and_data as door
 from util.engine.batches import Row
+from util.engine.call import NO_LIMIT
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures import task_study
 from util.figures.edits import Edit
@@ -82,7 +83,7 @@ def test_samples_end_with_the_premise_that_fills_them(tokens, count):
 def test_a_sample_has_3000_tokens_or_the_context(pair, place, tmp_path, monkeypatch):
     study = study_of(pair, place, tmp_path, reference_prompts=4)
     assert [len(row) for row in study.reference_rows] == [CONTEXT] * 4
-    monkeypatch.setattr(task_study, "context_length", lambda model: None)
+    monkeypatch.setattr(task_study, "context_length", lambda model: NO_LIMIT)
     with pytest.raises(ValueError, match="premises do not fill one sample of 3000 tokens"):
         _ = study_of(pair, place, tmp_path).reference_rows
 

@@ -184,7 +184,10 @@ def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkey
     study = Study("ioi_patching", prompts=8, untrained_control=False, folder=tmp_path)
     values = values_of({}) | study.numbers("edges") | study.numbers("paths")
     assert values["component graph"] == values["paths"] == {"refused": reason}
-    assert [*show.edges_say(values), *show.paths_say(values)] == [f"edges: {reason}", f"paths: not measured, {reason}"]
+    assert [*show.edges_say(values), *show.paths_say(values)] == [
+        f"Edges: not measured, {reason}",
+        f"Paths: not measured, {reason}",
+    ]
     assert all(drawn(show.FIGURE.parts[part], values) is None for part in ("edges", "paths"))
     assert show.edges_table(values).empty
     assert unloaded(study).numbers("edges") == study.numbers("edges")

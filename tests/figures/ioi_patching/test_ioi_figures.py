@@ -53,7 +53,7 @@ def test_streams_are_shares_from_the_first_token_that_differs():
         'More than half of it stands at " $a" up to layer 1, at " to" from layer 2 on.',
     ]
     refused = numbers.streams({"refused": "Toy: no layers"}, None)
-    assert [*FIGURE.parts["streams"].says(refused)] == ["streams: not measured, Toy: no layers"]
+    assert [*FIGURE.parts["streams"].says(refused)] == ["Streams: not measured, Toy: no layers"]
     assert drawn(FIGURE.parts["streams"], refused) is None
 
 
@@ -115,9 +115,9 @@ def test_the_diagram_has_the_paths_that_are_certain():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("roles", "wanted"), [({}, "no role"), (None, "roles not measured")])
-def test_the_diagram_says_what_heads_without_a_role_are(roles, wanted, monkeypatch):
-    monkeypatch.setattr(show, "stored_roles", lambda request: roles)
+@pytest.mark.parametrize(("atlas", "wanted"), [({}, "no role"), (None, "roles not measured")])
+def test_the_diagram_says_what_heads_without_a_role_are(atlas, wanted, monkeypatch):
+    monkeypatch.setattr(show, "stored_atlas", lambda request: atlas)
     figure = picture("paths", values_of(paths=small_paths()))
     assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == wanted
 

@@ -19,6 +19,7 @@ from util.figures.role_atlas.numbers import (
     head_sets,
 )
 from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy, IndirectEffects
+from util.roles.rules import ROOM
 from util.stats.heads import top
 from util.study.study import Study
 
@@ -78,7 +79,7 @@ def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path, monkeypatch):
     np.testing.assert_allclose(mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
     for prompts in pairs.drawn["test"]:
         groups = groups_of(prompts.items, tokenizer)
-        likeliest = [by_hooks(model, group.base.ids[: group.length], mean)[-1].argmax().item() for group in groups]
+        likeliest = [by_hooks(model, group.prompt, mean)[-1].argmax().item() for group in groups]
         right = [token == group.target[0] for token, group in zip(likeliest, groups, strict=True)]
         assert found[prompts.task.name].tolist() == right
     wrong = Edit.ablate([(2, head) for head in range(8)])
@@ -97,7 +98,7 @@ def made(room=0.7, **changes):
     matching += rng.uniform(0, 0.05, matching.shape)
     effect += rng.normal(0, 0.02, effect.shape)
     task = IndirectEffects("made", "shuffled", np.arange(8), np.full(8, 0.1 + room), np.full(8, 0.1), effect + 0.1)
-    heads = FunctionVectorHeads((task,), "made model")
+    heads = FunctionVectorHeads((task,))
     matching = matching.mean(axis=0)
     sets = head_sets(matching, heads.mean(), np.ones((4, 4)), 4, 3)
     rate = {WHOLE: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}
@@ -153,6 +154,6 @@ def test_a_study_compares_both_kinds_of_heads(tmp_path, monkeypatch):
     study = Study("role_atlas", untrained_control=False, folder=tmp_path)
     result = study.numbers("function_vectors")["function vectors"]
     assert asked == ["shuffled"] * 2 + ["other_outputs"] * 2  # shuffled ones leave this model nothing to give back
-    assert result["corruption"] == "other_outputs" and result["room"] >= numbers.ROOM
+    assert result["corruption"] == "other_outputs" and result["room"] >= ROOM
     assert {len(sets) for sets in result["controls"].values()} == {2} and len(result["sets"][INDUCTION]) == 3
     assert result["asked"] == {PAIRS: "40 queries", "wordseq1": "40 queries"}

@@ -8,11 +8,10 @@ import pytest
 from tests import toys
 from tests.figures.legible import faults
 from tests.unloaded import unloaded
-from util.figures import planted_controls
 from util.figures.planted_controls import name_tokens, planted_control
 from util.figures.role_atlas import numbers, show
 from util.figures.role_atlas.measure import planted
-from util.models import planted_roles
+from util.models import planted as circuits
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import TASKS
@@ -32,9 +31,9 @@ def evidence(role, shape, having, seed=0):
     for head in having:
         value[(slice(None), *head)] = rng.normal(0.8, 0.02, N)
     score = Score(value, np.full(1, 0.2))
-    heads = score.chosen()
-    effect = rng.normal(0, 0.01, (len(score.halves[1]), len(heads))) + np.linspace(0.2, 1, len(heads))
-    return Evidence(role, score, heads, effect, np.zeros(1))
+    heads = len(score.chosen)
+    effect = rng.normal(0, 0.01, (len(score.halves[1]), heads)) + np.linspace(0.2, 1, heads)
+    return Evidence(role, score, effect, np.zeros(1))
 
 
 def values(*found, left_out=()):
@@ -73,7 +72,9 @@ def test_roles_are_counted_once_for_each_head():
         left_out=["labels: left out"],
     )  # fmt: skip
     assert both["heads"] == 2 and both["shape"] == [4, 8]
-    assert list(show.atlas_say(both))[1:] == ["labels: left out", "L1H1: mover, induction", "L2H2: mover"]
+    said = " ".join(show.atlas_say(both | {"untrained": None}))
+    assert "Two mover heads (2 tested, " in said and "One induction head (1 tested, " in said
+    assert "Labels: left out. Heads with several roles: L1H1 (mover and induction)." in said
     mover = both["roles"]["mover"]
     assert (mover["tested"], mover["n"], mover["not confirmed"]) == (2, N // 2, {})
     assert "not confirmed" not in both["roles"]["induction"]
@@ -86,7 +87,7 @@ def test_roles_are_counted_once_for_each_head():
 
 def test_heads_are_judged_in_every_role_by_the_rule_of_the_atlas():
     found = [evidence(Role.INDUCTION, (4, 8), {(2, 1), (3, 0)}), evidence(Role.MOVER, (4, 8), (), 1)]
-    found.append(Evidence(Role.INHIBITION, found[0].score, found[0].heads, -found[0].effect, np.zeros(1)))
+    found.append(Evidence(Role.INHIBITION, found[0].score, -found[0].effect, np.zeros(1)))
     rows = numbers.of_heads(found, [(2, 1), (0, 0)])
     verdicts = rows.set_index(["head", "role"])["verdict"].str.split(":").str[0]
     assert verdicts[("L2H1", "induction")] == numbers.HAS and (verdicts == numbers.HAS).sum() == 1 and len(rows) == 6
@@ -122,11 +123,11 @@ def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
 
 
 def test_other_code_of_a_circuit_makes_another_request(tmp_path, monkeypatch):
-    before = planted_control(planted_roles.names, {}, name_tokens)[0].request
-    changed = tmp_path / "planted_roles.py"
-    changed.write_text(Path(planted_roles.__file__).read_text() + "\n")
-    monkeypatch.setattr(planted_controls, "getsourcefile", lambda build: str(changed))
-    assert planted_control(planted_roles.names, {}, name_tokens)[0].request != before
+    before = planted_control(circuits.names, {}, name_tokens)[0].request
+    changed = tmp_path / "planted.py"
+    changed.write_text(Path(circuits.__file__).read_text() + "\n")
+    monkeypatch.setattr(circuits, "__file__", str(changed))
+    assert planted_control(circuits.names, {}, name_tokens)[0].request != before
 
 
 @pytest.mark.slow

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from tests import eager_runs
 from tests.tiny_models import tiny_model
 from util import paths
 from util.figures.toy_induction_head import measure, numbers, show
 from util.figures.toy_induction_head.numbers import formed_at
-from util.prompts.sequences import excerpts
+from util.prompts.sequences import excerpts, repeated_sequences
 from util.stats.intervals import Interval
 from util.study.model import Model
 from util.study.study import Study
@@ -110,7 +111,7 @@ def test_the_construction_continues_every_repeated_token():
 
 
 def test_the_likeliest_letters_after_a_text():
-    shares = numbers.likeliest(["the cat and the c", "abcdef", "abaca", "p=f r=i p="], 60.0)
+    shares = numbers.texts({}, show.Settings())["texts"]
     assert {text: list(letters) for text, letters in shares.items()} == {
         "the cat and the c": ["a"], "abcdef": ["^", "a", "b"], "abaca": ["b", "c"], "p=f r=i p=": ["f", "i"],
     }  # fmt: skip
@@ -137,6 +138,15 @@ def test_heads_of_every_origin_are_shown_with_their_scores(study):
     assert "Planted decoys" in decoys and max(found["planted"]["decoys, at most"].values()) < 0.3
     alone = study.replace(untrained_control=False).numbers("heads")
     assert [name.split(",")[0] for name in alone["heads"]] == whose[:4]
+
+
+@torch.no_grad()
+def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(study):
+    found, (model, tokenizer) = study.arrays("patterns"), study.pair
+    ids = torch.tensor(repeated_sequences(tokenizer, 10, 3, range(4)).ids[-1:])
+    weights = eager_runs.run(eager_runs.reference(model), {"input_ids": ids}).weights
+    for role, ((layer, head), _) in found["best"].items():
+        np.testing.assert_allclose(found["attention"][role], weights[layer][0, head], atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------ plain text

@@ -21,7 +21,7 @@ from util.figures.task_study import BY_POSITION, TaskStudy
 from util.prompts import induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import matched_cells
-from util.roles.head_scores import heads_by_layer
+from util.roles.effects import heads_by_layer
 from util.study.model import Model
 
 Attached = Callable[[Tensor], Sequence[Instrument]]  # the instruments of a batch of tokens [B, T]
@@ -115,7 +115,7 @@ def edit_of(plain: Mapping[str, Any]) -> Edit:
 def _batch(inps: Tensor, numbers: Sequence[int]) -> Batch:
     """The batch of the suite that tokens [B, T] of the harness are. The lengths of its rows are not known."""
     lengths = torch.full((len(inps),), inps.shape[1])
-    return Batch(np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
+    return Batch([], np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
 
 
 class Intervention:

@@ -81,7 +81,7 @@ def dataset(icl_task: str, icl_data: str | None = None, **settings: Any) -> dict
     rows = [
         {
             "icl_task": icl_task,
-            "query": prompt.text[slice(*prompt.spans["x"][-1])],
+            "query": prompt.texts("x")[-1],
             "text": prompt.text[prompt.spans["x"][-1][0] :],
             "labels": list(task.labels),
             "gold": prompt.gold,

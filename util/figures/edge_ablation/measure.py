@@ -5,12 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from util.edges import names
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, halves, probes, single_edges, windows
-from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, Edge, type_pairs
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, single_edges, windows
+from util.edges.edge import (
+    ALWAYS,
+    CIRCUITS,
+    CTX_AGG,
+    FAMILIES,
+    FOUND,
+    FULL,
+    HALVES,
+    INSIDE,
+    Edge,
+    random_names,
+    read_from,
+    type_pairs,
+)
 from util.edges.states import Store
-from util.figures.edge_ablation import numbers as rules
-from util.figures.edge_ablation.numbers import PROBED, Rows, aligned
+from util.figures.edge_ablation.numbers import (
+    ADDED,
+    AMBIGUOUS,
+    MARGINS,
+    PROBED,
+    REMOVED,
+    TEXTS,
+    Rows,
+    aligned,
+    brings_back,
+    differs,
+    explained,
+    first_then,
+    matters_most,
+    more_if_ambiguous,
+    row_of,
+)
 from util.figures.edge_ablation.runs import LookUp, Run, answers, check_tokens, draws, units_left
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
@@ -25,9 +52,9 @@ from util.study.study import Study
 
 KEPT = {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}
 CONTRASTED: Mapping[str, Ablation] = {
-    names.FULL: WHOLE,
-    **{name: KEPT[name] for name in rules.ADDED},
-    rules.REMOVED[1]: Ablation(removed=FAMILIES["CONTEXT"]),
+    FULL: WHOLE,
+    **{name: KEPT[name] for name in ADDED},
+    REMOVED[1]: Ablation(removed=FAMILIES["CONTEXT"]),
 }
 COUNTS = (0, 7)  # ambiguous of 10 demonstrations
 # Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each
@@ -55,8 +82,8 @@ def circuits(study: Study) -> dict[str, Any]:
         written = first.answers(KEPT, generate=True)
         compared[task] = {
             "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
-            "alone": aligned([{names.ALONE: first.alone()}])[names.ALONE],
-            "chance": 1 / len(first.task.outputs),
+            "alone": row_of([first.alone()]),
+            "chance": 1 / len(first.draw.pairs.outputs),
             "written": {
                 name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
                 for name, data in written.items()
@@ -68,7 +95,7 @@ def circuits(study: Study) -> dict[str, Any]:
 
 def single(study: Study) -> Rows:
     """The whole model, and each type pair removed alone, on the split "search": queries that no other part has."""
-    return answers(study, {names.FULL: WHOLE, **single_edges()}, split="search")
+    return answers(study, {FULL: WHOLE, **single_edges()}, split="search")
 
 
 def verified(study: Study) -> dict[str, Any]:
@@ -78,23 +105,26 @@ def verified(study: Study) -> dict[str, Any]:
     `planted_search`.
     """
     pairs, settings = Run(study, draws(study, split="search")[0]).search(), study.settings
-    circuit = {names.FOUND: (*ALWAYS, *pairs)}
-    tried = circuit_ablations(circuit, settings.random_circuits, settings.seed, like=names.FOUND)
+    tried = circuit_ablations((*ALWAYS, *pairs), settings.random_circuits, settings.seed)
     return {"kept": [*map(str, pairs)], "rows": answers(study, tried), "planted": planted_search(study)}
 
 
 def by_layer(study: Study) -> dict[str, Any]:
     """Contextualisation taken out from a layer on, aggregation below it, `at` the layers of `cuts`; rows."""
-    full = KEPT[names.FULL]  # as circuits are compared
-    layers = int(Run(study, draws(study)[0]).answer(full)["layers"])
+    full = KEPT[FULL]  # as circuits are compared
+    layers = Run(study, draws(study)[0]).answer(full)["layers"]
     at = cuts(layers)
-    return {"at": at, "rows": answers(study, {names.FULL: full, **windows(layers, at)})}
+    return {"at": at, "rows": answers(study, {FULL: full, **windows(layers, at)})}
 
 
 def probed(study: Study) -> Rows:
     """Inside CTX+AGG, each edge of PROBED read from each corruption."""
-    numbers = study.settings.corruptions
-    return answers(study, probes(CIRCUITS[names.CTX_AGG], PROBED, numbers), corruptions=(0, *numbers))
+    kept, numbers = CIRCUITS[CTX_AGG], study.settings.corruptions
+    ablations = {INSIDE: Ablation(kept=kept)}
+    for number in numbers:  # the donors of one corruption serve all edges
+        for edge in PROBED:
+            ablations[read_from(edge, number)] = Ablation(kept=kept, probed=((edge, number),))
+    return answers(study, ablations, corruptions=(0, *numbers))
 
 
 def pruned(study: Study) -> dict[str, Any]:
@@ -128,37 +158,32 @@ def judge(study: Study) -> dict[str, Any]:
     where it stopped.
     """
     settings, primary, checks = study.settings, study.settings.primary_task, checked_tasks(study)
-    verdicts = {number: Claim(number, text, NOT_DONE) for number, text in rules.TEXTS.items()}
+    verdicts = {number: Claim(number, text, NOT_DONE) for number, text in TEXTS.items()}
     fields = {task: own_queries(study, task) for task, check in checks.items() if check.done}
-    if rules.AMBIGUOUS in fields:
-        fields[rules.AMBIGUOUS]["ambiguous"] = COUNTS[0]
+    if AMBIGUOUS in fields:
+        fields[AMBIGUOUS]["ambiguous"] = COUNTS[0]
     whole = {task: Run(study, draws(study, **of_task)[0]).answer(WHOLE) for task, of_task in fields.items()}
     available = {task: data["askable"] for task, data in whole.items()}
     tasks = {task: answers(study, CONTRASTED, ROOM, **fields[task]) for task in settings.tasks if task in fields}
     if tasks:
-        verdicts[2] = rules.differs(tasks, available, rules.MARGINS[2])
-        verdicts[3] = rules.brings_back(tasks, available, rules.MARGINS[3])
-        most = rules.matters_most(tasks)
-        layers = int(whole[most]["layers"])
-        of_halves = answers(study, {names.FULL: WHOLE, **halves(layers)}, ROOM, **fields[most])
-        verdicts[5] = rules.first_then(most, tasks[most], of_halves, layers, len(tasks), available[most], rules.MARGINS)
-    if rules.AMBIGUOUS in fields:
-        removed = {name: CONTRASTED[name] for name in rules.REMOVED}
-        counts = {
-            count: answers(study, removed, ROOM, **fields[rules.AMBIGUOUS] | {"ambiguous": count}) for count in COUNTS
-        }
-        verdicts[4] = rules.more_if_ambiguous(counts, available[rules.AMBIGUOUS], rules.MARGINS[4])
+        verdicts[2] = differs(tasks, available, MARGINS[2])
+        verdicts[3] = brings_back(tasks, available, MARGINS[3])
+        most = matters_most(tasks)
+        layers = whole[most]["layers"]
+        of_halves = answers(study, {FULL: WHOLE, **windows(layers, [layers // 2], HALVES)}, ROOM, **fields[most])
+        verdicts[5] = first_then(most, tasks[most], of_halves, layers, len(tasks), available[most], MARGINS)
+    if AMBIGUOUS in fields:
+        removed = {name: CONTRASTED[name] for name in REMOVED}
+        counts = {count: answers(study, removed, ROOM, **fields[AMBIGUOUS] | {"ambiguous": count}) for count in COUNTS}
+        verdicts[4] = more_if_ambiguous(counts, available[AMBIGUOUS], MARGINS[4])
     kept = []
     if primary in fields:
         search = own_queries(study, primary, settings.search_prompts, "search")
         kept = [Run(study, draw).search() for draw in draws(study, **search)]
-        circuit = {names.FOUND: (*ALWAYS, *kept[0])}
-        ablations = circuit_ablations(circuit, settings.random_circuits, settings.seed, like=names.FOUND)
-        wanted = {name: ablations[name] for name in (names.FULL, names.FOUND, *names.random_names(ablations))}
+        ablations = circuit_ablations((*ALWAYS, *kept[0]), settings.random_circuits, settings.seed)
+        wanted = {name: ablations[name] for name in (FULL, FOUND, *random_names(ablations))}
         first = study.replace(donor_seeds=settings.donor_seeds[:1])
-        verdicts[1] = rules.explained(
-            answers(first, wanted, ROOM, **fields[primary]), available[primary], rules.MARGINS[1]
-        )
+        verdicts[1] = explained(answers(first, wanted, ROOM, **fields[primary]), available[primary], MARGINS[1])
     shown = ("prompts", "k", "donor_seeds", "search_prompts", "random_circuits")
     published = next(row["value"] for row in files.published("edge_ablation")["values"] if row["id"] == "explained")
     lost = 1 - published  # by the paper's circuits, at most
@@ -166,8 +191,8 @@ def judge(study: Study) -> dict[str, Any]:
         "model": study.model.shown_name,
         "setting": f"{settings.k} demonstrations, donors {', '.join(map(str, settings.donor_seeds))}",
         "settings": {"primary": primary, **{name: getattr(settings, name) for name in shown}},
-        "published": {"1": {"value": lost, "verdict": HOLDS if lost < rules.MARGINS[1] else DOES_NOT_HOLD}},
-        "margins": {str(number): margin for number, margin in rules.MARGINS.items()},
+        "published": {"1": {"value": lost, "verdict": HOLDS if lost < MARGINS[1] else DOES_NOT_HOLD}},
+        "margins": {str(number): margin for number, margin in MARGINS.items()},
         "checks": checks,
         "kept by draw": [[*map(str, pairs)] for pairs in kept],
         "claims": [*verdicts.values()],
@@ -177,7 +202,7 @@ def judge(study: Study) -> dict[str, Any]:
 def checked_tasks(study: Study) -> dict[str, TaskCheck]:
     """Whether the model does each task, and the ambiguous one, from its demonstrations."""
     given = {"seed": study.settings.seed, "folder": study.folder, "redo": study.redo}
-    ambiguous = dict.fromkeys(study.settings.tasks) | {rules.AMBIGUOUS: 0}
+    ambiguous = dict.fromkeys(study.settings.tasks) | {AMBIGUOUS: 0}
     return {
         task: PairTask(study.model, task, study.settings.k, ambiguous=count, **given).check(len(ambiguous))
         for task, count in ambiguous.items()

@@ -15,8 +15,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from util.edges import names
-from util.edges.edge import FAMILIES
+from util.edges.edge import (
+    AGG_ONLY,
+    AGGREGATING,
+    ALONE,
+    CTX_AGG,
+    FAMILIES,
+    FOUND,
+    FULL,
+    INSIDE,
+    NONE,
+    QUERY_ONLY,
+    WINDOWS,
+    at_layer,
+    random_names,
+    read_from,
+    without,
+)
 from util.stats.intervals import (
     ERROR,
     Interval,
@@ -39,26 +54,24 @@ SHARE = 0.9  # of the accuracy, that a search or a pruning has to keep
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
 
 
-def aligned(draws: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, NDArray]]:
-    """Answers under several draws of donors as one: by ablation those of MEASURES that all draws have, [D, N].
+def aligned(draws: Sequence[Mapping[str, Any]]) -> Rows:
+    """The rows of several draws of donors. draws: of each draw, the data of a record by the name of its ablation."""
+    return {name: row_of([draw[name] for draw in draws]) for name in draws[0]}
 
-    draws: of each draw, the data of a record by the name of its ablation. The result has the prompts that all draws
-    have, and query [N], a number for the query of each prompt: prompts that ask the same are not independent.
+
+def row_of(draws: Sequence[Mapping[str, Any]]) -> Row:
+    """Answers under one ablation with several draws of donors as one: those of MEASURES that all draws have, [D, N].
+
+    draws: of each draw, the data of a record. The row has the prompts that all draws have, and query [N], a number for
+    the query of each prompt: prompts that ask the same are not independent.
     """
-    numbers = [next(iter(draw.values()))["index"] for draw in draws]
-    common = reduce(np.intersect1d, numbers)
-    places = [np.searchsorted(index, common) for index in numbers]
-    return {
-        name: {
-            "query": np.unique(np.array(first["queries"])[places[0]], return_inverse=True)[1],
-            **{
-                measure: np.stack([draw[name][measure][place] for draw, place in zip(draws, places, strict=True)])
-                for measure in MEASURES
-                if all(measure in draw[name] for draw in draws)
-            },
-        }
-        for name, first in draws[0].items()
-    }
+    common = reduce(np.intersect1d, [draw["index"] for draw in draws])
+    places = [np.searchsorted(draw["index"], common) for draw in draws]
+    row = {"query": np.unique(np.array(draws[0]["queries"])[places[0]], return_inverse=True)[1]}
+    for measure in MEASURES:
+        if all(measure in draw for draw in draws):
+            row[measure] = np.stack([draw[measure][place] for draw, place in zip(draws, places, strict=True)])
+    return row
 
 
 def queries_of(row: Row) -> int:
@@ -99,7 +112,7 @@ def costs(whole: Row, ablated: Rows) -> dict[str, dict[str, float]]:
     return measured
 
 
-def by_query(values: Floats, queries: ArrayLike | None = None) -> NDArray[np.float64]:
+def by_query(values: Floats, queries: ArrayLike) -> Floats:
     """The means of values [N] or [D, N] over the prompts of each query."""
     sums, sizes = _sums([values, np.ones(np.shape(values))], queries)
     return sums / sizes
@@ -140,10 +153,10 @@ def sure_losses(whole_and_ablated: Mapping[str, tuple[Row, Row]]) -> dict[str, I
     return {name: paired_interval(lost[name]) for name, p in zip(lost, corrected, strict=True) if p <= ERROR}
 
 
-def _sums(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np.float64]]:
+def _sums(parts: Sequence[Floats], queries: ArrayLike) -> list[Floats]:
     """Sums over the prompts of each query, of the means over draws of donors."""
     means = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in parts]
-    which = np.arange(len(means[0])) if queries is None else np.unique(queries, return_inverse=True)[1]
+    which = np.unique(queries, return_inverse=True)[1]
     return [np.bincount(which, part).astype(np.float64) for part in means]
 
 
@@ -157,7 +170,7 @@ def accuracies(rows: Rows) -> dict[str, Interval]:
 
 def scores_of(rows: Rows) -> dict[str, Interval]:
     """The score of each row, see `score`."""
-    return {name: score(row, rows[names.FULL], rows[names.NONE]) for name, row in rows.items()}
+    return {name: score(row, rows[FULL], rows[NONE]) for name, row in rows.items()}
 
 
 def circuits(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
@@ -169,10 +182,10 @@ def circuits(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     compared, untrained = arrays["tasks"], arrays["untrained"]
     rows = {task: one["rows"] for task, one in compared.items()}
     return {
-        "accuracy": {task: accuracies({**one["rows"], names.ALONE: one["alone"]}) for task, one in compared.items()},
+        "accuracy": {task: accuracies({**one["rows"], ALONE: one["alone"]}) for task, one in compared.items()},
         "sure losses": {
-            circuit: sure_losses({task: (of_task[names.FULL], of_task[circuit]) for task, of_task in rows.items()})
-            for circuit in (names.QUERY_ONLY, names.AGG_ONLY)
+            circuit: sure_losses({task: (of_task[FULL], of_task[circuit]) for task, of_task in rows.items()})
+            for circuit in (QUERY_ONLY, AGG_ONLY)
         },
         "scores": {task: scores_of(of_task) for task, of_task in rows.items()},
         **{name: {task: one[name] for task, one in compared.items()} for name in ("chance", "written")},
@@ -182,23 +195,31 @@ def circuits(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 
 def single(rows: Rows, settings: Any) -> dict[str, Any]:
     """What each type pair costs alone on the search split, see `costs`."""
-    return {"costs": costs(rows[names.FULL], {name: row for name, row in rows.items() if name != names.FULL})}
+    return {"costs": costs(rows[FULL], {name: row for name, row in rows.items() if name != FULL})}
 
 
 def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """A circuit that was searched: its pairs; scores of it and of the model without it; random: of circuits as large.
 
-    explained: acc(circuit) / acc(FULL). planted: what the search keeps where the circuit is known, and what is true.
+    aggregating: scores of circuits with its reads of the last token, by their other pairs. explained: acc(circuit) /
+    acc(FULL). planted: what the search keeps where the circuit is known, and what is true.
     """
     rows = arrays["rows"]
     scores = scores_of(rows)
-    searched = {
-        "kept": arrays["kept"],
-        "scores": {name: scores[name] for name in (names.FOUND, names.without(names.FOUND))},
-        "random": [scores[name].value for name in names.random_names(rows)],
-        "explained": score(rows[names.FOUND], rows[names.FULL]),
+    return {
+        "search": {
+            "kept": arrays["kept"],
+            "scores": {name: scores[name] for name in (FOUND, without(FOUND))},
+            "random": [scores[name].value for name in random_names(rows)],
+            "aggregating": {
+                name.removeprefix(AGGREGATING): value.value
+                for name, value in scores.items()
+                if name.startswith(AGGREGATING)
+            },
+            "explained": score(rows[FOUND], rows[FULL]),
+        },
+        "planted": arrays["planted"],
     }
-    return {"search": searched, "planted": arrays["planted"]}
 
 
 def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
@@ -207,14 +228,14 @@ def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     lost: where accuracy falls significantly, all windows tested together, by the name of the ablation.
     """
     rows, at = arrays["rows"], arrays["at"]
-    late, early = [*map(names.context_from, at)], [*map(names.aggregation_below, at)]
-    shown = {
-        "at": at,
-        "CONTEXT from": [right_of(rows[name]) for name in late],
-        "AGG below": [right_of(rows[name]) for name in early],
-        "lost": sure_losses({name: (rows[names.FULL], rows[name]) for name in (*late, *early)}),
+    ablated = {window: [at_layer(window, layer) for layer in at] for window in WINDOWS}
+    return {
+        "windows": {
+            "at": at,
+            **{window: [right_of(rows[name]) for name in by_layer] for window, by_layer in ablated.items()},
+            "lost": sure_losses({name: (rows[FULL], rows[name]) for by_layer in ablated.values() for name in by_layer}),
+        }
     }
-    return {"windows": shown}
 
 
 def probes(rows: Rows, settings: Any) -> dict[str, Any]:
@@ -222,21 +243,22 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
 
     lower [E, C]: where it is lower than inside, McNemar over queries, corrected by Holm.
     """
-    inside, edges = rows[names.CIRCUIT], [*map(str, PROBED)]
-    cells = [rows[names.read_from(edge, number)] for edge in edges for number in settings.corruptions]
-    p = np.array(holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells]))
-    right, shape = np.array([right_of(cell) for cell in cells]), (len(edges), len(settings.corruptions))
-    shown = {
-        "edges": edges,
-        "corruptions": settings.corruptions,
-        "intervals": right.reshape(*shape, 3),
-        "inside": right_of(inside),
-        "lower": ((right[:, 0] < inside["right"].mean()) & (p < 0.05)).reshape(shape),
+    inside, edges = rows[INSIDE], [*map(str, PROBED)]
+    cells = [rows[read_from(edge, number)] for edge in edges for number in settings.corruptions]
+    p = holm([mcnemar(inside["right"], cell["right"], inside["query"]) for cell in cells])
+    right = np.reshape([right_of(cell) for cell in cells], (len(edges), -1, 3))
+    return {
+        "probes": {
+            "edges": edges,
+            "corruptions": settings.corruptions,
+            "intervals": right,
+            "inside": right_of(inside),
+            "lower": (right[..., 0] < inside["right"].mean()) & (np.reshape(p, (len(edges), -1)) < 0.05),
+        }
     }
-    return {"probes": shown}
 
 
-def pruning(by_task: Mapping[str, Mapping[str, Mapping[str, Any]]], settings: Any) -> dict[str, Any]:
+def pruning(by_task: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """What pruning leaves, by task and sort of units, see `pruned`."""
     return {"pruning": {"by_task": {task: {sort: pruned(one[sort]) for sort in one} for task, one in by_task.items()}}}
 
@@ -268,8 +290,8 @@ TEXTS = {
 }
 MARGINS = {1: 0.15, 2: 0.15, 3: 0.05, 4: 0.25, 5: 0.15}  # by `make bench NAME=verdicts`; of claim 4 in nats
 Contrast = tuple[str, str]  # two ablations, of which the first keeps or removes more than the second
-ADDED: Contrast = (names.CTX_AGG, names.AGG_ONLY)  # contextualisation added to aggregation
-REMOVED: Contrast = (names.FULL, names.without("CONTEXT"))  # contextualisation removed from the whole model
+ADDED: Contrast = (CTX_AGG, AGG_ONLY)  # contextualisation added to aggregation
+REMOVED: Contrast = (FULL, without("CONTEXT"))  # contextualisation removed from the whole model
 Available = Mapping[str, int]  # queries that there are, by task
 
 
@@ -281,7 +303,7 @@ def right(rows: Rows, name: str) -> Floats:
 def share(rows: Rows, contrast: Contrast) -> tuple[Floats, Floats]:
     """What one ablation has more than the other, and what the whole model has, by query: [N] each."""
     more, less = contrast
-    return right(rows, more) - right(rows, less), right(rows, names.FULL)
+    return right(rows, more) - right(rows, less), right(rows, FULL)
 
 
 def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
@@ -289,8 +311,8 @@ def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
 
     A circuit of all pairs has no other of its size.
     """
-    kept, whole = right(circuit, names.FOUND), right(circuit, names.FULL)
-    random = [kept - right(circuit, name) for name in names.random_names(circuit)]
+    kept, whole = right(circuit, FOUND), right(circuit, FULL)
+    random = [kept - right(circuit, name) for name in random_names(circuit)]
     parts = [judged("lost in the circuit", Effect.of((whole - kept, whole)), margin, above=False, available=available)]
     if random:
         beyond = Effect.of((np.mean(random, axis=0), 1.0), sets=[(more.mean(), 1.0) for more in random])
@@ -357,8 +379,8 @@ def first_then(
         return Claim(5, TEXTS[5], NO_PREMISE, note=f"that contextualisation matters in {task} is not shown")
     half = layers // 2
     contrasts = {  # what is removed in the half that should matter less, and in the other
-        "CONTEXT, lower half": (names.context_from(half), names.context_below(half)),
-        "AGG, upper half": (names.aggregation_below(half), names.aggregation_from(half)),
+        "CONTEXT, lower half": (at_layer("CONTEXT from", half), at_layer("CONTEXT below", half)),
+        "AGG, upper half": (at_layer("AGG below", half), at_layer("AGG from", half)),
     }
     parts = [
         judged(f"{task}: {name}", Effect.of(share(of_halves, contrast)), margins[5], above=True, available=available)

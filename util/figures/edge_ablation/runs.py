@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
-from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, single_edges
-from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
+from util.edges.edge import ALWAYS, FULL, TYPE_PAIRS, Edge
 from util.edges.splicing import Ablated, Group, continuations, groups_of, outcomes, whole_logits, without_demonstrations
 from util.edges.states import STORED, Store
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET
-from util.figures.edge_ablation.numbers import SHARE, Row, Rows, aligned, line_right, prefix_right
+from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right, prefix_right, row_of
 from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
@@ -32,6 +30,7 @@ from util.prompts.row_files import column, table
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
+from util.stats.heads import Bools
 from util.study.model import Model, digest
 from util.study.study import Study
 
@@ -50,24 +49,19 @@ class Run:
         self._unchecked: list[Ablation] = []
 
     @cached_property
-    def task(self) -> word_pairs.WordPairTask:
-        """The task in the draw's layout, read once: a file that is changed later changes nothing here."""
-        return self.draw.pairs
-
-    @cached_property
     def request(self) -> dict[str, Any]:
         """All that decides the answers but for the model and the ablation, in plain JSON."""
-        task = self.task
+        task = self.draw.pairs
         others = [task.other(pair.x) for pair in task.pairs]
         words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
         lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        drawn = {**asdict(self.draw), "words": digest([repr(words), repr(lists)])}
-        return json.loads(json.dumps({**drawn, "two_pass": True}))  # as stored records say
+        shown = {"words": digest([repr(words), repr(lists)]), "two_pass": True}  # as stored records say
+        return json.loads(json.dumps({**asdict(self.draw), **shown}))
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
-        return drawn(self.draw, self.task, self.study.pair[1])
+        return self.draw.drawn(self.study.pair[1])
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -85,14 +79,14 @@ class Run:
         return {
             "index": np.array([item.index for item in drawn.items]),
             "layers": len(support(self.study.pair[0]).layers),
-            "queries": [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in drawn.items],
+            "queries": [item.clean.texts("x")[-1] for item in drawn.items],
             "answers": [item.clean.label().strip() for item in drawn.items],
             "askable": drawn.askable,
             "left_out": {name: dict(getattr(drawn, name)) for name in ("rejected", "resampled", "dropped")},
         }
 
     @cached_property
-    def whole(self) -> NDArray[np.floating]:
+    def whole(self) -> Floats:
         """The whole model's logits after every prompt, [N, V]."""
         return whole_logits(self.study.pair[0], self.groups, self.budget, self.store)
 
@@ -163,8 +157,8 @@ class Run:
         This is our definition. The pair that costs least when it alone is removed goes first (accuracy, then
         log-probability, then by name); one that cannot go is put back for good.
         """
-        singles = self.answers({names.FULL: WHOLE, **single_edges()})
-        whole, kept = singles[names.FULL], TYPE_PAIRS
+        singles = self.answers({FULL: WHOLE, **single_edges()})
+        whole, kept = singles[FULL], TYPE_PAIRS
 
         def costs(edge: Edge) -> tuple[Any, ...]:
             single = singles[str(edge)]
@@ -183,17 +177,10 @@ def draws(study: Study, **changes: Any) -> list[Draw]:
     return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
 
 
-def drawn(draw: Draw, task: word_pairs.WordPairTask, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
-    """The prompts of a draw and their donors. Raises what `word_pair_prompts.prompts` raises."""
-    fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
-    options = {field: getattr(draw, field) for field in fields}
-    return word_pair_prompts.prompts(task, tokenizer, draw.prompts, **options)
-
-
 def check_tokens(draw: Draw, model: Model) -> None:
-    """Raises what `drawn` raises; the tokenizer is read where the task is from a file."""
+    """Raises what `Draw.drawn` raises; the tokenizer is read where the task is from a file."""
     if draw.pairs.source:
-        drawn(draw, draw.pairs, model.tokenizer)
+        draw.drawn(model.tokenizer)
 
 
 def answers(study: Study, ablations: Mapping[str, Ablation], room: int = STORED, **changes: Any) -> Rows:
@@ -245,7 +232,6 @@ class LookUp(Run):
         return [str(group.base.ids) for group in self.groups]
 
 
-SCORE = {"method": METHOD, "reduce": REDUCE}
 HEADS_SHARE = 0.95  # of the accuracy, kept by heads that are pruned before edges, which would else have none to lose
 
 
@@ -284,7 +270,7 @@ class Pruner:
         kinds = tuple(map(Edge.of, data["kinds"]))
         return Circuit(tuple(data["types"]), kinds, heads, data["living"].astype(bool), self.start)
 
-    def scored(self, circuit: Circuit, sort: Sort) -> tuple[NDArray[np.bool_], Floats]:
+    def scored(self, circuit: Circuit, sort: Sort) -> tuple[Bools, Floats]:
         """On the search split, which answers are right [N], and scores of the units of a sort in a circuit [L, H, K].
 
         The record has those of both sorts, and losses [N].
@@ -309,10 +295,6 @@ class Pruner:
             circuit=circuit.digest,
         )
 
-    def row(self, circuit: Circuit, runs: Sequence[Run]) -> Row:
-        """What a circuit answers in some runs, see `numbers.aligned`."""
-        return aligned([{names.PRUNED: self.answer(run, circuit)} for run in runs])[names.PRUNED]
-
     def pruned(
         self,
         sort: Sort,
@@ -327,10 +309,10 @@ class Pruner:
         per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
         round; score_files: scores of earlier rounds, one for each entry of keep, in place of measured ones.
         """
-        whole = self.search.answers({names.FULL: WHOLE})[names.FULL]
+        whole = self.search.answer(WHOLE)
         with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
 
-            def measure(circuit: Circuit, number: int) -> tuple[NDArray[np.bool_], Floats | None]:
+            def measure(circuit: Circuit, number: int) -> tuple[Bools, Floats]:
                 steps.update()
                 if number < len(score_files):
                     scores = read_scores(Path(score_files[number]), circuit, sort)
@@ -362,17 +344,18 @@ class Pruner:
         random: rows of random prunings that leave as many, with the first draw of donors.
         """
         result = self.pruned(sort, start, SHARE, per_round).result
+        random = self.at_random(sort, start, result, sets)
         return {
             "units": start.count(sort),
-            "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
-            "pruned": self.row(result, self.runs),
+            "whole": row_of([run.answer(WHOLE) for run in self.runs]),
+            "pruned": row_of([self.answer(run, result) for run in self.runs]),
             "result": result.count(sort),
             "kept": result.names(sort),
-            "random": [self.row(one, self.runs[:1]) for one in self.at_random(sort, start, result, sets)],
+            "random": [row_of([self.answer(self.runs[0], circuit)]) for circuit in random],
         }
 
 
-def units_left(study: Study, task: str) -> dict[str, dict[str, Any]]:
+def units_left(study: Study, task: str) -> dict[str, Data]:
     """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.left`."""
     settings = study.settings
     pruner = Pruner(study, draws(study, task=task), settings.search_prompts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -59,13 +60,22 @@ class Draw:
             self.pairs, self.prompts, self.k, self.corruptions, self.split, self.ambiguous
         )
 
-    @property
+    @cached_property
     def pairs(self) -> WordPairTask:
-        """The task in this layout. Raises ValueError for words that the layout cannot hold."""
+        """The task in this layout, read once: a file that is changed later changes nothing here.
+
+        Raises ValueError for words that the layout cannot hold.
+        """
         task = word_pairs.find(self.task, trained=self.trained)
         if self.layout is None:
             return task
-        return replace(task, layout=prompt.Layout(**{str(field): text for field, text in self.layout.items()}))
+        return replace(task, layout=prompt.Layout(**self.layout))  # type: ignore[arg-type]  # its keys are str
+
+    def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
+        """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
+        fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
+        options = {field: getattr(self, field) for field in fields}
+        return word_pair_prompts.prompts(self.pairs, tokenizer, self.prompts, **options)
 
 
 @checked

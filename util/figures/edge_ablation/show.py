@@ -16,35 +16,42 @@ from matplotlib.axes import Axes
 from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
-from util.edges import names
-from util.edges.edge import FAMILIES, TYPE_PAIRS, Edge
+from util.edges.edge import (
+    AGG_ONLY,
+    ALONE,
+    CTX_AGG,
+    CTX_IO_AGG,
+    FAMILIES,
+    FOUND,
+    FULL,
+    NONE,
+    QUERY_ONLY,
+    TYPE_PAIRS,
+    Edge,
+    at_layer,
+    without,
+)
 from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.claims import CLAIMS
-from util.show.draw import Floats, Grid
-from util.show.panels import colour_bar, excludes_0, ink, intervals, name_rows, points, short_number
-from util.show.part import Figure, Part, Values, in_words, listed, say, title, written
-from util.show.style import BLUE, GREY, RED
+from util.show.draw import BLUE, GREY, RED, Floats, Grid
+from util.show.panels import colour_bar, colour_limit, ink, intervals, name_rows, points, short_number
+from util.show.part import Figure, Part, Values, in_words, listed, none_or, say, sign, title, written
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
-COLOURS = {names.FULL: BLUE, names.ALONE: GREY}  # of ablations; all others are red
+COLOURS = {FULL: BLUE, ALONE: GREY}  # of ablations; all others are red
 IN_WORDS = {
-    names.FULL: "whole model",
-    names.CTX_AGG: "with contextualisation",
-    names.CTX_IO_AGG: "inputs and outputs",
-    names.AGG_ONLY: "no contextualisation",
-    names.QUERY_ONLY: "query alone is read",
-    names.NONE: "nothing is read",
-    names.ALONE: "bare query",
+    FULL: "whole model",
+    CTX_AGG: "with contextualisation",
+    CTX_IO_AGG: "inputs and outputs",
+    AGG_ONLY: "no contextualisation",
+    QUERY_ONLY: "query alone is read",
+    NONE: "nothing is read",
+    ALONE: "bare query",
 }
 ARROW: dict[str, Any] = {"arrowstyle": "-|>", "color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
-
-
-def known(number: float | None) -> bool:
-    """Whether a number is one: neither NaN nor, in a values file, null."""
-    return number is not None and number == number
 
 
 def in_text(edge: str) -> str:
@@ -68,7 +75,7 @@ def done(values: Values) -> list[str]:
     return [
         task
         for task, row in values["accuracy"].items()
-        if row[names.FULL][1] > values["chance"][task] and known(values["scores"][task][names.CTX_AGG][0])
+        if row[FULL][1] > values["chance"][task] and pd.notna(values["scores"][task][CTX_AGG][0])
     ]
 
 
@@ -79,8 +86,8 @@ def circuits_say(values: Values) -> Iterator[str]:
     """
     falls = []
     for circuit, what in (
-        (names.QUERY_ONLY, "with the query alone"),
-        (names.AGG_ONLY, "without contextualisation"),
+        (QUERY_ONLY, "with the query alone"),
+        (AGG_ONLY, "without contextualisation"),
     ):
         if lost := values["sure losses"][circuit]:
             most = max(lost, key=lambda task: lost[task][0])
@@ -88,7 +95,7 @@ def circuits_say(values: Values) -> Iterator[str]:
             falls.append(f"{what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
     yield f"Accuracy falls significantly {'; '.join(falls)}" if falls else ""
     able = done(values)
-    for name in (names.CTX_AGG, names.AGG_ONLY):
+    for name in (CTX_AGG, AGG_ONLY):
         scores = [f"{values['scores'][task][name][0]:.2f} in `{task}`" for task in able]
         none = "none, since the whole model is not above chance in any task"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
@@ -106,7 +113,7 @@ def circuits_table(values: Values) -> pd.DataFrame:
     for task, row in values["accuracy"].items():
         for name, right in row.items():
             lines[task, name] = {"first token": written(right)}
-            if name != names.ALONE:
+            if name != ALONE:
                 line, begins = (f"{share:.2f}" for share in values["written"][task][name])
                 score = written(values["scores"][task][name]) if task in able else "not done"
                 lines[task, name] |= {"line": line, "begins": begins, "score": score}
@@ -129,13 +136,15 @@ def circuit_say(values: Values) -> Iterator[str]:
     """The score of the circuit beside random ones, its pairs, and how far the search can be trusted."""
     search, planted, task = values["search"], values["planted"], values["request"]["primary_task"]
     kept, random = search["kept"], search["random"]
-    score, without = (search["scores"][name] for name in (names.FOUND, names.without(names.FOUND)))
-    if known(score[0]):
-        beside = f"; of {len(random)} random circuits as large the best keeps {max(random):.2f}" if random else ""
-        text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance{beside}"
-        yield say(text, n=len(kept), of=len(TYPE_PAIRS), score=score, beside=beside)
+    score, others = (search["scores"][name] for name in (FOUND, without(FOUND)))
+    if pd.notna(score[0]):
+        clauses = [*_same_last_reads(search["aggregating"], score[1])]
+        clauses += [f"of {len(random)} random circuits as large the best keeps {max(random):.2f}"] if random else []
+        text = "{n} of {of} type pairs {n:keeps|keep} {score} of the performance"
+        yield "; ".join([say(text, n=len(kept), of=len(TYPE_PAIRS), score=score), *clauses[:1]])
+        yield from (say(f"{clause}.") for clause in clauses[1:])
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
-        yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(without)}."
+        yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(others)}."
         if not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
             yield f"No pair among these contextualises: nine tenths of `{task}` need no read between examples."
         if by_draw := values.get("claims", {}).get("kept by draw"):
@@ -154,15 +163,31 @@ def circuit_say(values: Values) -> Iterator[str]:
     )
 
 
+def _same_last_reads(scores: Mapping[str, float], as_much: float) -> Iterator[str]:
+    """How many random circuits with the same reads of the last token keep as much, and the pairs that these share."""
+    same = {pairs: score for pairs, score in scores.items() if score >= as_much}
+    rest = [score for pairs, score in scores.items() if pairs not in same]
+    if scores:
+        at_most = (
+            f", the others {max(rest):.2f} at most" if same and rest else f": {max(rest):.2f} at most" if rest else ""
+        )
+        keep = "keeps" if len(same) == 1 else "keep"
+        count = f"{none_or(len(same))} of {len(scores)} random circuits"
+        yield f"{count} with its reads of the last token {keep} as much{at_most}"
+    if same:
+        shared = sorted(set.intersection(*({*pairs.split(", ")} for pairs in same)))
+        yield f"what these have in common beside: {listed([f'`{pair}`' for pair in shared]) or 'nothing'}"
+
+
 def windows_say(values: Values) -> Iterator[str]:
     """From which layer on accuracy falls significantly."""
     at, lost, falls = values["windows"]["at"], values["windows"]["lost"], []
-    for text, name, layers in (
-        ("aggregation is removed below layer {}", names.aggregation_below, at),
-        ("contextualisation is removed from layer {} on", names.context_from, at[::-1]),
+    for text, window, layers in (
+        ("aggregation is removed below layer {}", "AGG below", at),
+        ("contextualisation is removed from layer {} on", "CONTEXT from", at[::-1]),
     ):
-        sure = [layer for layer in layers if name(layer) in lost]
-        falls += [f"{text.format(layer)} (by {written(lost[name(layer)])})" for layer in sure[:1]]
+        sure = [layer for layer in layers if at_layer(window, layer) in lost]
+        falls += [f"{text.format(layer)} (by {written(lost[at_layer(window, layer)])})" for layer in sure[:1]]
     yield f"Accuracy falls significantly where {', '.join(falls)}" if falls else ""
 
 
@@ -216,7 +241,7 @@ def pruning_say(values: Values) -> Iterator[str]:
 
 def probes_about(values: Values) -> str:
     inside = written(values["probes"]["inside"])
-    return f"accuracy inside {names.CTX_AGG} (nothing exchanged: {inside}); {setting(values)}"
+    return f"accuracy inside {CTX_AGG} (nothing exchanged: {inside}); {setting(values)}"
 
 
 # ------------------------------------------------------------------------------------------------ pictures
@@ -277,15 +302,15 @@ def map_panels(values: Values) -> Grid:
     return Grid([partial(_edge_map, values["costs"])], height=2.4, legend=_framed("accuracy lost significantly"))
 
 
-def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
+def _edge_map(costs: Values, ax: Axes) -> None:
     nats, right, p = np.full((3, len(SOURCES), len(TARGETS)), np.nan)
     for edge in TYPE_PAIRS:
         cost = costs[str(edge)]
         place = SOURCES.index(edge.source), TARGETS.index((edge.target, edge.relation))
-        sure = excludes_0((cost["log_prob"], cost["low"], cost["high"])) or cost["p"] < 0.05
+        sure = sign((cost["log_prob"], cost["low"], cost["high"])) != 0 or cost["p"] < 0.05
         nats[place], p[place] = cost["log_prob"] * sure, cost["p"]
         right[place] = cost["accuracy"] if abs(cost["accuracy"]) >= 0.005 else np.nan
-    limit = float(np.nanmax(np.abs(nats))) or 1.0
+    limit = colour_limit(nats)
     label = "colour: nats lost, where either loss is significant\nnumber: accuracy lost"
     ticks = [limit * part for part in (-1, -0.1, 0, 0.1, 1)]
     _cells(ax, nats, AsinhNorm(limit / 40, -limit, limit), right, p < 0.05, label, ticks=ticks, format="%.1f")
@@ -339,12 +364,6 @@ def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
     ax.axis("off")
 
 
-def _whole(ax: Axes, whole: Sequence[float]) -> None:
-    """A blue band: the accuracy of the whole model, with its interval."""
-    ax.axhspan(whole[1], whole[2], color=BLUE, alpha=0.1, lw=0)
-    ax.axhline(whole[0], color=BLUE, lw=0.9, ls=":", label="whole model, 95 %")
-
-
 def windows_panels(values: Values) -> Grid:
     """Accuracy with contextualisation removed from a layer on, and aggregation below it, at each of the layers `at`."""
     titles = {
@@ -356,8 +375,11 @@ def windows_panels(values: Values) -> Grid:
 
 
 def _window(values: Values, name: str, title: str, ax: Axes) -> None:
+    """Accuracy by layer; a blue band: that of the whole model, with its interval."""
     windows = values["windows"]
-    _whole(ax, values["accuracy"][values["request"]["primary_task"]][names.FULL])
+    whole, low, high = values["accuracy"][values["request"]["primary_task"]][FULL]
+    ax.axhspan(low, high, color=BLUE, alpha=0.1, lw=0)
+    ax.axhline(whole, color=BLUE, lw=0.9, ls=":", label="whole model, 95 %")
     points(ax, windows["at"], windows[name], fmt="o-", color=RED, label="ablated")
     ax.set(xlabel="layer $L$", ylabel="accuracy", title=title, ylim=(-0.05, 1.08), xticks=windows["at"])
 
@@ -379,4 +401,5 @@ FIGURE = Figure(
         "probes": Part(numbers.probes, "probed", probes_say, probes_about, probes_panels),
         "claims": CLAIMS,
     },
+    ("circuits", "map", "circuit", "windows", "pruning", "probes", "claims"),
 )  # fmt: skip

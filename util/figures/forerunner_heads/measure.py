@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from util.engine import batches, memory
 from util.engine.attention import input_device, support
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, may_branch, run_rows, too_long
-from util.engine.call import UnsupportedModel
-from util.engine.handshake import check_tokenizer, prepare
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, TooLong, check_context, forward, may_branch, run_rows
+from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 from util.figures.forerunner_heads.numbers import (
@@ -30,7 +29,7 @@ from util.figures.forerunner_heads.numbers import (
     layer_range,
 )
 from util.figures.planted_controls import first_tokens, planted_control
-from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_request
+from util.load_model_and_data import staicc_prompts, staicc_request
 from util.models import planted as circuits
 from util.prompts.prompt import (
     Appended,
@@ -42,6 +41,7 @@ from util.prompts.prompt import (
 )
 from util.roles import label_roles
 from util.stats.answers import chosen
+from util.study.records import chunks, joined
 from util.study.study import Study
 
 Arrays = dict[str, Any]
@@ -90,8 +90,7 @@ def check(study: Study) -> None:
     s = study.settings
     for k, names in ((s.k, (s.dataset, *s.grid_datasets)), (max(s.causal_k), s.causal_datasets)):
         for name in names:
-            if k > (pool := demonstration_pool(name)):
-                raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
+            label_roles.check_pool(name, k)
 
 
 # ------------------------------------------------------------------------------------------------ copy magnitudes
@@ -130,7 +129,6 @@ def label_run(
     Raises ValueError for bad input of any prompt: see `labelled_tokens`, `check_first_tokens`, `check_context`.
     """
     support = prepare(model)
-    check_tokenizer(model, tokenizer)
     tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
@@ -154,7 +152,7 @@ def copy_magnitudes(
     seed: int = 0,
     numbers: Sequence[int] | None = None,
     token_budget: int = TOKEN_BUDGET,
-) -> dict[str, Any]:
+) -> Arrays:
     """Attention from an appended label to its forerunner, A[y_q, s_q], of every head (Cho et al. 2025, Fig. 5 middle).
 
     The control is A[t, t-1], averaged over up to `control_tokens` other tokens t of the same prompt, drawn by seed and
@@ -167,13 +165,15 @@ def copy_magnitudes(
     support = prepare(model)
     tokens = next(iter(run.tokens.values()))
     place = {number: i for i, number in enumerate(range(len(tokens)) if numbers is None else numbers)}
-    drawn = {number: draw_control_tokens(tokens[number], control_tokens, (seed, number)) for number in place}
-    planned = [  # the row, its prompt, the conditions of its branches, and which other tokens' attention is read
-        (row, owner, labels, drawn[owner] if 0 in labels else []) for row, owner, labels in run.rows if owner in place
-    ]
+    planned = []  # rows, each with its prompt, the conditions of its branches, and the cells that are read of it
+    for row, owner, labels in run.rows:
+        if owner in place:
+            others = draw_control_tokens(tokens[owner], control_tokens, (seed, owner)) if 0 in labels else []
+            cells_read = [(branch, len(row.ids) - 1) for branch in range(len(row.ids), len(row))]
+            planned.append((row, owner, labels, cells_read + [(t, t - 1) for t in others]))
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
-    most = max((len(labels) + len(others) for _, _, labels, others in planned), default=0)
+    most = max(len(cells_read) for *_, cells_read in planned)
     memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most))
     heads = (len(support.layers), support.heads)
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
@@ -182,33 +182,25 @@ def copy_magnitudes(
 
     def visit(batch: Batch) -> None:
         here = [planned[i] for i in batch.numbers]
-        queries = [[*range(len(row.ids), len(row)), *others] for row, _, _, others in here]
-        keys = [[len(row.ids) - 1] * len(labels) + [t - 1 for t in others] for row, _, labels, others in here]
-        attention = CaptureRows(_rectangle(queries), _rectangle(keys)[:, :, None])
+        together = pad_sequence([torch.tensor(cells_read) for *_, cells_read in here], batch_first=True)  # [B, R, 2]
+        attention = CaptureRows(together[:, :, 0], together[:, :, 1:])
         forward(model, batch, attention)
         weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
-        for (_, owner, labels, others), read in zip(here, weights, strict=True):  # read: [L, H, R]
+        for (_, owner, labels, cells_read), read in zip(here, weights, strict=True):  # read: [L, H, R]
             magnitude[place[owner], labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
-            if others:
-                control[place[owner]] = read[..., len(labels) : len(labels) + len(others)].mean(-1)
+            if len(cells_read) > len(labels):
+                control[place[owner]] = read[..., len(labels) : len(cells_read)].mean(-1)
 
-    rows, owners = [row for row, *_ in planned], [owner for _, owner, *_ in planned]
+    rows, owners, *_ = zip(*planned, strict=True)
     halved = run_rows(model, rows, visit, token_budget, prompts=owners)
     return {"magnitude": magnitude, "control": control, "oom_backoff": halved}
 
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:
     """Up to `count` positions t of a prompt, sorted, that are no label tokens and have 1 <= t - 1."""
-    labels = {y + i for y, n in zip(labelled.labels, labelled.label_lengths, strict=True) for i in range(n)}
-    eligible = [t for t in range(2, labelled.labels[-1]) if t not in labels]
-    chosen = np.random.default_rng(seed).permutation(len(eligible))[:count]
-    return sorted(eligible[i] for i in chosen)
-
-
-def _rectangle(lists: Sequence[Sequence[int]]) -> Tensor:
-    """Lists of different lengths as one tensor; a short list repeats its first entry."""
-    width = max(map(len, lists))
-    return torch.tensor([[*entries, *[entries[0]] * (width - len(entries))] for entries in lists])
+    eligible = labelled.others
+    drawn = np.random.default_rng(seed).permutation(len(eligible))[:count]
+    return sorted(eligible[drawn].tolist())
 
 
 def readings(study: Study, data: Data) -> dict[str, Arrays]:
@@ -221,20 +213,20 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     appended = [*ENDINGS.values()]
     plan = cache(lambda: label_run(*study.pair, data.items, appended))
 
-    def joined(blocks: Sequence[Arrays]) -> Arrays:
+    def join(blocks: list[Arrays]) -> Arrays:
         return {
-            **{name: np.concatenate([block[name] for block in blocks]) for name in ("magnitude", "control")},
+            **joined("magnitude", "control")(blocks),
             **{"n_t": plan().n_t, "label_lengths": plan().label_lengths, **data.labels},
             "provenance": {"oom_backoff": any(block["oom_backoff"] for block in blocks)},
         }
 
     record = study.blocks(
         "copy magnitudes",
-        lambda: [range(start, min(start + BLOCK, data.prompts)) for start in range(0, data.prompts, BLOCK)],
+        lambda: chunks(range(data.prompts), BLOCK),
         lambda block: copy_magnitudes(
             study.pair[0], plan(), CONTROL_TOKENS, data.seed, block, token_budget=batches.TOKEN_BUDGET
         ),
-        joined,
+        join,
         lambda: [prompt.with_label(what) for what in appended for prompt in data.items],
         **data.request,
         appended=appended,
@@ -258,39 +250,34 @@ def counts(study: Study) -> dict[str, Arrays]:
     return read
 
 
-def planted(study: Study, **options: Any) -> Arrays:
-    """The reading behind the correct label of a planted model; roles: of its heads, [layer, head, role].
+def specificity(study: Study) -> Arrays:
+    """The `counts`, and as "planted" the reading behind the correct label of a planted model.
 
-    options: those of the planted circuit (family, seed).
+    roles: of planted heads, [layer, head, role].
     """
     s = study.settings
     labels = staicc_prompts(s.dataset, s.k)[0].labels
-    model, truth = planted_control(circuits.forerunner, options, partial(first_tokens, labels))
+    model, truth = planted_control(circuits.forerunner, {}, partial(first_tokens, labels))
     known = study.replace(model=model, untrained_control=False)
     reading = readings(known, Data(s.dataset, s.k, min(64, s.prompts), s.seed))["correct"]
-    return {**reading, "roles": [[*head, role] for head, role in truth.names.items()]}
+    roles = [[*head, role] for head, role in truth.names.items()]
+    return {**study.arrays("counts"), "planted": {**reading, "roles": roles}}
 
 
-def specificity(study: Study) -> Arrays:
-    """The `counts`, and the `planted` heads."""
-    return {**study.arrays("counts"), "planted": planted(study)}
-
-
-def grid(study: Study) -> dict[str, Any]:
+def grid(study: Study) -> Arrays:
     """The `readings` of every data set by its name, and as "left out" why others do not fit the model.
 
-    Raises UnsupportedModel where none does.
+    Raises TooLong where none does.
     """
-    s, measured = study.settings, dict[str, Any]()
-    measured["left out"] = {}
+    s, left_out, measured = study.settings, dict[str, str](), Arrays()
     for name in s.grid_datasets:
         try:
             measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))
-        except UnsupportedModel as error:
-            measured["left out"][name] = too_long(error)
-            if len(measured["left out"]) == len(s.grid_datasets):
+        except TooLong as error:
+            left_out[name] = error.extent
+            if len(left_out) == len(s.grid_datasets):
                 raise
-    return measured
+    return {"left out": left_out, **measured}
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts
@@ -298,11 +285,9 @@ def grid(study: Study) -> dict[str, Any]:
 
 def task(study: Study) -> Arrays:
     """The checks of data sets, tried in order until the model does one, and as "left out" why others do not fit."""
-    s, places = study.settings, {"folder": study.folder, "redo": study.redo}
+    s = study.settings
     measured = max(s.ablated, s.grid_prompts)
-    tried = label_roles.candidates(
-        study.model, s.causal_datasets, s.causal_k, s.choice_prompts, s.seed, measured, **places
-    )
+    tried = label_roles.candidates(study, s.causal_datasets, s.causal_k, s.choice_prompts, s.seed, measured)
     checks, left_out = label_roles.first_done(tried)
     return {"checks": checks, "left out": left_out}
 
@@ -323,7 +308,7 @@ def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condi
     def measured(condition: Condition) -> Arrays:
         attach: Attach = nothing
         if condition.cut is not None:
-            layers = layer_range(list(support(study.pair[0]).layers), condition.part)  # the model's own numbers
+            layers = layer_range(support(study.pair[0]).layers, condition.part)  # the model's own numbers
             attach = knockouts(_cells(study, data, plan(), condition), dict.fromkeys(layers))
         text = condition.part == EVERYWHERE and condition.draw is None
         scores = label_log_probs(study.pair[0], plan(), attach, token_budget=batches.TOKEN_BUDGET, text=text)

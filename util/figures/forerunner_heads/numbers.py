@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from util.prompts.prompt import LabelledTokens
+from util.show.part import Arrays
 from util.stats.answers import TERMS, chosen, label_mass, right, which_label
-from util.stats.heads import top
+from util.stats.heads import Bools, Floats, top
 from util.stats.intervals import Interval, accuracy, halves, mean_interval, mean_intervals, resampled
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
@@ -62,8 +63,7 @@ def cells(cut: str, tokens: LabelledTokens, special: int = 1) -> Cells:
     forerunners from themselves, and a label is its first token alone.
     """
     *s, s_q = tokens.forerunners
-    labels = zip(tokens.labels[:-1], tokens.label_lengths[:-1], strict=True)
-    y = [range(start, start + length) for start, length in labels]
+    *y, _ = tokens.label_tokens
     *x, x_q = map(range, [special, *(label.stop for label in y)], [*s, s_q])  # with their templates
     readers_and_read: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {
         "xi_to_si": [([forerunner], text) for forerunner, text in zip(s, x, strict=True)],
@@ -85,7 +85,7 @@ def control_cells(cut: Cells, length: int, seed: Sequence[int]) -> Cells:
     free = np.tri(length, k=-1, dtype=bool)
     free[tuple(cut.T)] = False
     eligible = np.argwhere(free)
-    drawn = np.random.default_rng(list(seed)).permutation(len(eligible))[: len(cut)]
+    drawn = np.random.default_rng(seed).permutation(len(eligible))[: len(cut)]
     return eligible[np.sort(drawn)]
 
 
@@ -95,8 +95,6 @@ def layer_range(layers: Sequence[int], part: Part) -> list[int]:
     return list(layers[low:high])
 
 
-Floats = NDArray[np.floating]
-Arrays = Mapping[str, Any]
 Numbers = dict[str, Any]
 Curve = dict[str, NDArray[np.float64]]  # "mean", "low" and "high", [L] each
 Contrast = dict[str, NDArray[np.float64]]
@@ -115,7 +113,7 @@ def threshold(n_t: NDArray[np.integer], c: float, dtype: DTypeLike) -> Floats:
     return np.divide(c, n_t, dtype=dtype)[:, None, None]
 
 
-def is_forerunner(reading: Arrays, c: float = THRESHOLD) -> NDArray[np.bool_]:
+def is_forerunner(reading: Arrays, c: float = THRESHOLD) -> Bools:
     """Whether each head is a forerunner token head on each prompt, [N, L, H]."""
     magnitude = reading["magnitude"]
     return magnitude > threshold(reading["n_t"], c, magnitude.dtype)
@@ -180,7 +178,7 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
     }
 
 
-def grid(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def grid(arrays: Arrays, settings: Any) -> Numbers:
     """On how many prompts of every data set each head exceeds the threshold, and how many heads on a prompt."""
     correct = {name: of_set["correct"] for name, of_set in arrays.items() if name != "left out"}
     on_a_prompt = {name: heads_on_a_prompt(one, settings.threshold) for name, one in correct.items()}
@@ -219,7 +217,7 @@ def verdicts(reading: Arrays, c: float = THRESHOLD) -> NDArray[np.str_]:
     return np.where(specific, FORERUNNER, np.where(frequent, PREVIOUS_TOKEN, NEITHER))
 
 
-def specificity(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def specificity(arrays: Arrays, settings: Any) -> Numbers:
     """Heads that are chosen on one half of the prompts, and what they do on the other; beside them planted heads.
 
     chosen, confirmed: number of forerunner heads on the first half, and on both; than_wrong, than_other: of the
@@ -273,7 +271,7 @@ def scores(answer: Arrays) -> dict[str, NDArray[np.float64]]:
     the label mass. Demonstrations teach the first; the second says that a label comes.
     """
     log_prob, gold = answer["log_prob"].astype(np.float64), answer["gold"]
-    found: dict[str, Any] = {
+    found: Numbers = {
         "which label": which_label(log_prob, gold),
         "label mass": label_mass(log_prob),
         "accuracy": right(answer["log_prob"], gold).astype(np.float64),
@@ -299,46 +297,33 @@ def changes(answers: Mapping[Condition, Arrays], score: str, comparisons: int = 
     return lost, random
 
 
-def told(what: str, lost: Numbers, random: Numbers) -> str:
-    """What cutting the labels from their forerunners in all layers costs, by its interval and that of random cells.
-
-    A loss counts where the interval lies below 0 and below the interval of random cells. what: that may lose.
-    """
-    change, control = (table[str(EVERYWHERE)]["si_to_yi"] for table in (lost, random))
-    cost, controls = (Interval(-one[0], -one[2], -one[1]) for one in (change, control))
-    if change[2] < min(0.0, control[1]):
-        return f"costs {what} {cost} nats, random cells {controls}"
-    if change[1] > max(0.0, control[2]):
-        return f"gains {what} {change} nats, random cells {control}"
-    return f"is not shown to cost {what} more than random cells: {cost} nats, {controls}"
-
-
-def ablation(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """What the model loses when a step of the circuit is cut, and what demonstrations are worth.
 
-    findings: what the cut of the labels from their forerunners tells of both scores, where their premises are met.
+    random: of each score that demonstrations teach, what random cells change, as many as the labels' reads of their
+    forerunners.
     """
     answers, ends = arrays["cut"], (arrays["cut"][WHOLE], arrays["alone"])
     shown, bare = map(scores, ends)
     singly = {score: changes(answers, score) for score in shown}
     together = {score: changes(answers, score, 2 * (len(answers) - 1)) for score in TERMS}
     gained = {score: mean_interval(shown[score] - values) for score, values in bare.items()}
-    start = "cutting the labels' reads of forerunners"
-    findings = ["Which label: not shown to be learned from demonstrations"]
-    if arrays["done"]:
-        findings = [f"Which label: {start} {told('the right label', *singly['which label'])}"]
-    if gained["label mass"].low > LEAST:
-        findings.append(f"Label mass: {start} {told('labels', *singly['label mass'])}")
+    taught = {"which label": arrays["done"], "label mass": gained["label mass"].low > LEAST}
     entries = {
         **{score: lost for score, (lost, _) in singly.items()},
         "together": {score: {"cut": lost, "random": random} for score, (lost, random) in together.items()},
         "gained": gained,
-        "findings": findings,
+        "random": {score: singly[score][1][str(EVERYWHERE)]["si_to_yi"] for score in taught if taught[score]},
     }
     return {"ablation": entries, "accuracies": [accuracy(right(end["log_prob"], end["gold"])) for end in ends]}
 
 
 # ------------------------------------------------------------------------------------------------ induction heads
+
+
+def same_label(arrays: Arrays) -> Bools:
+    """Which demonstrations have the query's own label, [N, k]."""
+    return arrays["demonstrations"] == arrays["gold"][:, None]
 
 
 def reads(arrays: Arrays) -> tuple[Floats, Floats, Floats]:
@@ -348,8 +333,7 @@ def reads(arrays: Arrays) -> tuple[Floats, Floats, Floats]:
     query's label in what is read, 0 where nothing is.
     """
     attention = arrays["reads"]
-    same = (arrays["demonstrations"] == arrays["gold"][:, None])[:, None, None, :]
-    total, of_same = attention.sum(axis=-1), np.where(same, attention, 0).sum(axis=-1)
+    total, of_same = attention.sum(axis=-1), np.where(same_label(arrays)[:, None, None], attention, 0).sum(axis=-1)
     return total, 2 * of_same - total, of_same / (total + 1e-5)
 
 
@@ -359,8 +343,7 @@ def similarity_share(arrays: Arrays) -> NDArray[np.float64]:
     "Vanilla attention" of Fig. 6 middle. Negative similarities count as none; with them a share would have no meaning.
     """
     weight = np.maximum(arrays["similarity"], 0)
-    same = (arrays["demonstrations"] == arrays["gold"][:, None])[:, None, :]
-    return np.where(same, weight, 0).sum(axis=-1) / (weight.sum(axis=-1) + 1e-5)
+    return np.where(same_label(arrays)[:, None], weight, 0).sum(axis=-1) / (weight.sum(axis=-1) + 1e-5)
 
 
 def best_head_null(arrays: Arrays) -> Curve:
@@ -369,8 +352,7 @@ def best_head_null(arrays: Arrays) -> Curve:
     The maximum over heads is large by chance alone. In each of 100 draws the labels of every prompt's demonstrations
     are shuffled, so that their composition and what the heads read stay as they are.
     """
-    rng, attention = np.random.default_rng(0), arrays["reads"]
-    same = arrays["demonstrations"] == arrays["gold"][:, None]
+    rng, attention, same = np.random.default_rng(0), arrays["reads"], same_label(arrays)
     total, best = attention.sum(axis=-1) + 1e-5, []
     for _ in range(100):
         of_same = np.einsum("nlhk,nk->nlh", attention, rng.permuted(same, axis=1).astype(attention.dtype))
@@ -389,7 +371,7 @@ def induction(arrays: Arrays, settings: Any) -> Numbers:
     """
     _, more, share = reads(arrays)
     least = threshold(arrays["n_t"], settings.threshold, more.dtype) / arrays["classes"]
-    same, frequent = arrays["demonstrations"] == arrays["gold"][:, None], float((more > least).mean(axis=0).max())
+    same, frequent = same_label(arrays), float((more > least).mean(axis=0).max())
     shares = {
         "best head": share.max(axis=2),
         "mean of heads": share.mean(axis=2),

@@ -18,14 +18,12 @@ from pydantic import Field
 from util.figures.forerunner_heads import numbers
 from util.figures.forerunner_heads.numbers import EVERYWHERE, FORERUNNER, NEITHER, PREVIOUS_TOKEN, SHARE, TITLES
 from util.show import panels
-from util.show.draw import Grid, name_beside
+from util.show.draw import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES, Grid, name_beside
 from util.show.part import Figure, Part, Values, say, title, written
-from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES
-from util.stats.answers import TERMS
+from util.stats.answers import DATASETS, KS, TERMS
 from util.stats.heads import head_name
 from util.stats.intervals import Interval, signed
 from util.study.checked import (
-    QUERIES,
     Counts,
     Dataset,
     Datasets,
@@ -33,6 +31,7 @@ from util.study.checked import (
     Number,
     Prompts,
     TwoHalves,
+    check_disjoint,
     checked,
 )
 
@@ -72,8 +71,8 @@ class Settings:
     prompts: TwoHalves = 256
     seed: Natural = 0
     threshold: Annotated[Number, Field(gt=0)] = numbers.THRESHOLD
-    causal_datasets: Datasets = ("trec", "subjective", "agnews")
-    causal_k: Counts = (16, 4)
+    causal_datasets: Datasets = DATASETS
+    causal_k: Counts = KS
     choice_prompts: Prompts = 128
     ablated: Prompts = 24
     grid_datasets: Datasets = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", "agnews")
@@ -81,11 +80,7 @@ class Settings:
     untrained_control: bool = True
 
     def __post_init__(self) -> None:
-        if (measured := max(self.ablated, self.grid_prompts)) + self.choice_prompts > QUERIES:
-            raise ValueError(
-                f"{measured} prompts to be measured and {self.choice_prompts} to choose the task on share some: there "
-                f"are {QUERIES} queries; take fewer of either"
-            )
+        check_disjoint(max(self.ablated, self.grid_prompts), self.choice_prompts)
 
 
 def about(values: Values, prompts: int | None = None, place: str = "") -> str:
@@ -109,12 +104,12 @@ def counts_say(values: Values) -> Iterator[str]:
     frequent, heads = values["frequent_heads"], np.size(values["counts"]["correct"])
     correct, untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
     if correct[1] <= untrained[2]:
-        both = "{} [{}, {}] and {} [{}, {}]".format(*correct, *untrained)
+        both = f"{written(correct)} and {written(untrained)}"
         yield f"No more heads are shown to be frequent than with untrained weights: {both} of {heads}"
     else:
         others = ", ".join(f"{frequent[name][0]} before {words}" for name, words in BEFORE.items())
         yield (
-            f"{correct[0]} [{correct[1]}, {correct[2]}] of {heads} heads are frequent: they read the token before the "
+            f"{written(correct)} of {heads} heads are frequent: they read the token before the "
             f"correct label on three of four prompts; {others}"
         )
     fewest, most = values["tokens"]
@@ -131,7 +126,7 @@ def counts_about(values: Values) -> str:
 def layers_say(values: Values) -> Iterator[str]:
     heads, others = values["heads_on_a_prompt"], values["more_heads"]
     start = f"On average {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
-    more = [f"{signed(Interval(*others[name]), 2)} compared with {BEFORE[name]}" for name in others]
+    more = [f"{signed(others[name], 2)} compared with {BEFORE[name]}" for name in others]
     some = heads["correct"][1] > heads.get("untrained", (0, 0, -1))[2]
     yield ", ".join([f"{start} read the correct label's forerunner", *more]) if some else ""
 
@@ -144,7 +139,7 @@ def counts_panels(values: Values) -> Grid:
 def _count_map(ax: Axes, name: str, values: Values) -> None:
     """Layers down and heads across, counted from 1."""
     share = np.array(values["counts"][name]) / values["prompts"][name]
-    title = "{}\n{} [{}, {}] heads".format(LABELS[name], *values["frequent_heads"][name])
+    title = f"{LABELS[name]}\n{written(values['frequent_heads'][name])} heads"
     colours, _ = PAPER.get(name, ("Greys", ""))
     panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=colours)
     heads = share.shape[1]
@@ -256,22 +251,47 @@ def task_table(values: Values) -> pd.DataFrame:
     """The data sets that were tried, in order."""
     shown = pd.DataFrame(values["task"]).set_index(["name", "k"]).round(3)
     for gain in ("over_none", "over_permuted"):
-        shown[gain] = [signed(Interval(*interval), 2) for interval in shown[gain]]
+        shown[gain] = [signed(interval, 2) for interval in shown[gain]]
     return shown
 
 
+def changed_by_cut(ablation: Values, score: str) -> int:
+    """-1 where cutting the labels' reads of forerunners in all layers lowers a score, 1 where it raises it, else 0.
+
+    A change counts where its interval lies beyond 0 and beyond the interval of random cells.
+    """
+    change, control = ablation[score][str(EVERYWHERE)]["si_to_yi"], ablation["random"][score]
+    return int(change[1] > max(0.0, control[2])) - int(change[2] < min(0.0, control[1]))
+
+
+def cut_says(ablation: Values, score: str, what: str) -> str:
+    """What that cut costs, beside random cells. what: that may lose."""
+    change, control = ablation[score][str(EVERYWHERE)]["si_to_yi"], ablation["random"][score]
+    changed, cut = changed_by_cut(ablation, score), "cutting the labels' reads of forerunners"
+    if changed > 0:
+        return f"{cut} gains {what} {written(change)} nats, random cells {written(control)}"
+    cost, controls = (str(Interval(-one[0], -one[2], -one[1])) for one in (change, control))
+    if changed < 0:
+        return f"{cut} costs {what} {cost} nats, random cells {controls}"
+    return f"{cut} is not shown to cost {what} more than random cells: {cost} nats, {controls}"
+
+
 def ablation_say(values: Values) -> Iterator[str]:
-    ablation, findings = values["ablation"], values["ablation"]["findings"][::-1]
-    changes = {score: ablation[score][str(EVERYWHERE)]["si_to_yi"] for score in TERMS}
-    if " costs labels " in findings[0]:
-        right = f"{-changes['which label'][0]:.2f}" if " costs the " in findings[-1] else "none shown"
-        which = right if values["chosen"]["ablation"]["done"] else "not learned"
-        yield f"Without forerunners labels lose {-changes['label mass'][0]:.2f} nats of mass, which label: {which}"
-    yield ". ".join(findings)
+    ablation, which = values["ablation"], "Which label: not shown to be learned from demonstrations"
+    lost = {score: changed_by_cut(ablation, score) < 0 for score in ablation["random"]}
+    cost = {score: -ablation[score][str(EVERYWHERE)]["si_to_yi"][0] for score in lost}
+    if lost.get("label mass"):
+        right = f"{cost['which label']:.2f}" if lost.get("which label") else "none shown"
+        right = right if "which label" in lost else "not tested"
+        yield f"Cutting s → y costs labels {cost['label mass']:.2f} nats, which label: {right}"
+    mass = [f"Label mass: {cut_says(ablation, 'label mass', 'labels')}"] if "label mass" in lost else []
+    if "which label" in lost:
+        which = f"Which label: {cut_says(ablation, 'which label', 'the right label')}"
+    yield ". ".join([*mass, which])
     loss = ablation["text loss"][str(EVERYWHERE)]["si_to_yi"]
-    yield f"That cut changes the loss on the rest of the text by {signed(Interval(*loss))} nats per token."
+    yield f"That cut changes the loss on the rest of the text by {signed(loss)} nats per token."
     shown, bare = map(written, values["accuracies"])
-    gained = {score: signed(Interval(*interval)) for score, interval in values["ablation"]["gained"].items()}
+    gained = {score: signed(interval) for score, interval in ablation["gained"].items()}
     yield (
         f"Accuracy with demonstrations {shown}, without {bare}, of {values['request']['ablated']} prompts: they "
         f"change it by {gained['accuracy']}, log P(right label | labels) by {gained['which label']} nats, label "
@@ -287,10 +307,7 @@ def ablation_about(values: Values) -> str:
 def ablation_table(values: Values) -> pd.DataFrame:
     """What cuts in all layers change, with 95 % intervals of one number each."""
     columns = {
-        score: {
-            TITLES[cut]: signed(Interval(*change), 2)
-            for cut, change in values["ablation"][score][str(EVERYWHERE)].items()
-        }
+        score: {TITLES[cut]: signed(change, 2) for cut, change in values["ablation"][score][str(EVERYWHERE)].items()}
         for score in ("accuracy", *TERMS, "text loss")
     }
     return pd.DataFrame(columns).rename_axis("cut in all layers")
@@ -300,8 +317,7 @@ def induction_say(values: Values) -> Iterator[str]:
     shares, null = values["induction"]["likelihood"], values["induction"]["null"]
     best, uniform = shares["best head"], values["induction"]["levels"]["uniform"]
     beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
-    where = f"{beyond} of {layers}" if beyond else f"none of {layers}"
-    yield f"In {where} layers best heads significantly prefer the query's label"
+    yield f"In {beyond or 'none'} of {layers} layers best heads significantly prefer the query's label"
     similar = max(shares["similarity of states"]["mean"])
     yield f"By the similarity of states it would have {similar:.2f} at most, by equal shares {uniform:.2f}."
 
@@ -324,7 +340,7 @@ def _cuts(ax: Axes, score: str, part: str, effects: Values) -> None:
     cut, random = effects["cut"], effects["random"].get(part, {})
     panels.intervals(ax, [*random.values()], 0.3, GREY, size=2.0)
     panels.intervals(ax, [*cut[part].values()], 0.0, SCORES[score], digits="+.2f")
-    names = [TITLES[name].replace("->", r"\to").replace(", ", r",\; ") for name in TITLES]
+    names = [title.replace("->", r"\to").replace(", ", r",\; ") for title in TITLES.values()]
     panels.name_rows(ax, [f"${name}$" for name in names])
     low, high = (float(end) for end in part.strip("()").split(", "))
     ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
@@ -435,4 +451,5 @@ FIGURE = Figure(
         ),
         "grid": Part(numbers.grid, "grid", grid_say, grid_about, grid_panels),
     },
+    ("counts", "specificity", "task", "ablation", "induction"),
 )  # fmt: skip

@@ -12,19 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from util.engine.batches import too_long
-from util.engine.call import UnsupportedModel
+from util.engine.batches import TooLong
 from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, how_many
-from util.figures.induction_scores.plan import NORM_MATCHED, Plan, TaskShots, is_control_set, plan
+from util.figures.induction_scores.numbers import NORM_MATCHED, Plan, TaskShots, is_control_set, planned
 from util.figures.planted_controls import planted_control
-from util.figures.task_study import (
-    TaskStudy,
-    task_studies,
-)
+from util.figures.task_study import TaskStudy, task_studies
 from util.models import planted as circuits
 from util.prompts.classification import LABELS
-from util.prompts.staicc import DATASETS
-from util.prompts.text_tasks import TEXT_TASKS
+from util.prompts.text_tasks import DATASETS, TEXT_TASKS
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
 from util.stats.answers import TaskCheck, task_check, which_label
@@ -104,19 +99,23 @@ def scores(study: Study) -> dict[str, Any]:
 
 def pattern(study: Study) -> dict[str, Any]:
     """What the best head attends to in the first prompt of the primary task, see `TaskStudy.pattern`."""
-    scored, task = study.arrays("scores"), study.settings.primary_task
-    first = task_studies(study, task, prompts=scored["setup"]["prompts"])[0]
-    return {"head": scored["chosen"][0], "task": task, **first.pattern(scored["chosen"][0])}
+    head = study.arrays("scores")["chosen"][0]
+    return {"head": head, "task": study.settings.primary_task, **primary_studies(study)[0].pattern(head)}
 
 
 # ------------------------------------------------------------------------------------------------ tasks
 
 
+def primary_studies(study: Study) -> list[TaskStudy]:
+    """The studies of the primary task, one for each seed of demonstrations."""
+    prompts = study.arrays("scores")["setup"]["prompts"]
+    return task_studies(study, study.settings.primary_task, prompts=prompts)
+
+
 def plan_of(study: Study) -> Plan:
-    """The sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
-    scored, s = study.arrays("scores"), study.settings
-    norms = task_studies(study, s.primary_task, prompts=scored["setup"]["prompts"])[0].means()["norms"]
-    return plan(scored["heads"].mean(), norms, scored["setup"], s.seed)
+    """The sets of heads, and what is done to the model. Raises what `numbers.planned` raises."""
+    scored, norms = study.arrays("scores"), primary_studies(study)[0].means()["norms"]
+    return planned(scored["heads"].mean(), norms, scored["setup"], study.settings.seed)
 
 
 def answered_right(studies: Sequence[TaskStudy], edits: Mapping[str, Edit]) -> dict[str, NDArray[np.bool_]]:
@@ -142,8 +141,7 @@ def ablation(study: Study) -> dict[str, Any]:
     check: whether the whole model does the task, on as many other queries, so that what it is chosen by is not measured
     again; None with `all_tasks`, where there may be no others. chance: of guessing.
     """
-    edits, s = plan_of(study), study.settings
-    studies = task_studies(study, s.primary_task, prompts=edits.setup["prompts"])
+    edits, s, studies = plan_of(study), study.settings, primary_studies(study)
     check = None if s.all_tasks else check_task(studies[0].other_queries, len(s.tasks))
     chance, right = 1 / len(studies[0].classes.labels), answered_right(studies, edits.edits)
     return {"plan": edits, "task": s.primary_task, "chance": chance, "check": check, "right": right}
@@ -153,8 +151,7 @@ def plain_text(study: Study) -> dict[str, Any]:
     """Losses of plain texts [N] in nats by row, of the whole model and without heads, and that of equal odds."""
     edits = plan_of(study)
     sets = [row for row in edits.edits if row.startswith(NORM_MATCHED)][:CONTROLS_OF_TEXT]
-    texts = task_studies(study, study.settings.primary_task, prompts=edits.setup["prompts"])[0]
-    measured = texts.losses({row: edits.edits[row] for row in (WHOLE, edits.ablated, *sets)})
+    measured = primary_studies(study)[0].losses({row: edits.edits[row] for row in (WHOLE, edits.ablated, *sets)})
     losses = {row: data["loss"] for row, data in measured.items()}
     return {"plan": edits, "losses": losses, "uniform": float(np.log(measured[WHOLE]["vocabulary"]))}
 
@@ -172,8 +169,8 @@ def shots(study: Study) -> dict[str, Any]:
     for task, unrelated in study.progress(named, "tasks by shots", "task"):
         try:
             tasks.append(_by_shots(study, task, unrelated, edits, len(named)))
-        except UnsupportedModel as error:
-            left_out[f"{task}, Foo/Bar" if unrelated else task] = too_long(error)
+        except TooLong as error:
+            left_out[f"{task}, Foo/Bar" if unrelated else task] = error.extent
     return {"plan": edits, "tasks": tasks, "left out": left_out}
 
 

@@ -13,23 +13,23 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from util.figures.edits import WHOLE, Mode, TaskName
 from util.figures.induction_scores import numbers
-from util.figures.induction_scores.numbers import published
-from util.figures.induction_scores.plan import (
+from util.figures.induction_scores.numbers import (
     KNOCKED_OUT,
     LAYER_MATCHED,
     OTHER_PATTERNS,
     PRESETS,
     ablated_row,
     is_control_set,
+    published,
 )
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.claims import CLAIMS
-from util.show.draw import Grid
+from util.show.draw import BLUE, GREY, PALE_RED, RED, Grid
 from util.show.panels import (
     CHANCE,
     CONTROLS,
@@ -46,10 +46,9 @@ from util.show.panels import (
     triples,
 )
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
-from util.show.style import BLUE, GREY, PALE_RED, RED
 from util.stats.heads import head_name, top
 from util.stats.intervals import POWERED, Interval, detectable
-from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct
+from util.study.checked import AsList, AtLeastTwo, Count, Distinct, Natural, Text, checked, distinct
 
 COLOURS = {WHOLE: BLUE, KNOCKED_OUT: PALE_RED, **dict.fromkeys((LAYER_MATCHED, *OTHER_PATTERNS), GREY)}  # else red
 PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Llama-3-8B, 1 % of heads")
@@ -61,7 +60,6 @@ PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Ll
 Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
 TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
 NoneTwice = AfterValidator(lambda names: distinct(names) if names else names)
-AtLeastTwo = Annotated[Int, Field(ge=2)]
 
 
 @checked
@@ -70,7 +68,7 @@ class Settings:
 
     tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; prompts: as many
     queries of each task; seed: of control sets, random keys and sequences. settings: "default" or "paper", see
-    `plan.PRESETS`. demonstration_seeds: a run for each, by default those of the settings plus `seed`; reference: see
+    `numbers.PRESETS`. demonstration_seeds: a run for each, by default those of the settings plus `seed`; reference: see
     `TaskStudy`. primary, mode, control_sets, other_sets: see `measure.setup_for`. all_tasks:
     whether ablations are measured on tasks, too, that the whole model does not do. text_tasks: tasks with texts that
     people wrote; text_data: where they are, None (those of StaICC, then the hub), "hub", or a folder with a folder for
@@ -246,10 +244,7 @@ def planted_say(values: Values) -> Iterator[str]:
 def scores(values: Values) -> Grid:
     """A: the scores of all heads. B: the best."""
     shown = values["scores"]
-
-    def all_heads(ax: Axes) -> None:
-        heads(ax, shown["mean"], (0, 1), "A) all heads", bar="prefix-matching score")
-
+    all_heads = partial(heads, values=shown["mean"], limits=(0, 1), title="A) all heads", bar="prefix-matching score")
     return Grid([all_heads, partial(_best, entries=shown)], least=2.4, height=2.1)
 
 
@@ -264,7 +259,7 @@ def _best(ax: Axes, entries: Values) -> None:
         ax.axhline(level, color=colour, lw=0.8, ls=dashes)
     ax.set_xticks(range(len(strongest)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)
     ax.set(ylim=(-0.03, 1.03), yticks=(0, 0.5, 1), ylabel="prefix-matching score", title="B) the best heads")
-    name_at_right(ax, levels, 0.085)
+    name_at_right(ax, levels)
 
 
 def pattern(values: Values) -> Grid:
@@ -281,14 +276,16 @@ def ablation(values: Values) -> Grid | None:
     task, ablated, k = values["primary"]["task"], ablated_row(len(values["chosen"])), values["request"]["k"]
     reported, rows = published(task, k, ablated), values["accuracy"][task]
     legend = [CONTROLS, HERE, *[PUBLISHED] * bool(reported), CHANCE]
-    options: dict[str, Any] = {
-        "colours": COLOURS,
-        "heading": task,
-        "label": "accuracy",
-        "chance": values["primary"].get("chance") or 1 / len(text_tasks.label_space(task)),  # older values have none
-        "reported": reported,
-    }
-    return Grid([partial(row_panel, rows=rows, **options)], height=0.6 + ROW * len(row_names(rows)), legend=legend)
+    panel = partial(
+        row_panel,
+        rows=rows,
+        colours=COLOURS,
+        heading=task,
+        label="accuracy",
+        chance=values["primary"]["chance"],
+        reported=reported,
+    )
+    return Grid([panel], height=0.6 + ROW * len(row_names(rows)), legend=legend)
 
 
 def shots(values: Values) -> Grid | None:
@@ -336,4 +333,5 @@ FIGURE = Figure(
         "planted": Part(numbers.planted, "planted", planted_say),
         "claims": CLAIMS,
     },
+    ("scores", "ablation", "plain_text", "shots", "claims"),
 )  # fmt: skip

@@ -25,18 +25,17 @@ from util.engine.call import Instrument, UnsupportedModel
 from util.engine.components import Components, direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
-from util.engine.replay import Edit, Place, replay
+from util.engine.replay import head_edit, replay
 from util.figures.ioi_patching import numbers
 from util.figures.ioi_patching.numbers import Bools, Ints
 from util.prompts.ioi import IOITokens, group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
-from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores, path_effects, stream_effects
+from util.scores.exact import circuit_metrics, exact_scores, path_effects, stream_effects
 from util.scores.graph import ComponentGraph, circuits_of
 from util.stats.heads import Head, top
 from util.study.model import digest, lists_digest
-from util.study.records import joined
+from util.study.records import chunks, joined
 from util.study.study import Study
 
 Arrays = dict[str, Any]
@@ -98,17 +97,7 @@ def patch_map(
     values: what the heads' outputs become, at all positions from `first` on.
     """
     support = prepare(model)
-
-    def edit(layer: int, head: int) -> Edit:
-        def instruments(place: Place) -> list[PatchHeads]:
-            if place.layer != layer:
-                return []
-            value = values[layer][place.prompts, place.tokens, head : head + 1]
-            return [PatchHeads(layer, head, value, examples=place.examples)]
-
-        return Edit(layer, instruments)
-
-    edits = [edit(layer, head) for layer in support.layers for head in range(support.heads)]
+    edits = [head_edit(layer, head, values[layer]) for layer in support.layers for head in range(support.heads)]
     replayed = replay(model, ids, edits, answers, first)
     patched, base = (logits[..., 0] - logits[..., 1] for logits in (replayed.logits, replayed.base))
     return patched.view(len(support.layers), support.heads, -1).permute(2, 0, 1).numpy(), base.numpy()
@@ -186,7 +175,9 @@ def streams(study: Study) -> Arrays:
     effects [3, layers, T]: changes of the logit difference, see `scores.exact.stream_effects`; base, source: these;
     tokens [T]: of the source, as text. Or refused: why a class has none.
     """
-    settings, refused = study.settings, taken_apart(study)["refused"]
+    settings = study.settings
+    if refused := taken_apart(study)["refused"]:
+        return {"refused": refused}
 
     def compute() -> Arrays:
         model, tokenizer = study.pair
@@ -201,8 +192,6 @@ def streams(study: Study) -> Arrays:
         }
 
     more = {"prompts": list(settings.texts), "names": list(settings.names)}
-    if refused:
-        return {"refused": refused}
     return study.record("IOI streams", compute, lambda: settings.texts, **more).data
 
 
@@ -245,13 +234,9 @@ def _blocks(
     return study.blocks(f"IOI {what}", planned, compute, with_clusters, lambda: pairs.texts, **request).data
 
 
-def _chunks(items: Block, size: int) -> list[Block]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
 def _alike(pairs: NamePairs, most: int = CIRCUIT) -> list[Block]:
     """The numbers of the pairs that are measured together: of one shape, at most so many."""
-    return [some for group in group_by_shape(pairs.tokens).values() for some in _chunks(group, most)]
+    return [some for group in group_by_shape(pairs.tokens).values() for some in chunks(group, most)]
 
 
 def _of_all(pairs: NamePairs, run: Callable[..., Tensor]) -> np.ndarray:
@@ -293,8 +278,10 @@ def maps(study: Study) -> Arrays:
 
 def population(study: Study) -> Arrays:
     """The `maps` of the model, and of its untrained twin on 16 pairs at most, None if the control is switched off."""
-    twin = study.twin(prompts=min(UNTRAINED, study.settings.prompts)) if study.settings.untrained_control else None
-    return {"trained": maps(study), "untrained": None if twin is None else maps(twin)}
+    settings, trained, untrained = study.settings, maps(study), None
+    if settings.untrained_control:
+        untrained = maps(study.twin(prompts=min(UNTRAINED, settings.prompts)))
+    return {"trained": trained, "untrained": untrained}
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
@@ -336,7 +323,7 @@ def alone(study: Study, sets: Bools) -> Arrays:
         whole, *scores = (block["scores"] for block in measured)
         return {"whole": whole, "alone": np.stack(scores)}
 
-    blocks = partial(_chunks, range(len(kept)), 1)
+    blocks = partial(chunks, range(len(kept)), 1)
     return _blocks(study, "sets of heads", pairs, blocks, compute, join, sets=_digest(sets))
 
 
@@ -354,9 +341,9 @@ def circuit(study: Study) -> Arrays:
 def paths_between(study: Study, heads: Sequence[Head]) -> Arrays:
     """What K heads tell each other and the output, on fresh pairs, 32 at most.
 
-    direct [N, K] and edges [N, K, K, 4]: changes of the logit difference, see `scores.paths`; base, source [N];
-    clusters [N]. Raises ValueError for no head, one that there is not, and one that comes twice, and UnsupportedModel
-    for a class whose layers cannot be taken apart.
+    direct [N, K] and edges [N, K, K, 4]: changes of the logit difference, see `scores.exact.path_effects`; base, source
+    [N]; clusters [N]. Raises ValueError for no head, one that there is not, and one that comes twice, and
+    UnsupportedModel for a class whose layers cannot be taken apart.
     """
     pairs = _fresh(study, PATHS)
 
@@ -451,9 +438,9 @@ def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
 
     def join(measured: list[Arrays]) -> Arrays:
         full = _of_all(pairs, lambda base, _, answers: logit_difference(study.pair[0], base, answers))
-        return {"full": full, "effects": np.concatenate([block["effects"] for block in measured], 1)}
+        return {"full": full, **joined("effects", axis=1)(measured)}
 
-    blocks = partial(_chunks, range(len(places)), EDGES)
+    blocks = partial(chunks, range(len(places)), EDGES)
     return _blocks(study, "exact effects of edges", pairs, blocks, compute, join, edges=_digest(places))
 
 
@@ -468,7 +455,7 @@ def _circuit_runs(study: Study, pairs: NamePairs, circuits: NDArray[np.bool_]) -
         runs = np.concatenate([block["runs"] for block in measured], 1).T
         return {"runs": runs[:-1], "empty": runs[-1]}
 
-    blocks, request = partial(_chunks, range(len(kept)), CIRCUITS), _digest(circuits)
+    blocks, request = partial(chunks, range(len(kept)), CIRCUITS), _digest(circuits)
     runs = _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=request)
     return {"sizes": circuits.sum(axis=(1, 2)), **runs}
 

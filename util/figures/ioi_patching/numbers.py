@@ -189,11 +189,11 @@ def curve_sets(chosen: Floats, draws: int, seed: int = 0) -> tuple[list[list[Any
     """The sets of heads of the curve, their kinds and sizes and maps [K, L, H], for a map that chooses heads.
 
     For sizes 1, 2, 4, ... there are the "strongest" heads, all "without" these, and different "random" sets with as
-    many heads in the same layers, see `controls.layer_alike`.
+    many heads in the same layers, see `stats.heads.layer_alike`.
     """
     order, names, sets = top(np.abs(chosen), chosen.size), list[list[Any]](), []
     for size in (2**power for power in range(chosen.size.bit_length()) if 2**power < chosen.size):
-        drawn = layer_alike(order[:size], (chosen.shape[0], chosen.shape[1]), draws, seed)
+        drawn = layer_alike(order[:size], chosen.shape, draws, seed)
         names += [["strongest", size], ["without", size], *([["random", size]] * len(drawn))]
         for heads in (order[:size], order[size:], *drawn):
             sets.append(np.zeros(chosen.shape, bool))
@@ -209,20 +209,17 @@ def circuit(arrays: Arrays, settings: Any) -> Numbers:
     alone keep; 1 is the whole model; intervals are as for `normalised`, for all sizes together.
     """
     whole, clusters = arrays["whole"], arrays["clusters"]
-    strongest, without = dict[str, Floats](), dict[str, Floats]()
-    random: dict[str, list[float]] = {}
+    by_kind: dict[str, dict[str, list[Floats]]] = {"strongest": {}, "without": {}, "random": {}}
     for (kind, size), values in zip(arrays["names"], arrays["alone"], strict=True):
-        if kind == "random":
-            random.setdefault(str(size), []).append(float(values.mean()))
-        else:
-            (strongest if kind == "strongest" else without)[str(size)] = values
+        by_kind[kind].setdefault(str(size), []).append(values)
+    strongest = {size: values for size, [values] in by_kind["strongest"].items()}
     share = normalised(np.stack([*strongest.values()], axis=1), np.zeros_like(whole), whole, clusters)
     mean = partial(mean_interval, clusters=clusters)
     numbers = {
         "whole": mean(whole),
-        "without": {size: mean(values) for size, values in without.items()},
+        "without": {size: mean(values) for size, [values] in by_kind["without"].items()},
         "surplus": {size: mean(values - whole) for size, values in strongest.items()},
-        "random": random,
+        "random": {size: [float(one.mean()) for one in values] for size, values in by_kind["random"].items()},
         "faithfulness": {size: share[place] for place, size in enumerate(strongest)},
         "pairs": len(whole),
     }
@@ -291,11 +288,12 @@ def edges(arrays: Arrays, settings: Any) -> Numbers:
     graph, drawn, circuits = ComponentGraph(*arrays["graph"]), arrays["drawn"], arrays["circuits"]
     full, clusters = arrays["full"], arrays["clusters"]
     whole = full.astype(np.float64) - [*circuits.values()][-1]["CMD"]["empty"]
-    unit = whole.mean() if whole.mean() > 0 else np.nan  # else nothing is a share of it
-    exact = _ratios(arrays["effects"], np.full_like(whole, np.nan) if np.isnan(unit) else whole, clusters)
+    if not whole.mean() > 0:
+        whole = np.full_like(whole, np.nan)  # nothing is a share of it
+    exact = _ratios(arrays["effects"], whole, clusters)
     strongest = {}
     for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED]):
-        estimates = {method: float(arrays["means"][method][tuple(drawn[place])]) / unit for method in METHODS}
+        estimates = {method: float(arrays["means"][method][tuple(drawn[place])]) / whole.mean() for method in METHODS}
         strongest[graph.name(drawn[place].tolist())] = {EXACT: exact[place], **estimates}
     curves: dict[str, Numbers] = {name: {} for name in circuits}
     for name, runs in circuits.items():

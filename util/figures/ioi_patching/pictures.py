@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
 from util.scores.graph import SHARES
-from util.show.draw import Grid, Panel, name_beside
+from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Grid, Panel, name_beside
 from util.show.panels import (
     colour_bar,
     colour_limit,
@@ -29,7 +29,6 @@ from util.show.panels import (
 )
 from util.show.panels import intervals as points_of
 from util.show.part import Values
-from util.show.style import BLUE, GREY, LIGHT_BLUE, ORANGE, RED
 from util.stats.heads import Head, head_name, heads_where, top
 
 Floats = NDArray[np.float64]
@@ -58,9 +57,9 @@ def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: 
     Red is what works for the answer in all maps: a share of the effect above 0, a logit difference that falls without.
     """
     texts = {head: short_number(effects[head]) for head in strongest(effects, PRINTED)}
-    limits = None if limit is None else (-limit, limit)
     colours, beyond = ("RdBu", "both") if limit else ("RdBu_r", "neither")
-    heads(ax, effects, limits, title, texts=texts, bar=unit, colours=colours, location="right", extend=beyond)
+    end = limit or colour_limit(effects)
+    heads(ax, effects, (-end, end), title, texts=texts, bar=unit, colours=colours, location="right", extend=beyond)
     for layer, head in framed:
         ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, ec="black", lw=0.6, clip_on=False))
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from util.figures.ioi_patching import numbers, pictures
 from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, EXACT, KEPT, METHODS, carriers, intervals
-from util.figures.stored_roles import stored_roles, why_no_role
+from util.figures.stored_roles import by_head, stored_atlas, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grid
 from util.show.draw import Grid
@@ -113,7 +113,7 @@ def streams_say(values: Values) -> Iterator[str]:
     """Where the stream carries the effect, early and late, and which outputs move it there."""
     streams = values["streams"]
     if "refused" in streams:
-        yield f"streams: not measured, {streams['refused']}"
+        yield f"Streams: not measured, {streams['refused']}"
         return
     tokens, (stream, attention, _) = streams["tokens"], np.array(streams["shares"], dtype=float)
     layer, place = np.unravel_index(np.abs(attention).argmax(), attention.shape)
@@ -170,8 +170,9 @@ def population_says(values: Values) -> Iterator[str]:
         )
 
 
-def roles_say(values: Values) -> Iterator[str]:
-    """Why the strongest heads have no role, by the values of the role atlas that are stored."""
+def heads_say(values: Values) -> Iterator[str]:
+    """The same, and why the strongest heads have no role, by the values of the role atlas that are stored."""
+    yield from population_says(values)
     population = values["population"]
     whole, direct = population["noised"]["value"], population["direct"]
     parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in _certain(population)[:SPOKEN]}
@@ -256,7 +257,7 @@ def paths_say(values: Values) -> Iterator[str]:
     """Which paths between heads carry the effect, and which heads write to the output."""
     paths = values["paths"]
     if "refused" in paths:
-        yield f"paths: not measured, {paths['refused']}"
+        yield f"Paths: not measured, {paths['refused']}"
         return
     edges, count = certain_paths(paths), int(np.isfinite(intervals(paths["edges"]).value).sum())
     between = [f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}" for edge in edges if edge.channel]
@@ -271,12 +272,13 @@ def diagram(values: Values) -> Grid | None:
     """The circuit in the manner of Wang et al. 2022, Fig. 2: heads that have a path of `certain_paths`."""
     if "refused" in values["paths"]:
         return None
-    roles = stored_roles(values["request"])
+    atlas = stored_atlas(values["request"])
+    roles = by_head(atlas or {})
     edges = certain_paths(values["paths"])
     drawn = {name for edge in edges for name in (edge.sender, edge.reader)}
-    heads = [(layer, head) for layer, head in values["paths"]["heads"] if head_name((layer, head)) in drawn]
-    nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads]
-    return circuit_grid(nodes, edges, no_role="roles not measured" if roles is None else "no role")
+    heads = {head_name((layer, head)): layer for layer, head in values["paths"]["heads"]}
+    nodes = [Node(name, layer, roles.get(name, ())) for name, layer in heads.items() if name in drawn]
+    return circuit_grid(nodes, edges, no_role="roles not measured" if atlas is None else "no role")
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -308,7 +310,7 @@ def edges_say(values: Values) -> Iterator[str]:
     """How many edges are enough, how many carry the effect, which is the largest, and how faithful circuits are."""
     graph = values["component graph"]
     if "refused" in graph:
-        yield f"edges: {graph['refused']}"
+        yield f"Edges: not measured, {graph['refused']}"
         return
     yield few_edges(graph)
     many = "{n:none} of {drawn} edges measured {n:carries|carry} significantly more than a hundredth of the effect."
@@ -332,13 +334,6 @@ def edges_table(values: Values) -> pd.DataFrame:
 
 
 # ------------------------------------------------------------------------------------------------ the figure
-
-
-def conclude(values: Values) -> Iterator[str]:
-    """The primary endpoint, which heads carry the effect, which paths, how many are enough, which edges scores see."""
-    says = [population_says, roles_say, *[paths_say] * ("refused" not in values["paths"]), circuit_says]
-    says += [edges_say] * ("refused" not in values["component graph"])
-    yield from (f"{sentence.rstrip('.')}." for part in says for sentence in part(values) if sentence)
 
 
 def _about(text: str, part: str = "example") -> Callable[[Values], str]:
@@ -376,7 +371,7 @@ FIGURE = Figure(
         "p5": _one_pair(patching_says, pictures.patching, FALLS + "patched"),
         "streams": Part(numbers.streams, "streams", streams_say, _about(STREAMS, "streams"), pictures.streams),
         "population": Part(
-            numbers.population, "population", population_says, _about(PAIRS, "population"), pictures.population,
+            numbers.population, "population", heads_say, _about(PAIRS, "population"), pictures.population,
             heads_table,
         ),
         "circuit": Part(
@@ -387,5 +382,5 @@ FIGURE = Figure(
             numbers.edges, "edges", edges_say, _about(FRESH, "component graph"), pictures.edges, edges_table
         ),
     },
-    conclude,
+    ("population", "circuit", "paths", "edges"),
 )  # fmt: skip

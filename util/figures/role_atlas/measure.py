@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from util.edges.splicing import groups_of
+from util.edges.splicing import Group, groups_of
 from util.engine.batches import TOKEN_BUDGET, Row
 from util.engine.call import UnsupportedModel
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import BaseRuns
 from util.figures.edits import INTACT, PAPER_SHARES, Edit, how_many
 from util.figures.planted_controls import first_tokens, name_tokens, planted_control
-from util.figures.role_atlas.numbers import ROOM, ablations, head_sets
+from util.figures.role_atlas.numbers import ablations, head_sets
 from util.figures.task_study import (
     SKIPPED_POSITIONS,
     mean_patches,
@@ -33,7 +33,6 @@ from util.figures.task_study import (
 )
 from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
-from util.models import planted_roles
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import (
@@ -48,32 +47,34 @@ from util.roles.function_vectors import (
 from util.roles.label_roles import LabelRoles
 from util.roles.name_roles import NameRoles
 from util.roles.pair_task import words_digest
-from util.roles.rules import Evidence, Role
+from util.roles.rules import ROOM, Evidence, Role
 from util.roles.sequences_study import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 from util.study.checked import Count, Natural, checked
-from util.study.model import Model
 from util.study.records import Fields, Measurement
 from util.study.study import Study
 
 PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
+PLANTED: Fields = {
+    "datasets": PLANTED_TASK, "ks": 10, "prompts": 32, "pairs": 64, "word_prompts": 8, "intact": 8,
+    "untrained_control": False,
+}  # fmt: skip
 UNTRAINED_PROMPTS = 8  # of each word-pair task: no answer is probable, so that the effects are next to nothing
 Kind = SequenceRoles | NameRoles | LabelRoles | VectorRoles
 
 
-def kinds(study: Study) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
-    """The studies of the four kinds of prompts. Raises ValueError for settings that one of them refuses."""
-    s, places = study.settings, _places(study)
+def kinds(study: Study, held_out: bool | None = None) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
+    """The studies of the four kinds of prompts. Raises ValueError for settings that one of them refuses.
+
+    held_out: see `NamePairs`.
+    """
+    s, places = study.settings, study.places
     return (
         SequenceRoles(study.model, sequences=s.sequences, seed=s.seed, **places),
-        NameRoles(study.model, prompts=s.pairs, seed=s.seed, **places),
+        NameRoles(study.model, prompts=s.pairs, seed=s.seed, held_out=held_out, **places),
         LabelRoles(study.model, s.datasets, s.ks, s.prompts, s.seed, **places),
         VectorRoles(study.model, prompts=s.word_prompts, intact=s.intact, seed=s.seed, **places),
     )
-
-
-def _places(study: Study) -> Fields:
-    return {"folder": study.folder, "redo": study.redo}
 
 
 check = kinds  # before anything is loaded
@@ -154,7 +155,7 @@ class WordPairs(Measurement):
         return [word_pairs.find(task, trained=word_pairs.is_trained(self.model.name)) for task in self.tasks]
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def own_request(self) -> Fields:
         return {
             "schema": 1,
             "method_version": 1,
@@ -172,7 +173,7 @@ class WordPairs(Measurement):
     @cached_property
     def drawn(self) -> dict[str, list[word_pair_prompts.WordPairPrompts]]:
         """The prompts of each task by split. Raises UnsupportedTokenizer where it leaves fewer queries than asked."""
-        options: dict[str, Any] = {"k": self.k, "seed": self.seed, "corruptions": (), "in_turn": True}
+        options: Fields = {"k": self.k, "seed": self.seed, "corruptions": (), "in_turn": True}
         drawn = {
             split: [word_pair_prompts.prompts(task, self.pair[1], n, split=split, **options) for task in self.found]
             for split, n in (("test", self.prompts), ("search", REFERENCE_PROMPTS))
@@ -185,13 +186,16 @@ class WordPairs(Measurement):
     def texts(self) -> list[str]:
         return [item.clean.text for split in self.drawn.values() for prompts in split for item in prompts.items]
 
-    def _rows(self, split: str) -> list[Row]:
-        groups = (group for prompts in self.drawn[split] for group in groups_of(prompts.items, self.pair[1]))
-        return [Row(group.base.ids[: group.length]) for group in groups]
+    def _groups(self, split: str) -> list[Group]:
+        return [group for prompts in self.drawn[split] for group in groups_of(prompts.items, self.pair[1])]
 
-    def means(self) -> dict[str, Any]:
+    def means(self) -> Fields:
         """The mean outputs of all heads over prompts of all tasks with other queries, see `means_over`."""
-        return means_over(self, self.measured, lambda: self._rows("search"))
+
+        def rows() -> list[Row]:
+            return [Row(group.prompt) for group in self._groups("search")]
+
+        return means_over(self, self.measured, rows)
 
     def answers(self, edits: Edits) -> dict[str, dict[str, NDArray[np.bool_]]]:
         """Which prompts are answered right under each ablation, [N] by the edit's name and the task.
@@ -199,22 +203,16 @@ class WordPairs(Measurement):
         Right is an answer whose first token is the most probable one.
         """
 
-        def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
-            model, ids = self.pair[0], [row.ids for row in self._rows("test")]
+        def compute(edit: Edit, runs: BaseRuns) -> Fields:
+            model, groups = self.pair[0], self._groups("test")
+            ids = [group.prompt for group in groups]
             patches = mean_patches(model, edit.heads, self.means()["mean"])
             logits = next_token_logits(model, ids, *patches, token_budget=TOKEN_BUDGET, runs=runs)
-            groups = [groups_of(prompts.items, self.pair[1]) for prompts in self.drawn["test"]]
-            right = logits.argmax(axis=1) == [group.target[0] for of_task in groups for group in of_task]
-            parts = np.split(right, np.cumsum(list(map(len, groups)))[:-1])
-            return dict(zip(self.tasks, parts, strict=True))
+            right = logits.argmax(axis=1) == [group.target[0] for group in groups]
+            ends = np.cumsum([len(prompts.items) for prompts in self.drawn["test"]])
+            return dict(zip(self.tasks, np.split(right, ends[:-1]), strict=True))
 
-        return under_edits(self, self.measured, "answers", "answers", edits, compute)
-
-
-def induction(study: Study) -> Study:
-    """The study of the same model's induction heads, see notebook 02."""
-    of = {"model": study.model, "seed": study.settings.seed, "folder": study.folder, "redo": study.redo}
-    return Study("induction_scores", **of, untrained_control=False)
+        return under_edits(self, "answers", "answers", edits, compute)
 
 
 def indirect_effects(study: Study) -> FunctionVectorHeads:
@@ -229,7 +227,7 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
     small, s = study.arrays("scores")["heads"].mean().size < 100, study.settings
     prompts, intact = (25, 100) if small else (10, 25)
     for corruption in get_args(Corruption):
-        of: dict[str, Any] = {"intact": intact, "corruption": corruption, "folder": study.folder, "redo": study.redo}
+        of = {"intact": intact, "corruption": corruption, **study.places}
         heads = function_vector_heads(
             [FunctionVectorStudy(study.model, task, s.k, prompts, s.seed, **of) for task in TASKS]
         )
@@ -238,7 +236,7 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
     return heads
 
 
-def function_vectors(study: Study) -> dict[str, Any]:
+def function_vectors(study: Study) -> Fields:
     """Function-vector heads beside induction heads, and what the model does without either.
 
     pairs: which word pairs are answered right, [N] by ablation and task; classified: which queries of notebook 02's
@@ -246,16 +244,15 @@ def function_vectors(study: Study) -> dict[str, Any]:
     heads, or a third of all where that is less, and 20 control sets; from 100 heads on 3 % of them and 10. All heads
     are ablated by their mean output.
     """
-    study = induction(study)
+    study = Study("induction_scores", study.model, seed=study.settings.seed, **study.places, untrained_control=False)
     s, matching = study.settings, study.arrays("scores")["heads"].mean()
     small = matching.size < 100
     queries, draws = (20, 20) if small else (8, 10)
     size = max(1, min(4, matching.size // 3)) if small else how_many(PAPER_SHARES[1], matching.size)
-    places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
     classified = task_studies(study, s.primary_task, prompts=2 * queries)[0]
     heads = indirect_effects(study)
     tasks = tuple(task for task in TASKS if task not in heads.left_out)
-    pairs = WordPairs(study.model, tasks, s.k, queries, s.seed, **places)
+    pairs = WordPairs(study.model, tasks, s.k, queries, s.seed, **study.places)
     sets = head_sets(matching, heads.mean(), pairs.means()["norms"], size, draws, s.seed)
     edits = {name: Edit.ablate(chosen) if chosen else INTACT for name, chosen in ablations(sets).items()}
     return {
@@ -281,25 +278,15 @@ def planted(study: Study, **options: Any) -> Fields:
     shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
     models = {
         "induction circuit": planted_control(circuits.induction, options),
-        "name movers": planted_control(planted_roles.names, options, name_tokens),
+        "name movers": planted_control(circuits.names, options, name_tokens),
         "label readers": planted_control(
-            planted_roles.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)})
+            circuits.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)})
         ),
     }
     planted = {}
     for name, (model, truth) in models.items():
-        roles = {Role(role): {*heads} for kind, heads in truth.heads.items() for role in planted_roles.ROLES[kind]}
-        planted[name] = {"evidence": planted_evidence(study, model), "roles": roles}
+        roles = {Role(role): {*heads} for kind, heads in truth.heads.items() for role in circuits.ROLES[kind]}
+        known = Study("role_atlas", model, **study.places, **PLANTED)
+        evidence = [one for kind in kinds(known, held_out=True) for one in kind.evidence()]
+        planted[name] = {"evidence": evidence, "roles": roles}
     return planted
-
-
-def planted_evidence(study: Study, model: Model) -> list[Evidence]:
-    """The evidence on a planted model, of all roles."""
-    places = _places(study)
-    of: Sequence[Kind] = (
-        SequenceRoles(model, **places),
-        NameRoles(model, prompts=64, held_out=True, **places),
-        LabelRoles(model, (PLANTED_TASK,), (10,), 32, **places),
-        VectorRoles(model, prompts=8, intact=8, **places),
-    )
-    return [one for kind in of for one in kind.evidence()]

@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from util.figures.edits import WHOLE
 from util.roles.rules import Evidence, Role, TestedHead
-from util.show.part import say
-from util.stats.heads import Head, head_name, layer_matched, norm_matched, shortage, top
+from util.show.part import Arrays, say
+from util.stats.heads import Floats, Head, head_name, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import accuracy, paired_interval
 
 Numbers = dict[str, Any]
-Floats = NDArray[np.floating]
 Sets = Mapping[str, Any]  # "sets" and "controls", each by kind, see `head_sets`
 
 HAS = "has the role"  # the verdict
@@ -31,7 +29,6 @@ EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads th
 INDUCTION, FUNCTION_VECTOR = "induction", "FV"  # kinds of heads
 INDUCTION_ALONE, FUNCTION_VECTOR_ALONE = "induction, not FV", "FV, not induction"
 PAIRS = "word pairs"  # what is answered, beside a classification task
-ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
 
 
 def roles(evidence: Sequence[Evidence]) -> Numbers:
@@ -53,7 +50,11 @@ def roles(evidence: Sequence[Evidence]) -> Numbers:
 
 
 def _by_name(heads: Sequence[TestedHead]) -> Numbers:
-    return {head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p} for head in heads}
+    return {head.name: _measured(head) for head in heads}
+
+
+def _measured(head: TestedHead) -> Numbers:
+    return {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p}
 
 
 def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFrame:
@@ -72,8 +73,7 @@ def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFram
             rows.append({**line, "score": score, "null": level, "verdict": "no: the score does not pass"})
             continue
         verdict = HAS if tested in one.confirmed else "no: the effect, or the score, is not confirmed"
-        scores = {"score": tested.score, "null": tested.null, "effect": tested.effect, "p": tested.p}
-        rows.append({**line, **scores, "verdict": verdict})
+        rows.append({**line, **_measured(tested), "verdict": verdict})
     return pd.DataFrame(rows, columns=["head", "role", "score", "null", "effect", "p", "verdict"])
 
 
@@ -96,7 +96,7 @@ def finding(evidence: Sequence[Evidence]) -> str:
     return f"{first}; induction heads lie in {place}"
 
 
-def atlas(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def atlas(arrays: Arrays, settings: Any) -> Numbers:
     """The roles of all heads, [L, H] of them, and what could not be tested."""
     evidence = arrays["evidence"]
     return {
@@ -109,20 +109,19 @@ def atlas(arrays: Mapping[str, Any], settings: Any) -> Numbers:
     }
 
 
-def untrained(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def untrained(arrays: Arrays, settings: Any) -> Numbers:
     """The same of the untrained twin; {} where it was not measured."""
     evidence = arrays.get("evidence")
     return {"untrained": {"heads": len(with_role(evidence)), **roles(evidence)} if evidence else {}}
 
 
-def planted(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def planted(arrays: Arrays, settings: Any) -> Numbers:
     """For each circuit that was planted, whether just its heads have just their roles."""
-    return {"planted": {name: found_exactly(one["evidence"], one["roles"]) for name, one in arrays.items()}}
-
-
-def found_exactly(evidence: Sequence[Evidence], truth: Mapping[Role, set[Head]]) -> bool:
-    """Whether just the planted heads have each role; roles that are not planted must have none."""
-    return all({head.head for head in one.confirmed} == truth.get(one.role, set()) for one in evidence)
+    exact = {}
+    for name, circuit in arrays.items():
+        planted_heads = circuit["roles"]  # roles that are not planted must have none
+        exact[name] = all({*with_role([one])} == planted_heads.get(one.role, set()) for one in circuit["evidence"])
+    return {"planted": exact}
 
 
 # ------------------------------------------------------------------------------------------------ function vectors
@@ -160,7 +159,7 @@ def ablations(sets: Sets) -> dict[str, list[Head]]:
     return {WHOLE: [], **sets["sets"], **draws}
 
 
-def function_vectors(arrays: Mapping[str, Any], settings: Any) -> Numbers:
+def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
     """Function-vector heads beside induction heads: their scores, which are both, and what is lost without either.
 
     contrast: how much more is lost without the FV heads alone than without the induction heads alone, paired.

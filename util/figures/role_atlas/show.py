@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,20 +12,26 @@ from matplotlib.patches import Patch, Rectangle
 
 from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
-from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS, ROOM
-from util.roles.rules import units_of
-from util.show.draw import Grid, Panel, broken, name_beside, room
+from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS
+from util.figures.stored_roles import by_head
+from util.roles.rules import ROOM
+from util.show.draw import BLUE, NO_ROLE, ROLES, Grid, Panel, RoleLook, broken, name_beside, room
 from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples
 from util.show.panels import ROW as SHARE_ROW
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, sign, title, written
-from util.show.style import BLUE, NO_ROLE, ROLES, RoleLook
-from util.stats.heads import Head, head_name, top
+from util.stats.answers import DATASETS, KS
+from util.stats.heads import head_name, place_of, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
 UNITS = {  # of effects; all others are in nats
     "function vector": "as a probability that is gained",
     **dict.fromkeys(("duplicate-token", "inhibition", "mover", "negative mover"), "in nats of the logit difference"),
+}
+CONFIRMING = {  # what confirms heads of a role, if not IOI prompts, which count once for each frame and names
+    **dict.fromkeys(("previous-token", "induction"), "sequences"),
+    **dict.fromkeys(("forerunner", "label reader"), "prompts"),
+    "function vector": "prompts of each task",
 }
 NAMED = 3  # heads of a role that are named with their effects
 SHOWN = 5  # heads of a role that are lines of the table
@@ -50,8 +54,8 @@ class Settings:
     that mean outputs are taken over. untrained_control: whether the untrained twin is measured too.
     """
 
-    datasets: Datasets = ("trec", "subjective", "agnews")
-    ks: Counts = (16, 4)
+    datasets: Datasets = DATASETS
+    ks: Counts = KS
     prompts: TwoHalves = 64
     seed: Natural = 0
     sequences: AtLeastFour = 32
@@ -61,28 +65,7 @@ class Settings:
     untrained_control: bool = True
 
 
-def by_head(values: Values) -> dict[str, list[str]]:
-    """The roles of each head that has any, by name, heads in their order."""
-    names = {name for tested in values["roles"].values() for name in tested["heads"]}
-    return {
-        name: [role for role, tested in values["roles"].items() if name in tested["heads"]]
-        for name in sorted(names, key=place_of)
-    }
-
-
-def place_of(name: str) -> Head:
-    """The place of a head by its name, such as (3, 5) of L3H5."""
-    layer, head = map(int, re.findall(r"\d+", name))
-    return layer, head
-
-
 # ------------------------------------------------------------------------------------------------ sentences
-
-
-def atlas_say(values: Values) -> Iterator[str]:
-    yield values["finding"]
-    yield from values["left out"]
-    yield from (f"{name}: {', '.join(roles)}" for name, roles in by_head(values).items())
 
 
 def atlas_about(values: Values) -> str:
@@ -97,23 +80,23 @@ def atlas_about(values: Values) -> str:
 def beside(role: str, role_values: Values) -> str:
     """What stands beside the count of a role: tested heads, the units that confirm them, which effects are seen."""
     last = f"; {POWERED} from {role_values['detectable']:.2f} on" if role_values["detectable"] else ""
-    return f"{role_values['tested']} tested, {units_of(role, role_values['n'])}{last}"
+    return f"{role_values['tested']} tested, {role_values['n']} {CONFIRMING.get(role, 'pairs of names')}{last}"
 
 
-def concludes(values: Values) -> Iterator[str]:
+def atlas_say(values: Values) -> Iterator[str]:
     """How many heads have a role, which have each, which have several, and what the untrained twin has."""
     yield f"{values['finding']}."
     roles, twin = values["roles"], values["untrained"]
-    for role, tested in ((role, tested) for role, tested in roles.items() if tested["heads"]):
-        named = [f"{name} {written(head['effect'])}" for name, head in tested["heads"].items()]
-        more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
-        count = say("{n:words} {role} {n:head|heads}", n=len(named), role=role)
-        yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
-    without = [f"{role} ({beside(role, roles[role])})" for role in roles if not roles[role]["heads"]]
+    for role, tested in roles.items():
+        if named := [f"{name} {written(head['effect'])}" for name, head in tested["heads"].items()]:
+            more = f", and {in_words(len(named) - NAMED)} more" if len(named) > NAMED else ""
+            count = say("{n:words} {role} {n:head|heads}", n=len(named), role=role)
+            yield f"{count} ({beside(role, tested)}): {listed(named[:NAMED])}{more}, {UNITS.get(role, 'in nats')}."
+    without = [f"{role} ({beside(role, tested)})" for role, tested in roles.items() if not tested["heads"]]
     if without:
         yield f"Not detected: {listed(without)}."
     yield from (f"{line[0].upper()}{line[1:]}." for line in values["left out"])
-    several = sorted(item for item in by_head(values).items() if len(item[1]) > 1)
+    several = sorted(item for item in by_head(roles).items() if len(item[1]) > 1)
     if several:
         yield f"Heads with several roles: {listed([f'{name} ({listed(roles)})' for name, roles in several])}."
     if twin and not (n := sum(tested["tested"] for name, tested in twin.items() if name != "heads")):
@@ -121,11 +104,6 @@ def concludes(values: Values) -> Iterator[str]:
     elif twin:
         text = "of {n:words} {n:head|heads} of the untrained twin whose score passes {having} {verb} a role."
         yield say(text, n=n, having=none_or(twin["heads"]), verb="have" if twin["heads"] > 1 else "has")
-
-
-def all_conclude(values: Values) -> Iterator[str]:
-    yield from concludes(values)
-    yield from vectors_say(values)
 
 
 def planted_say(values: Values) -> Iterator[str]:
@@ -184,19 +162,17 @@ def atlas(values: Values) -> Grid:
 def _atlas(ax: Axes, values: Values, key: str) -> None:
     (layers, heads), tested = values["shape"], values["roles"]
     width, height = room(ax)
-    ax.set(facecolor=NO_ROLE, xlim=(-0.5, layers - 0.5), ylim=(-0.5, heads - 0.5))
-    ax.set_xticks(count_ticks(layers, max(2, int((width - 0.6) / TICK))))
-    ax.set_yticks(count_ticks(heads, 9))
+    ticks = {"xticks": count_ticks(layers, max(2, int((width - 0.6) / TICK))), "yticks": count_ticks(heads, 9)}
+    ax.set(facecolor=NO_ROLE, xlim=(-0.5, layers - 0.5), ylim=(-0.5, heads - 0.5), ylabel="head", **ticks)
     ax.set_xticks(np.arange(0.5, layers - 1), minor=True)
     ax.set_yticks(np.arange(0.5, heads - 1), minor=True)
     ax.grid(which="minor", color="white", lw=0.6)
     ax.tick_params(which="minor", length=0)
-    ax.set(ylabel="head")
     ax.set_xlabel(f"layer\n{broken(key, 7, 72 * width - 30)}", fontsize=7)
     ax.spines[:].set_visible(False)
     cell = 72 * (width - 0.6) / layers, 72 * (height - 0.6) / heads
     largest = {role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in tested.items()}
-    for name, roles in by_head(values).items():
+    for name, roles in by_head(tested).items():
         layer, head = place_of(name)
         high = 1 / len(roles)
         for number, role in enumerate(roles):
@@ -274,8 +250,8 @@ def vectors(values: Values) -> Grid:
             continue
         heading = f"{'ABC'[len(shown)]}) {measure}\n{found['asked'][measure]}"
         rows = {"none" if name == WHOLE else name: share for name, share in accuracy.items()}
-        look: dict[str, Any] = {"label": "share of right answers", "chance": chance, "colours": {"none": BLUE}}
-        shown.append(partial(row_panel, rows=rows, heading=heading, **look))
+        look = partial(row_panel, label="share of right answers", chance=chance, colours={"none": BLUE})
+        shown.append(partial(look, rows=rows, heading=heading))
     heights = [2.3, *[0.7 + SHARE_ROW * len(row_names(rows))] * (len(shown) - 1)]
     return Grid(
         shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE],
@@ -290,10 +266,10 @@ def _scatter(ax: Axes, values: Values) -> None:
     ax.plot(matching.ravel(), effect.ravel(), ".", color="0.7", ms=4, label="each head")
     for kind, (label, marker, colour, size) in RINGS.items():
         places = tuple(np.array(entries["sets"][kind]).T)
-        look: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9}
-        ax.plot(matching[places], effect[places], marker, label=f"best {label} heads", **look)
+        name = f"best {label} heads"
+        ax.plot(matching[places], effect[places], marker, label=name, mfc="none", mec=colour, ms=size, mew=0.9)
     best = list(map(tuple, entries["sets"][FUNCTION_VECTOR]))
-    spread = [Interval(*triple) for triple in triples(entries["AIE"], best, "mean")]
+    spread = triples(entries["AIE"], best, "mean")
     points(ax, [matching[head] for head in best], spread, fmt="none", color=colour, lw=0.7)
     name_beside(ax, {head_name(head): (float(matching[head]), float(effect[head])) for head in best[:3]})
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
@@ -305,10 +281,10 @@ FIGURE = Figure(
     "role_atlas",
     Settings,
     {
-        "atlas": Part(numbers.atlas, "atlas", atlas_say, atlas_about, atlas, atlas_table),
+        "atlas": Part(numbers.atlas, "atlas", atlas_say, atlas_about, atlas, atlas_table, ("untrained",)),
         "function_vectors": Part(numbers.function_vectors, "function_vectors", vectors_say, vectors_about, vectors),
         "untrained": Part(numbers.untrained, "untrained", untrained_say),
         "planted": Part(numbers.planted, "planted", planted_say),
     },
-    all_conclude,
+    ("atlas", "function_vectors"),
 )

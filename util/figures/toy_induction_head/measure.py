@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
-from util.engine.batches import TOKEN_BUDGET, Row
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, context_length, forward
 from util.engine.handshake import prepare
-from util.engine.instruments import PatchHeads
+from util.engine.instruments import CaptureRows, PatchHeads
 from util.engine.label_scores import text_losses
 from util.engine.means import position_means
 from util.engine.replay import BaseRuns
@@ -19,44 +20,66 @@ from util.figures.planted_controls import planted_control
 from util.figures.task_study import SKIPPED_POSITIONS
 from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
 from util.models import planted
-from util.prompts.sequences import excerpts
+from util.prompts.sequences import Sequences, excerpts, repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads
-from util.roles.head_scores import heads_by_layer
-from util.roles.sequences_study import patterns, scores
+from util.roles.effects import heads_by_layer
+from util.roles.sequences_study import measured_scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
+from util.study.records import Fields
 from util.study.study import Study
 
 LONGEST, CONTROLS = 511, 3  # tokens of an excerpt; control sets
 
 
-def _sequences(study: Study) -> dict[str, Any]:
-    settings = study.settings
-    seeds = list(range(settings.seed, settings.seed + settings.sequences))
-    return {"length": settings.length, "copies": settings.copies, "seeds": seeds}
+def _on_sequences(
+    study: Study, name: str, compute: Callable[[PreTrainedModel, Sequences], Fields], **heads: Any
+) -> Fields:
+    """A record of what is measured on the repeated sequences of the settings. heads: what its request has of them."""
+    s = study.settings
+    request: Fields = {
+        "length": s.length,
+        "copies": s.copies,
+        "seeds": [*range(s.seed, s.seed + s.sequences)],
+        "bos": True,
+    }
+    drawn = cache(lambda: repeated_sequences(study.pair[1], **request))
+    return study.record(
+        name, lambda: compute(study.pair[0], drawn()), lambda: map(str, drawn().ids.tolist()), **request, **heads
+    ).data
 
 
-def heads(study: Study) -> dict[str, Any]:
+def heads(study: Study) -> Fields:
     """Attention scores [N, L, H] of a planted model, of the trained one and of its untrained twin, by whose they are.
 
     roles: of planted heads, [layer, head, role]; decoys: [layer, head].
     """
     model, truth = planted_control(planted.induction, {})
     known = study.replace(model=model, redo=False, untrained_control=False)
-    arrays = {"planted": scores(known, **_sequences(study)), "trained": scores(study, **_sequences(study))}
+    studies = {"planted": known, "trained": study}
     if study.settings.untrained_control:
-        arrays["untrained"] = scores(study.twin(), **_sequences(study))
+        studies["untrained"] = study.twin()
+    arrays = {name: _on_sequences(one, "sequence scores", measured_scores, ablated=[]) for name, one in studies.items()}
     roles = [[*head, role] for head, role in truth.names.items()]
     return {**arrays, "title": study.model.title, "roles": roles, "decoys": [list(head) for head in truth.decoys]}
 
 
-def attention(study: Study) -> dict[str, Any]:
+def attention(study: Study) -> Fields:
     """The whole attention [T, T], BOS first, of the best trained head of each role, on the last sequence."""
     best = best_heads(study.arrays("heads")["trained"])
-    rows = patterns(study, [head for head, _ in best.values()], **_sequences(study))
+    heads = [head for head, _ in best.values()]
+
+    def measured(model: PreTrainedModel, sequences: Sequences) -> Fields:
+        ids, layers = sequences.ids[-1], prepare(model).layers
+        rows = CaptureRows(torch.arange(len(ids)), layers={layers[layer] for layer, _ in heads})
+        forward(model, Batch.of([Row(tuple(ids.tolist()))], [0]), rows)
+        attention = [rows.weights[layers[layer]][0, head].float().cpu().numpy() for layer, head in heads]
+        return {"attention": np.stack(attention), "ids": ids}
+
+    rows = _on_sequences(study, "sequence patterns", measured, heads=[*map(list, heads)])
     return {"title": study.model.title, "best": best, "attention": dict(zip(best, rows["attention"], strict=True))}
 
 
-def text(study: Study) -> dict[str, Any]:
+def text(study: Study) -> Fields:
     """Losses of excerpts of a novel [N, T - 1], by what is ablated: nothing, all induction heads, or control sets.
 
     uniform: the loss of equal odds. heads: those with a prefix-matching score of INDUCTION_HEAD or more; their outputs
@@ -65,7 +88,9 @@ def text(study: Study) -> dict[str, Any]:
     """
     score = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     heads, others = heads_where(score >= INDUCTION_HEAD), score < INDUCTION_HEAD
-    sets: dict[str, list[Head]] = {WHOLE: []} | ({WITHOUT: heads} if heads else {})
+    sets: dict[str, list[Head]] = {WHOLE: []}
+    if heads:
+        sets[WITHOUT] = heads
     if heads and not shortage(heads, others):
         drawn = layer_matched(heads, others, CONTROLS, study.settings.seed)
         sets |= {f"without other heads {number}": some for number, some in enumerate(drawn, 1)}
@@ -73,10 +98,12 @@ def text(study: Study) -> dict[str, Any]:
     @cache
     def texts() -> list[list[int]]:
         model, tokenizer = study.pair
-        context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST
-        return excerpts(tokenizer, min(LONGEST, context), study.settings.excerpts).tolist()
+        length = min(LONGEST, context_length(model) or LONGEST)
+        return excerpts(tokenizer, length, study.settings.excerpts).tolist()
 
-    def losses(ablated: list[Head]) -> dict[str, Any]:
+    runs = cache(lambda: BaseRuns(study.pair[0]))
+
+    def losses(ablated: list[Head]) -> Fields:
         by_layer = heads_by_layer(prepare(study.pair[0]), ablated)
         patches = [
             PatchHeads(layer, some, torch.from_numpy(means()[str(layer)][some])) for layer, some in by_layer.items()
@@ -85,10 +112,10 @@ def text(study: Study) -> dict[str, Any]:
         return {"losses": by_token, "vocabulary": study.pair[0].config.get_text_config().vocab_size}
 
     @cache
-    def means() -> dict[str, Any]:  # by layer [H, dv], as heads may be wider in some
-        layers = [*heads_by_layer(prepare(study.pair[0]), [head for some in sets.values() for head in some])]
+    def means() -> Fields:  # by layer [H, dv], as heads may be wider in some; control sets have the same layers
+        layers = [*heads_by_layer(prepare(study.pair[0]), heads)]
 
-        def compute() -> dict[str, Any]:
+        def compute() -> Fields:
             rows = [Row(tuple(text)) for text in texts()]
             by_position = position_means(study.pair[0], rows, layers, TOKEN_BUDGET)
             return {
@@ -98,11 +125,7 @@ def text(study: Study) -> dict[str, Any]:
 
         return recorded(compute, part="means", layers=layers)
 
-    @cache
-    def runs() -> BaseRuns:
-        return BaseRuns(study.pair[0])
-
-    def recorded(compute: Callable[[], dict[str, Any]], **part: Any) -> dict[str, Any]:
+    def recorded(compute: Callable[[], Fields], **part: Any) -> Fields:
         request = {"schema": 3, "excerpts": study.settings.excerpts, "longest": LONGEST, **part}
         return study.record("plain text", compute, lambda: map(str, texts()), **request).data
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from scipy.special import softmax
 from util import paths
 from util.roles import attention_scores
 from util.roles.attention_scores import ROLES, best_heads, head_intervals
-from util.stats.heads import head_name
+from util.show.part import Arrays
+from util.stats.heads import Floats, head_name
 from util.stats.intervals import mean_interval
 
-Floats = NDArray[np.floating]
+Numbers = dict[str, Any]
 SLOTS = ("token", "previous", "output")  # of the residual stream of the construction
 SCORES = ("prefix matching", "previous token")
 SEQUENCE = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])  # of the lecture
@@ -76,28 +78,23 @@ def run(ids: Sequence[int] | NDArray[np.integer], tokens: int, beta: float) -> t
     return layer_0, layer_1, (x + layer_1 @ x @ made["ov_1"]) @ made["unembedding"]
 
 
-def likeliest(texts: Sequence[str], beta: float) -> dict[str, dict[str, float]]:
-    """Returns the letters that the construction predicts after each text, three at most, with their shares.
-
-    ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
-    """
-    alphabet, likely = ["^", *sorted(set("".join(texts)))], {}
-    for text in texts:
-        shares = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), beta)[2][-1]
-        best = np.argsort(-shares.round(6), kind="stable")[:3]
-        likely[text] = {alphabet[place]: float(shares[place]) for place in best if shares[place] > 1e-6}
-    return likely
-
-
 # ------------------------------------------------------------------------------------------------ parts
 
 
-def texts(arrays: Any, settings: Any) -> dict[str, Any]:
-    """What the construction predicts after some texts."""
-    return {"texts": likeliest(settings.texts, settings.beta)}
+def texts(arrays: Any, settings: Any) -> Numbers:
+    """The letters that the construction predicts after each text, three at most, with their shares.
+
+    ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
+    """
+    alphabet, likely = ["^", *sorted(set("".join(settings.texts)))], {}
+    for text in settings.texts:
+        shares = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), settings.beta)[2][-1]
+        best = np.argsort(-shares.round(6), kind="stable")[:3]
+        likely[text] = {alphabet[place]: float(shares[place]) for place in best if shares[place] > 1e-6}
+    return {"texts": likely}
 
 
-def heads(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def heads(arrays: Arrays, settings: Any) -> Numbers:
     """Scores of planted heads, and of the best heads of the trained model and its twin, held-out ones."""
     planted, shown = arrays["planted"], {}
     for layer, head, role in arrays["roles"]:
@@ -110,7 +107,7 @@ def heads(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     return {"heads": shown, "planted": {"decoys, at most": decoys}}
 
 
-def patterns(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def patterns(arrays: Arrays, settings: Any) -> Numbers:
     """Where the best heads of the trained model attend on one sequence, BOS left out, beside the heads by hand.
 
     Of each: query and key positions and weights of at least VISIBLE, weak ones first.
@@ -132,14 +129,14 @@ def patterns(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     return {"patterns": {"title": arrays["title"], "length": length, "heads": shown}}
 
 
-def _visible(pattern: Floats) -> dict[str, Any]:
+def _visible(pattern: Floats) -> Numbers:
     query, key = np.nonzero(pattern >= VISIBLE)
     order = np.argsort(pattern[query, key])  # strong ones lie above weak ones
     query, key = query[order], key[order]
     return {"tokens": len(pattern), "query": query, "key": key, "weight": pattern[query, key]}
 
 
-def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def in_context(arrays: Arrays, settings: Any) -> Numbers:
     """The in-context-learning score (Olsson et al. 2022): the loss at token 500 minus that at token 50, by ablation.
 
     In a shorter context it is the last token. Each loss is the mean over 21 tokens, those around it, so that as few
@@ -161,7 +158,7 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
         if others
     }
     ends = np.unique(np.geomspace(2, tokens, STEPS + 1).astype(int))
-    spans = [slice(start - 1, stop - 1) for start, stop in zip(ends, ends[1:], strict=False)]
+    spans = [slice(start - 1, stop - 1) for start, stop in pairwise(ends)]
     return {
         "in context": {
             "heads": [head_name(head) for head in arrays["heads"]],
@@ -183,7 +180,7 @@ def in_context(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 
 
 @cache
-def training_runs() -> dict[str, dict[str, Any]]:
+def training_runs() -> dict[str, Numbers]:
     """Returns the stored runs of training by name, data/phase_change.json.
 
     A run is what `data/embedded_models/recipe/phase_change.py` measured while it trained: tokens read; first_copy and
@@ -193,13 +190,13 @@ def training_runs() -> dict[str, dict[str, Any]]:
     return {f"seed {seed}": run for seed, run in log["seeds"].items()}
 
 
-def formed_at(run: Mapping[str, Any]) -> int | None:
+def formed_at(run: Arrays) -> int | None:
     """How many tokens were read when the best prefix-matching score was first measured above 0.5; None: never."""
     formed = np.max(run["prefix_matching"], axis=(1, 2)) > 0.5
     return run["tokens"][int(formed.argmax())] if formed.any() else None
 
 
-def phase_change(arrays: Any, settings: Any) -> dict[str, Any]:
+def phase_change(arrays: Any, settings: Any) -> Numbers:
     """When induction heads formed in training, by run."""
     formed = {name: formed_at(run) for name, run in training_runs().items()}
     return {"phase_change": {"tokens at a score of 0.5": formed}}

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
-from pydantic import Field
 
 from util.figures.toy_induction_head import numbers
 from util.figures.toy_induction_head.numbers import (
@@ -27,14 +26,12 @@ from util.figures.toy_induction_head.numbers import (
     WHOLE,
     WITHOUT,
 )
-from util.show.draw import Grid, Panel, matrix
+from util.show.draw import BLUE, GREY, ORANGE, Grid, Panel, matrix
+from util.show.draw import ROLES as LOOKS
 from util.show.panels import colour_bar, level
 from util.show.part import Figure, Part, Values, listed, say, title, written
-from util.show.style import BLUE, GREY, ORANGE
-from util.show.style import ROLES as LOOKS
-from util.study.checked import AsList, Count, Int, Natural, Number, Text, checked
+from util.study.checked import AsList, AtLeastFour, AtLeastTwo, Count, Natural, Number, Text, checked
 
-AtLeastTwo = Annotated[Int, Field(ge=2)]
 MOVES = ((0, 0), (0, -1), (0, -2), (1, 0), (1, 1))  # by how many places the queries and the keys move down
 LETTERS = "abcdef"  # tokens of the construction that is drawn
 DOTS = LinearSegmentedColormap.from_list("dots", mpl.colormaps["Blues"](np.linspace(0.45, 1, 64)))  # no white end
@@ -53,7 +50,7 @@ class Settings:
 
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
-    sequences: Annotated[Int, Field(ge=4)] = 10
+    sequences: AtLeastFour = 10
     seed: Natural = 0
     beta: Number = 60.0
     vocabulary: Count = 200
@@ -339,4 +336,5 @@ FIGURE = Figure(
             ),
         ),
     },
+    ("patterns", "in_context"),
 )  # fmt: skip
