@@ -332,7 +332,7 @@ def _scores(
     ends = source_run.hidden[0], parts.base.hidden[0]
     writes = ends[1].new_empty(len(base), graph.shape[0], *ends[1].shape[1:])  # by how much senders change the stream
     for sender in senders_of(parts, source_run):
-        writes[:, sender.places] = sender.change(first_order=True)
+        writes[:, sender.places] = sender.change(first_order=True).to(writes.device)
     if method == "EAP":
         scores = _products(parts, writes, parts.base.hidden, answers)
     else:
