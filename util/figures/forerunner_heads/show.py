@@ -317,7 +317,7 @@ def induction_say(values: Values) -> Iterator[str]:
     shares, null = values["induction"]["likelihood"], values["induction"]["null"]
     best, uniform = shares["best head"], values["induction"]["levels"]["uniform"]
     beyond, layers = int(np.greater(best["low"], null["high"]).sum()), len(null["mean"])
-    yield f"In {beyond or 'none'} of {layers} layers best heads significantly prefer the query's label"
+    yield f"In {beyond or 'none'} of {layers} layers best heads prefer the query's label (each by its own interval)"
     similar = max(shares["similarity of states"]["mean"])
     yield f"By the similarity of states it would have {similar:.2f} at most, by equal shares {uniform:.2f}."
 
