@@ -2,7 +2,8 @@
 
 SmolLM2 on fewer prompts than the notebooks ask; a round is another seed. Variants: BOS in front of every prompt, which
 its tokenizer leaves out; the chat template, in which the user asks for a list to be continued and the assistant's turn
-is the prompt; labels of one token each in place of " Foo" (two) and " Bar" (one), under a sum of log-probabilities.
+is the prompt; pairs of labels of one token each in place of " Foo" (two) and " Bar" (one), under a sum of
+log-probabilities.
 """
 
 from itertools import product
@@ -27,7 +28,7 @@ from util.study.model import Model
 from util.study.study import Study
 
 ROUNDS = 3
-LABELS = ("Yes", "No")  # one token each behind a space
+LABELS = (("A", "B"), ("alpha", "beta"), ("Yes", "No"), ("foo", "bar"))  # one token each behind a space
 ASKED = [{"role": "user", "content": "Continue the list."}]
 LABELS_READ = {"s_i -> y_i": Condition("si_to_yi"), "random cells": Condition("si_to_yi", draw=0)}
 TASKS = ("copying", "capitalization", "present_past")
@@ -98,8 +99,9 @@ def simulate(seeds, name="smollm2"):
             for number, value in measure(model, seed).items():
                 found.setdefault(number, {})[title] = _plain(value)
         print(title, {number: values[title] for number, values in found.items()}, flush=True)
-    for number, value in induction(plain, 0, labels=LABELS).items():
-        found[number]["labels of one token"] = _plain(value)
+    for labels in LABELS:
+        for number, value in induction(plain, 0, labels=labels).items():
+            found[number]["/".join(labels)] = _plain(value)
     return {"model": name, "numbers": found}
 
 

@@ -121,13 +121,13 @@ def test_variants_stand_beside_each_other_each_as_a_model_of_its_own(monkeypatch
         monkeypatch.setattr(sensitivity, name, measured)
     report = sensitivity.simulate(1, "embedded")
     names = ["as it is", "seed 1", "BOS"]  # the embedded model has no chat template
-    assert [*report["numbers"]["an endpoint"]] == [*names, "labels of one token"]
+    assert [*report["numbers"]["an endpoint"]] == [*names, *map("/".join, sensitivity.LABELS)]
     models = ["embedded", "embedded", "given:embedded, BOS"]
     assert [(model, seed) for model, seed, _ in asked[:12:4]] == list(zip(models, [0, 1000, 0], strict=True))
-    assert asked[-1] == ("embedded", 0, {"labels": sensitivity.LABELS})
+    assert asked[-1] == ("embedded", 0, {"labels": sensitivity.LABELS[-1]})
     monkeypatch.setattr(referee, "FOLDER", tmp_path)
     (tmp_path / "sensitivity.json").write_text(json.dumps(report))
-    assert f"| an endpoint {'| 0.50 [0.40, 0.60] ' * 4}|\n" in referee.table("sensitivity")
+    assert f"| an endpoint {'| 0.50 [0.40, 0.60] ' * 7}|\n" in referee.table("sensitivity")
 
 
 def test_what_stands_in_front_is_read_as_special_tokens():
