@@ -95,11 +95,13 @@ def test_the_likeliest_letters_after_a_text():
 # ------------------------------------------------------------------------------------------------ models
 
 
+SIZES = {"length": 10, "copies": 3, "sequences": 4}
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     model = Model("embedded", device="cpu", verbose=False)
-    sizes = {"length": 10, "copies": 3, "sequences": 4}
-    return Study("toy_induction_head", model, **sizes, folder=tmp_path_factory.mktemp("material"))
+    return Study("toy_induction_head", model, **SIZES, folder=tmp_path_factory.mktemp("material"))
 
 
 def test_heads_of_every_origin_are_shown_with_their_scores(study):
@@ -158,14 +160,14 @@ def test_heads_of_different_widths_are_ablated_too(tmp_path, monkeypatch):
     }
     model = Model.given(tiny_model("gemma4_text", **config), Model("embedded").pair[1], "given:tiny Gemma 4")
     monkeypatch.setattr(measure, "INDUCTION_HEAD", 0.0)  # all heads are ablated
-    study = Study("toy_induction_head", model, folder=tmp_path, excerpts=2, untrained_control=False)
+    study = Study("toy_induction_head", model, **SIZES, folder=tmp_path, excerpts=2, untrained_control=False)
     found = study.arrays("in_context")
     assert np.isfinite(found["losses"][numbers.WITHOUT]).all() and len({layer for layer, _ in found["heads"]}) > 1
 
 
 @torch.no_grad()
 def test_losses_by_token_are_those_of_plain_passes(tmp_path):
-    study = Study("toy_induction_head", folder=tmp_path, excerpts=2, untrained_control=False)
+    study = Study("toy_induction_head", **SIZES, folder=tmp_path, excerpts=2, untrained_control=False)
     found, (model, tokenizer) = study.arrays("in_context"), study.pair
     ids = torch.tensor(excerpts(tokenizer, 511, 2))
     assert ids.shape == (2, 511) and tokenizer.decode(ids[0]).startswith("<|bos|>CHAPTER I. Down the Rabbit-Hole")
