@@ -42,11 +42,8 @@ def pattern(tokens, kinds, last):
 
 def test_the_pattern_shows_what_the_last_token_reads_of_labels():
     values = pattern(TOKENS, KINDS, {6: 0.3, 7: 0.4, 13: 0.2, 1: 0.1})
-    assert [label for label, _ in values["pattern"]["labels"]] == ["Foo", "Bar"]
-    assert [share for _, share in values["pattern"]["labels"]] == pytest.approx([0.7, 0.2])
-    finding = "From the last token L2H6 gives 0.90 of its attention to labels, 0.70 to Foo, the right answer"
-    assert title("pattern", values) == finding and values["pattern"]["queries"] == [18]
-    assert show.pattern_about({"model": "a model", **values}) == "a model, one prompt of wordseq1, 2 demonstrations"
+    labels, shares = zip(*values["pattern"]["labels"], strict=True)
+    assert labels == ("Foo", "Bar") and shares == pytest.approx((0.7, 0.2)) and values["pattern"]["queries"] == [18]
     bare = pattern(["<s>", "ki", "wi", ":"], ["", "fruit", "fruit", "colon"], {0: 1})
     assert title("pattern", bare) == ""
 
