@@ -232,7 +232,7 @@ def test_each_corruption_keeps_and_changes_what_it_says(name, several):
             check_donor(c, name, item.clean, donor, item.clean.marks)
 
 
-@pytest.mark.parametrize("k", [5, 10])
+@pytest.mark.parametrize("k", [2, 5, 10])
 def test_sports_are_balanced_in_prompts_and_donors(k):
     cap = -(-k // 5) + 1
     drawn = made("person_sport", "bpe", n=20, k=k, corruptions=(1, 2, 3, 5))
@@ -244,7 +244,7 @@ def test_sports_are_balanced_in_prompts_and_donors(k):
         by_size = Counter(zip(item.sizes[3 : 4 * k : 4], old, strict=True))  # of outputs with as many tokens
         sizes = {size: [count for (other, _), count in by_size.items() if other == size] for size, _ in by_size}
         fewest = sum(max(0, 2 * max(own) - sum(own)) for own in sizes.values())
-        assert sum(map(str.__eq__, old, new)) == fewest  # a shuffle leaves as few in place as there can be
+        assert sum(map(str.__eq__, old, new)) == fewest < k  # a shuffle leaves as few in place as there can be
     assert word_pairs.find("person_sport").limit(k) == cap and set(word_pairs.find("person_sport").outputs) == {*RING}
 
 
