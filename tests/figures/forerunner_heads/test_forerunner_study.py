@@ -25,29 +25,11 @@ def small_samples(monkeypatch):
     monkeypatch.setattr(measure, "CONTROL_TOKENS", 4)
 
 
-@pytest.fixture
-def passes(monkeypatch):
-    """The first prompt of every block that is measured."""
-    seen: list[int] = []
-    original = measure.copy_magnitudes
-
-    def counted(model, plan, tokens, seed, block, **options):
-        seen.append(block[0])
-        return original(model, plan, tokens, seed, block, **options)
-
-    monkeypatch.setattr(measure, "copy_magnitudes", counted)
-    return seen
-
-
-def given(seed=0, name="given:toy"):
-    return Model.given(toys.model("llama", seed), toys.tokenizer(), name)
-
-
 def magnitude(study, ending="correct"):
     return study.arrays("counts")[ending]["magnitude"]
 
 
-def test_what_decides_numbers_decides_the_record(study, tmp_path, passes):
+def test_what_decides_numbers_decides_the_record(study, tmp_path):
     """And what does not, such as how magnitudes are judged, does not."""
     magnitude(study)
     for changes in ({"threshold": 7}, {"ablated": 8}, {"grid_prompts": 4}):
@@ -58,7 +40,7 @@ def test_what_decides_numbers_decides_the_record(study, tmp_path, passes):
 
 
 def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):
-    model = given()
+    model = Model.given(toys.model("llama"), toys.tokenizer(), "given:toy")
     model.pair[0].config.max_position_embeddings = 160
     few = {"grid_datasets": ["agnews", 4], "grid_prompts": 10}
     study = Study("forerunner_heads", model, **SMALL, **few, folder=tmp_path)
