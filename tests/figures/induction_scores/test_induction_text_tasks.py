@@ -56,7 +56,7 @@ def test_wrong_arguments_are_refused_when_the_study_is_built(message, rte):
         TaskStudy(NEVER, **{"task": "rte", "k": 2, "prompts": 4, "data": rte, **WRONG[message]})
 
 
-def test_queries_of_staicc_run_out_at_512(rte, tmp_path):
+def test_queries_of_staicc_run_out_at_512():
     study = TaskStudy(NEVER, "subj", k=2, prompts=256)
     others = study.other_queries
     assert not {prompt.text for prompt in study.drawn} & {prompt.text for prompt in others.drawn}

@@ -138,7 +138,7 @@ def settings_of(**settings):
     return Study("induction_scores", NEVER, **settings).settings
 
 
-def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, place, tmp_path):
+def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, tmp_path):
     def unreachable(*_):
         raise ValueError("cannot read train of nyu-mll/glue from the hub; or give a folder with train.jsonl")
 

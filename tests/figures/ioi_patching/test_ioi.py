@@ -392,7 +392,7 @@ def test_every_name_of_the_embedded_model_keeps_to_its_hold_out(name):
         ("prompts = .*different pairs at most", "population", {"prompts": 10**9}),
     ],
 )
-def test_what_does_not_fit_a_model_or_the_lists_of_words_is_refused(message, part, options, pair, measured):
+def test_what_does_not_fit_a_model_or_the_lists_of_words_is_refused(message, part, options, measured):
     with pytest.raises(ValueError, match=f"^{message}"):
         measured[0].replace(**options).numbers(part)
 
