@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.stored import look_alike
+from tests.unloaded import never
 from util import card as cards
 from util import paths
 from util.card import SCHEMA, TOPICS, sentences
@@ -30,11 +31,6 @@ TINY: dict[str, dict[str, Any]] = {
 IOI = "Indirect objects (IOI)"
 COMMITTED = paths.root() / "data" / "cards"
 PLACES = ["", "untrained-0", "smollm2", "gemma3"]
-
-
-def never(*_, **__):
-    """Takes the place of what loads a model."""
-    raise AssertionError("a model is loaded")
 
 
 def failing(error, stem):

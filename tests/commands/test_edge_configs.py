@@ -60,23 +60,13 @@ def test_every_example_runs_and_says_what_the_records_say(example, model, tmp_pa
 def test_edges_are_read_from_the_donors_that_a_config_names(model, tmp_path):
     """What the reference code calls ablating edges differently: some removed, others read from another corruption."""
     edges = {"removed": ["TOQUERY"], "probed": [["x->y:same", 2], ["y->last_separator", 1]]}
-    config = config_of("ablation", {**FEW, "corruptions": [0, 1, 2]}, (0, 1), **edges, out_dir=str(tmp_path / "out"))
+    config = config_of("ablation", {**FEW, "corruptions": [0, 1, 2]}, (3, 1), **edges, out_dir=str(tmp_path / "out"))
     study = Study("edge_ablation", model, folder=tmp_path, untrained_control=False)
     answers = [runs.Run(study, draw).answers({"one": config.ablation})["one"]["right"] for draw in config.draws]
     found = run(config, model, tmp_path)["results"]["ablated"]
     assert found["right"][0] == np.mean(answers)
     assert found["log_prob"][2] <= 0 <= found["kl"][1]  # as far as they can reach
-    assert config.ablation.corruptions == (0, 1, 2)
-
-
-def test_any_draws_of_donors_can_be_asked_for(model, tmp_path):
-    config = config_of("ablation", donor_seeds=(3, 1), removed=["TOQUERY"], out_dir=str(tmp_path / "out"))
-    run(config, model, tmp_path)
-    log = json.loads((tmp_path / "out" / "model_logs.json").read_text())
-    assert {(one["ablation"], one["donor_seed"]) for one in log["examples"][0]["answers"]} == {
-        ("FULL", 3),
-        ("ablated", 3),
-    }
+    assert config.ablation.corruptions == (0, 1, 2) and [draw.donor_seed for draw in config.draws] == [3, 1]
 
 
 def test_null_is_the_default_of_every_field_but_prompts():

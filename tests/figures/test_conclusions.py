@@ -168,12 +168,3 @@ def test_what_is_told_of_values(case):
 def test_without_an_untrained_twin_nothing_is_said_of_one(stem, place):
     with_twin, without = told(stem), told(stem, changed={place: None})
     assert re.search("untrained|fresh weights", with_twin) and not re.search("untrained|fresh weights", without)
-
-
-def test_a_count_of_a_role_has_its_units_and_the_smallest_effect_that_would_be_seen():
-    """A role that no head has, too."""
-    roles = values("role_atlas", "embedded")["roles"]
-    lines = [line for line in told("role_atlas", "embedded").split("\n")[1:] if "FV" not in line]
-    for role, found in roles.items():
-        [line] = [line for line in lines if f"{role} (" in line or f"{role} head" in line]
-        assert f"{found['tested']} tested, {found['n']} " in line and f"from {found['detectable']:.2f} on" in line

@@ -1,20 +1,18 @@
 """Exports every record of `make figures` as plain files, which no code of the suite is needed to read.
 
-    python -m tests.golden.make MODEL [FIGURE ...] [--out FOLDER]
+    ICL_MATERIAL=MATERIAL make figures MODEL=...
+    python -m tests.golden.make MATERIAL VALUES experiment_material/golden/<model>
 
-The notebooks run one after the other, each on one thread, on a cache of their own in FOLDER; what an earlier call has
-finished is not run again. Then FOLDER/<model> has records/, with <digest>.npz (arrays, by their path in the record) and
-<digest>.json (request and all else) for each record, the digest being that of the request, and values/. For an earlier
-commit, run it in a worktree of that commit.
+MATERIAL is a folder that was empty, so that every record in it is one of the figures; VALUES has the model's values.
+The last folder then has records/, with <digest>.npz (arrays, by their path in the record) and <digest>.json (request
+and all else) for each record, the digest being that of the request, and values/. For an earlier commit, run it in a
+worktree of that commit.
 """
 
 import argparse
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,8 +20,6 @@ import numpy as np
 from safetensors.numpy import load
 
 from tests.golden.compare import flat
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def digest(request):
@@ -54,31 +50,13 @@ def export(material, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("figures", nargs="*", help="stems, such as ioi_patching; default all")
-    parser.add_argument("--out", type=Path, default=ROOT / "experiment_material" / "golden")
+    parser.add_argument("material", type=Path)
+    parser.add_argument("values", type=Path)
+    parser.add_argument("out", type=Path)
     given = parser.parse_args()
-    place = given.out.resolve() / given.model
-    material, output = place / "material", place / "output"
-    environment = os.environ | {
-        "ICL_MATERIAL": str(material), "ICL_OUTPUT": str(output), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-        "ICL_MODELS": os.environ.get("ICL_MODELS", str(ROOT / "experiment_material" / "models")), "TQDM_DISABLE": "1",
-    }  # fmt: skip
-    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        if given.figures and notebook.stem.partition("_")[2] not in given.figures:
-            continue
-        done = place / "executed" / notebook.name
-        if done.exists():
-            continue
-        done.parent.mkdir(parents=True, exist_ok=True)
-        running = done.with_name(f"running-{done.name}")
-        command = [sys.executable, "-m", "papermill", "--kernel", "python3", "--cwd", "notebooks", "--no-progress-bar"]
-        command += ["-r", "model_name", given.model, str(notebook), str(running)]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
-        running.rename(done)
-    (place / "records").mkdir(parents=True, exist_ok=True)
-    print(f"{export(material, place / 'records')} records in {place / 'records'}")
-    shutil.copytree(output / "data" / "values", place / "values", dirs_exist_ok=True)
+    (given.out / "records").mkdir(parents=True, exist_ok=True)
+    print(f"{export(given.material, given.out / 'records')} records in {given.out / 'records'}")
+    shutil.copytree(given.values, given.out / "values", dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -36,23 +36,17 @@ def numbers(text, kind):
     return np.frombuffer(base64.b64decode(text), np.dtype(kind).newbyteorder("<"))
 
 
-def direct(model, ids, layer, head, query):
+def direct(model, ids, plain, layer, head, query):
     """By how much all logits at a query fall without what a head writes there: by the model's own last modules."""
-    streams, z = [], []
-    hooks = [
-        model.model.norm.register_forward_pre_hook(lambda _, given: streams.append(given[0])),
-        model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(lambda _, given: z.append(given[0])),
-    ]
+    streams: list[torch.Tensor] = []
+    keep = model.model.norm.register_forward_pre_hook(lambda _, given: streams.append(given[0]))
+    with torch.no_grad(), keep:
+        model(ids)
     with torch.no_grad():
-        logits = model(ids).logits[0, query]
-        for hook in hooks:
-            hook.remove()
-        wide = model.config.head_dim
-        only = torch.zeros_like(z[0][0, query])
-        only[head * wide : (head + 1) * wide] = z[0][0, query, head * wide : (head + 1) * wide]
-        written = model.model.layers[layer].self_attn.o_proj.weight @ only
+        z, own = plain.z[layer][0, query, head], model.config.head_dim * head
+        written = model.model.layers[layer].self_attn.o_proj.weight[:, own : own + len(z)] @ z
         without = model.lm_head(model.model.norm(streams[0][0, query] - written))
-    fall = (logits - without).numpy()
+    fall = (plain.logits[0, query] - without).detach().numpy()
     return fall - fall.mean()
 
 
@@ -75,7 +69,7 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_sof
     words = numbers(told["words"], np.uint32).reshape(3, len(queries), 2 * STRONGEST)
     effects = numbers(told["effects"], np.int16).reshape(words.shape) * told["step"]
     for place, (layer, head) in enumerate(heads):
-        fall = direct(model, ids, layer, head, length - 1)
+        fall = direct(model, ids, plain, layer, head, length - 1)
         order = np.argsort(-fall)
         expected = [*order[:STRONGEST], *order[::-1][:STRONGEST]]
         np.testing.assert_allclose(effects[place, -1], fall[expected], atol=told["step"])

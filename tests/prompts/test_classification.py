@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -36,23 +35,25 @@ def parts(prompt, header=tasks.HEADER):
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 
+def check_prompts(made, k, queries, pool, labels):
+    """Each query is asked once, behind k demonstrations, as many of each class as can be, never behind itself."""
+    for prompt in made:
+        shown, query = parts(prompt)
+        counts = [[label for _, label in shown].count(label) for label in labels]
+        assert len(dict(shown)) == len(shown) == k and max(counts) - min(counts) <= 1
+        assert {*shown} <= {*pool} and query not in dict(shown)
+        assert prompt.labels == labels and prompt.label() == dict(queries)[query]
+    assert sorted(parts(prompt)[1] for prompt in made) == sorted(dict(queries))
+
+
 @pytest.mark.parametrize("name, k", quick([("repetition", 5), ("wordseq1_4way", 10)], product(tasks.NAMES, [5])))
 def test_every_query_has_balanced_demonstrations_without_itself(name, k):
-    rows, labels, words = dict(task(name).rows), task(name).labels, name.startswith("wordseq")
-    queries = []
-    for prompt in prompts(task(name), k):
-        shown, query = parts(prompt)
-        queries.append(query)
-        counts = Counter(label for _, label in shown)
-        assert len(shown) == k and max(counts.values()) - min(counts[label] for label in labels) <= 1
-        assert len({text for text, _ in shown}) == k
-        assert all(rows[text] == label for text, label in shown)
-        assert prompt.labels == labels and prompt.label() == rows[query]
-        assert query not in {text for text, _ in shown}
-        if words:
+    made, rows = prompts(task(name), k), task(name).rows
+    check_prompts(made, k, rows, rows, task(name).labels)
+    if name.startswith("wordseq"):
+        for shown, query in map(parts, made):
             first, second = query.split()
             assert not any(text.split()[0] == first or text.split()[1] == second for text, _ in shown)
-    assert sorted(queries) == sorted(rows)
 
 
 DIGESTS = {  # of prompts as they always were
@@ -118,12 +119,7 @@ POOL = tuple((f"pool {n}", "up" if n % 3 else "down") for n in range(30))
 def test_demonstrations_come_from_the_pool(k):
     own = Task("own", OWN, ("up", "down"), pool=POOL)
     whole = prompts(own, k)
-    assert sorted(parts(prompt)[1] for prompt in whole) == sorted(text for text, _ in OWN)
-    for prompt in whole:
-        shown, query = parts(prompt)
-        counts = Counter(label for _, label in shown)
-        assert len(dict(shown)) == k and abs(counts["up"] - counts["down"]) == k % 2
-        assert set(shown) <= set(POOL) and prompt.label() == dict(OWN)[query]
+    check_prompts(whole, k, OWN, POOL, own.labels)
     assert prompts(own, k, limit=4) == whole[:4]
     assert prompts(replace(own, rows=OWN[::-1], pool=POOL[::-1]), k) == whole
 

@@ -30,15 +30,6 @@ LISTS, CORRUPTIONS = word_lists(), get_args(Corruption)
 FRAMES, NAMES = LISTS["frames"], LISTS["names"]
 BASE = "When Emma and Mike went to the cafe, Mike gave a coffee to"
 SWAPPED = "When Emma and Mike went to the cafe, Emma gave a coffee to"
-CHANGED = {  # the roles whose names change
-    "s2_swap": {"S2"},
-    "s2_rand": {"S2"},
-    "names_swap": {"IO", "S1"},
-    "abc": {"IO", "S1", "S2"},
-    "random_name": {"IO", "S1", "S2"},
-}
-
-
 drawn = pytest.mark.parametrize(
     "corruption, kind",
     quick(
@@ -295,19 +286,15 @@ def test_tokens(kind, corruption):
     front = [tokenizer.bos_token_id] if kind != "bpe-no-bos" else []
     for pair in made(kind, corruption=corruption)[:12]:
         tokens = ioi_tokens(pair, tokenizer)
-        assert list(tokens.base) == front + ids(tokenizer, pair.base.text)
-        assert list(tokens.source) == front + ids(tokenizer, pair.source.text)
-        differing = [t for t, (a, b) in enumerate(zip(tokens.base, tokens.source, strict=True)) if a != b]
-        assert tokens.first == differing[0] and [*group_by_shape([tokens])] == [(len(tokens.base), differing[0])]
-        assert {*differing} == {tokens.positions[role] for role in CHANGED[corruption]}
-        assert tokens.positions["END"] == len(tokens.base) - 1 and tokens.positions.keys() == pair.base.spans.keys()
-        for prompt, found in ((pair.base, tokens.base), (pair.source, tokens.source)):
+        both = ((pair.base, tokens.base), (pair.source, tokens.source))
+        for prompt, found in both:
+            assert list(found) == front + ids(tokenizer, prompt.text)
             for role, position in tokens.positions.items():
                 assert tokenizer.decode(found[position]).strip() == at(prompt, role)
-        io, s = tokens.answers
-        assert (tokens.base[tokens.positions["IO"]], tokens.base[tokens.positions["S1"]]) == (io, s)
-        assert tokens.base[tokens.positions["S2"]] == s
-        assert [io, s] == [ids(tokenizer, f"{pair.base.text} {name}")[-1] for name in pair.base.labels]
+        first = next(t for t, (a, b) in enumerate(zip(tokens.base, tokens.source, strict=True)) if a != b)
+        assert tokens.first == first and [*group_by_shape([tokens])] == [(len(tokens.base), first)]
+        assert tokens.positions["END"] == len(tokens.base) - 1 and tokens.positions.keys() == pair.base.spans.keys()
+        assert [*tokens.answers] == [ids(tokenizer, f"{pair.base.text} {name}")[-1] for name in pair.base.labels]
 
 
 def test_pairs_that_are_not_aligned():

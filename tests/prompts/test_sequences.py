@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from tests import toys
-from util.prompts.sequences import ranked_tokens, repeated_sequences
+from util.prompts.sequences import matched_cells, ranked_tokens, repeated_sequences
 from util.roles.sequences_study import SequenceStudy
 
 
@@ -78,6 +78,12 @@ def test_a_sequence_depends_on_its_own_seed_alone():
     assert len({tuple(row) for row in repeated_sequences(tokenizer, seeds=range(20)).ids.tolist()}) == 20
     once = repeated_sequences(tokenizer, copies=1, bos=False).ids
     assert (repeated_sequences(tokenizer, copies=2).ids[:, 1:] == np.tile(once, 2)).all()
+
+
+def test_matched_cells_by_hand():
+    """No token reads itself: of four alike the last looks at the second."""
+    for ids, cells in (([7, 4, 5, 4, 5, 5], [[3, 2], [4, 3], [5, 3]]), ([7, 4, 4, 4], [[3, 2]])):
+        assert matched_cells(np.array(ids)).tolist() == cells
 
 
 def test_ranks_of_small_vocabularies():

@@ -89,9 +89,6 @@ def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model, monkey
     assert np.median(effects) > 1e-4  # not vacuous
 
 
-# ------------------------------------------------------------------------------------------------ controls
-
-
 # ------------------------------------------------------------------------------------------------ studies
 
 
@@ -169,14 +166,6 @@ def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monke
     lacking.append("copying")
     with pytest.raises(UnsupportedTokenizer, match="Try another separator"):
         function_vector_heads([study.replace(seed=1) for study in studies])
-
-
-@pytest.mark.slow
-def test_an_untrained_model_has_no_function_vector_heads(tmp_path):
-    study = FunctionVectorStudy(prompts=4, intact=4, folder=tmp_path)
-    effects = study.twin().effects()
-    assert np.abs(effects.effects).max() < 1e-3
-    assert np.abs(study.replace(corruption="other_outputs").effects().effects).max() > 0.1
 
 
 def test_the_probability_after_intact_demonstrations_is_that_of_the_same_prompts(tmp_path):

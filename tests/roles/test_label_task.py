@@ -1,24 +1,8 @@
 """Data sets of StaICC as arguments, and which of their prompts are asked."""
 
-import pytest
-
 from util.load_model_and_data import staicc_prompts
 from util.roles.label_roles import LabelTask
 from util.study.checked import Datasets, capped, checked, dataset_name
-
-WRONG = {
-    "dataset = 'imdb': unknown data set 'imdb'; choose one of: 0 glue_sst2": {"dataset": "imdb"},
-    "k = 513: financial_phrasebank has a pool of 512": {"dataset": "financial_phrasebank", "k": 513},
-    "k = -1: ": {"k": -1},
-    "prompts = 1: .*greater than or equal to 2": {"prompts": 1},
-    "seed = -1: ": {"seed": -1},
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_arguments_are_refused_when_the_study_is_built(message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        LabelTask(**WRONG[message])
 
 
 def test_more_prompts_than_there_are_become_all_of_them(capsys):

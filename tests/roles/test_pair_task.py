@@ -54,10 +54,3 @@ def test_no_query_is_asked_twice_and_none_that_verdicts_use(tmp_path):
     assert [prompt.spans["y"] for prompt in study.asked["bare"]] == [()] * len(asked)
     few = PairTask("embedded", prompts=3, folder=tmp_path)
     assert queries(few) == queries(few.replace(prompts=9))[:3]
-
-
-def test_wrong_arguments_are_refused_before_a_model_is_loaded():
-    with pytest.raises(ValueError, match="unknown word-pair task 'copyng'"):
-        PairTask("no such model", "copyng")
-    with pytest.raises(ValueError, match="choose a smaller k"):
-        PairTask("no such model", "present_past", k=1000)

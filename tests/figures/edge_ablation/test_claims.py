@@ -40,6 +40,13 @@ def test_a_circuit_explains_most_and_more_than_random_ones_do():
     assert few.verdict == CANNOT_BE_TOLD and (few.parts[0].needed or 0) > 20
 
 
+def test_a_loss_is_sure_only_after_all_are_counted():
+    """Six of forty are significantly lost alone, not as the best of thirty."""
+    pair = rows(40)[FULL], rows(40, x=34)["x"]
+    same = {str(number): (pair[0], pair[0]) for number in range(29)}
+    assert [*numbers.sure_losses({"it": pair})] == ["it"] and not numbers.sure_losses({"it": pair, **same})
+
+
 def test_tasks_differ_only_where_adding_and_removing_both_say_so():
     assert numbers.differs({"a": MATTERS, "b": IDLE, "c": IDLE}, THERE, 0.15).verdict == HOLDS
     assert numbers.differs({"a": IDLE, "b": IDLE}, THERE, 0.15).verdict == DOES_NOT_HOLD

@@ -56,15 +56,13 @@ def test_no_more_prompts_than_queries_are_asked():
 def test_the_command_writes_the_verdicts_into_the_values_file(monkeypatch, tmp_path, capsys):
     def judged_of(study):
         asked = study.settings
-        settings = (study.model.name, asked.primary_task, asked.prompts, asked.donor_seeds, asked.k, study.model.dtype)
-        assert settings == ("embedded", "capitalization", 7, (0, 1, 2), 10, "auto")
+        assert (asked.primary_task, asked.prompts, asked.donor_seeds) == ("capitalization", 7, (0, 1, 2))
         part = judged("copying", Effect.of((np.ones(40), 1.0)), 0.1, above=True)
         return {"claims": (Claim(1, "circuits explain", HOLDS, (part,)), Claim(2, "tasks differ", NO_PREMISE))}
 
     def no_tasks(study):
         asked = study.settings
-        assert (asked.prompts, asked.untrained_control, asked.shots) == (7, False, (0, 10))
-        assert (asked.control_sets, asked.other_sets) == (20, 20)
+        assert (asked.prompts, asked.shots, asked.control_sets, asked.other_sets) == (7, (0, 10), 20, 20)
         return arrays()
 
     monkeypatch.setattr(measure, "judge", judged_of)

@@ -1,6 +1,5 @@
 """Edge ablation as an experiment: planted edges are found, records know what they depend on, measures by hand."""
 
-from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -141,18 +140,6 @@ def test_other_pairs_under_a_name_are_another_request(monkeypatch):
     assert words_of() != found[0]
 
 
-@contextmanager
-def refusing():
-    def refuse(*_):
-        raise AssertionError("a forward pass")
-
-    handle = register_module_forward_pre_hook(refuse)  # a hook of the model would be refused itself
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 WRONG: dict[str, dict[str, Any]] = {  # the others: tests/commands/test_edge_configs.py
     "split = 'train': .*'all', 'search' or 'test'": {"split": "train"},
     ".*k = 1000 .*choose a smaller k": {"corruptions": (0, 5), "task": "copying", "k": 1000},
@@ -179,7 +166,8 @@ def test_bad_requests_are_refused_when_a_draw_is_built(message):
 def test_bad_ablations_are_refused_before_any_forward_pass(ablation, match, tmp_path):
     model = toy()
     prepare(model.pair[0])  # its check runs the model
-    with refusing(), pytest.raises(ValueError, match=match):
+    refuse = register_module_forward_pre_hook(lambda *_: pytest.fail("a forward pass"))  # the model's own is refused
+    with refuse, pytest.raises(ValueError, match=match):
         asking(model, tmp_path, corruptions=(0, 1)).answers({"good": WHOLE, "bad": ablation})
     assert not [*tmp_path.rglob("*.pickle")]
 
@@ -252,18 +240,6 @@ GOLDEN: dict = {
 TWO = {"tasks": ["capitalization"], "prompts": 4, "donor_seeds": (0, 1), "corruptions": [1]}
 
 
-def test_circuits_of_a_task_are_compared(tmp_path):
-    study = study_in(tmp_path, toy(), **TWO)
-    compared, values = study.arrays("circuits")["tasks"]["capitalization"], study.values_of("circuits")
-    data = Run(study, study.settings.draws()[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
-    np.testing.assert_array_equal(compared["rows"]["NONE"]["right"][0], data["right"])
-    assert [*values["accuracy"]["capitalization"]] == [*CIRCUITS, ALONE] and values["models"] == {}
-    written = values["written"]["capitalization"]["NONE"]
-    assert written == [data["line_right"].mean(), data["prefix_right"].mean()]
-    table = show.circuits_table(values)
-    assert table.loc[("capitalization", "NONE"), "score"] == "not done"  # by this model
-
-
 def test_without_demonstrations_the_query_stands_alone(tmp_path):
     """The same tokens as a prompt that was never given any."""
     model, tokenizer = pair()
@@ -274,6 +250,15 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
         bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
         groups.append(Group(typed_tokens(bare, tokenizer), {}))
     np.testing.assert_allclose(run.alone()["log_prob"], outcomes(model, groups)["log_prob"], atol=1e-5)
+
+
+def test_circuits_of_a_task_are_compared(tmp_path):
+    study = study_in(tmp_path, toy(), **TWO)
+    values = study.values_of("circuits")
+    data = Run(study, study.settings.draws()[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
+    assert [*values["accuracy"]["capitalization"]] == [*CIRCUITS, ALONE] and values["models"] == {}
+    assert values["written"]["capitalization"]["NONE"] == [data["line_right"].mean(), data["prefix_right"].mean()]
+    assert show.circuits_table(values).loc[("capitalization", "NONE"), "score"] == "not done"  # by this model
 
 
 def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):

@@ -99,6 +99,7 @@ def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatc
     assert len(done) == len({*done}) > 4
 
 
+@pytest.mark.slow
 def test_planted_edges_are_those_that_are_left(tmp_path):
     """The look-up needs three kinds of edges in one head each; random prunings of that size lose the answers."""
     made, truth = planted_controls.planted_control(planted.lookup, {})

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.figures.forerunner_heads.made_up import label_reads, reading
 from util.figures.forerunner_heads import numbers as f
 from util.figures.forerunner_heads import show
 from util.show import files
@@ -10,11 +11,6 @@ from util.stats import answers
 
 HAND = np.array([[[0.6, 0.5, 0.1]], [[0.2, 0.1, 0.05]]], np.float32)
 HAND_N_T = np.array([10, 50])
-
-
-def reading(magnitude, n_t, control=0.01):
-    control = np.broadcast_to(np.asarray(control, magnitude.dtype), magnitude.shape)
-    return {"magnitude": magnitude, "control": control, "n_t": n_t}
 
 
 def layers(*case, c=f.THRESHOLD):
@@ -76,15 +72,6 @@ def test_a_head_that_fires_before_any_word_is_no_success_for_labels():
     counts = {"chosen": 2, "confirmed": 2, "than_wrong": 0, "than_other": 1}
     judged = f.specificity(arrays, settings)["specificity"]["judged"]
     assert judged == counts | {"strongest": [(0, 0), (0, 1)]}  # by the first difference
-
-
-def label_reads(reads, gold, shown):
-    layers = (len(gold), reads.shape[1])
-    similarity = np.ones((*layers, reads.shape[3]))
-    return {
-        "reads": reads, "gold": gold, "demonstrations": shown, "similarity": similarity, "n_t": np.full(len(gold), 100),
-        "classes": 2,
-    }  # fmt: skip
 
 
 def test_the_best_heads_null_is_a_maximum_under_shuffled_labels():

@@ -1,15 +1,9 @@
 """What demonstrations are worth: made-up answers, and a small study of the embedded model."""
 
-import numpy as np
 import pytest
 
-from tests.figures.induction_scores.made_up_shots import KNOCKED_OUT, PATTERN, WHOLE, task, values
-from tests.figures.legible import LONG_NAME, faults
+from tests.figures.induction_scores.made_up_shots import PATTERN, WHOLE, task, values
 from util.figures.induction_scores import show
-from util.figures.induction_scores.numbers import TASKS
-from util.prompts.text_tasks import TEXT_TASKS
-from util.show.draw import COLUMN
-from util.show.part import drawn
 from util.study.study import Study
 
 TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)})
@@ -45,39 +39,14 @@ def test_tasks_that_are_not_done_or_left_out_are_named():
     assert left_out == "`subj`: left out, 465 tokens, 256 positions."
 
 
-def test_the_picture_of_many_tasks_can_be_read():
-    shares = {0: (0.5,) * 4, 5: (0.8, 0.6, 0.6, 0.8), 10: (0.95, 0.5, 0.52, 0.94)}
-    tasks = [task(name, shares, does=name in TASKS) for name in (*TASKS, *TEXT_TASKS)]
-    figure = drawn(SHOTS, values(*tasks, model=LONG_NAME), COLUMN)
-    assert figure is not None and faults(figure) == []
-
-
 # ------------------------------------------------------------------------------------------------ measured
-
-
-def small(folder, **settings):
-    return Study("induction_scores", "embedded", tasks=["wordseq1"], folder=folder, **settings)
-
-
-@pytest.mark.slow
-def test_a_small_study_measures_what_the_figure_shows(tmp_path):
-    """On the embedded model: the same edits at every number of examples, a knockout where there are examples."""
-    study = small(tmp_path, prompts=12, shots=(0, 4), k=4, text_tasks=["sst2"], control_sets=2, untrained_control=False)
-    words, texts, unrelated = study.arrays("shots")["tasks"]
-    assert [one.name for one in (words, texts, unrelated)] == ["wordseq1", "sst2", "sst2, Foo/Bar"]
-    assert words.check.done and not texts.check.done
-    assert KNOCKED_OUT in words.right[4] and KNOCKED_OUT not in words.right[0]
-    assert len(words.controls) == 2 and {*words.controls} <= {*words.right[0]} & {*words.right[4]}
-    assert list(texts.right) == [0, 4] and list(unrelated.right) == [4] and list(texts.right[4]) == [WHOLE]
-    ablation = study.arrays("ablation")
-    np.testing.assert_array_equal(words.right[4][words.ablated], ablation["right"][words.ablated])
-    assert ablation["check"].done and [*study.numbers("ablation")["tasks_done"]] == ["wordseq1"]
 
 
 @pytest.mark.slow
 def test_a_task_whose_queries_are_all_asked_is_judged_by_them(tmp_path):
     settings = {"prompts": 300, "all_tasks": True, "text_tasks": [], "shots": (0,), "k": 0, "untrained_control": False}
     settings |= {"control_sets": 1, "other_sets": 1, "sequences": 2}
-    [found] = small(tmp_path, **settings).arrays("shots")["tasks"]
+    study = Study("induction_scores", "embedded", tasks=["wordseq1"], folder=tmp_path, **settings)
+    [found] = study.arrays("shots")["tasks"]
     assert found.right[0][WHOLE].shape[1] == 300 and found.ablated in found.right[0]
     assert found.check.accuracy == found.right[0][WHOLE].mean() and not found.check.done

@@ -20,12 +20,6 @@ def verdict(number, *tasks):
     return numbers.judge(tasks)[number - 1]
 
 
-def test_all_claims_hold_of_a_model_like_the_papers():
-    found = numbers.judge([PATTERN, TEXT, OWN, UNRELATED])
-    assert [claim.verdict for claim in found] == [HOLDS] * 7
-    assert not table(found)["value"].str.contains("nan").any()
-
-
 def test_of_a_model_without_induction_heads_no_claim_holds():
     same = task("wordseq1", {0: (0.5,) * 4, 10: (0.95,) * 4})
     text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95,) * 4}, bare=True, n=400)
@@ -104,13 +98,9 @@ def test_tasks_that_are_not_done_have_no_verdict():
     assert verdict(1, measured).verdict == NOT_DONE
 
 
-def test_claims_about_texts_that_were_not_asked_are_not_called_not_done():
-    verdicts = [claim.verdict for claim in numbers.judge([PATTERN])]
-    assert verdicts == [HOLDS, HOLDS, HOLDS, NOT_ASKED, NOT_ASKED, NOT_ASKED, NOT_DONE]
-
-
-def test_what_is_stored_says_what_it_is_about():
+def test_all_claims_hold_of_a_model_like_the_papers_and_what_is_stored_says_what_it_is_about():
     found = numbers.stored("a model", arrays(PATTERN, TEXT, OWN, UNRELATED), Settings())
     assert found["model"] == "a model" and [claim.verdict for claim in found["claims"]] == [HOLDS] * 7
+    assert not table(found["claims"])["value"].str.contains("nan").any()
     assert found["setting"] == "mean ablation of 3 heads, 2 control sets" and found["settings"]["prompts"] == 200
     assert found["margins"]["1"] == numbers.MARGINS[1] and found["published"]["1"]["verdict"] == HOLDS

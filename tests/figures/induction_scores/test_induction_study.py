@@ -6,7 +6,7 @@ And planted heads: what is known of them is found, and what they do goes when th
 from __future__ import annotations
 
 import os
-import re
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import product
 from typing import get_args
@@ -18,14 +18,16 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from tests import architectures, eager_runs, toys
-from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
+from tests.engine.test_label_scores import by_whole_passes
+from tests.roles.test_attention_scores import by_definition
+from tests.tiers import quick
 from tests.unloaded import NEVER, unloaded
 from util.engine import call
 from util.engine.attention import instrument as instrumented
 from util.engine.batches import Batch, Row
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, Knockout, ScoreRows
-from util.engine.label_scores import knockouts
+from util.engine.label_scores import knockouts, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
 from util.figures.edits import INTACT, Edit, Mode
@@ -37,8 +39,7 @@ from util.figures.task_study import Answers, TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
-from util.prompts.prompt import with_bos
-from util.prompts.sequences import Sequences, matched_cells
+from util.prompts.sequences import Sequences
 from util.roles import attention_scores, sequences_study
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import SequenceStudy, head_scores
@@ -105,19 +106,6 @@ def test_row_scores_are_sums_over_captured_rows(name):
         torch.testing.assert_close(found.double(), expected, atol=1e-12, rtol=0)
 
 
-def by_definition(weights, length, copies, bos):
-    """The scores of attention [B, H, T, T] by loops over copies and places."""
-    found = dict.fromkeys(("prefix_matching", "duplicate_token", "previous_token", "sink"), 0.0)
-    for copy, place in product(range(1, copies), range(length)):
-        query = bos + copy * length + place
-        for earlier in range(copy):
-            found["prefix_matching"] += weights[..., query, bos + earlier * length + place + 1]
-            found["duplicate_token"] += weights[..., query, bos + earlier * length + place]
-        found["previous_token"] += weights[..., query, query - 1]
-        found["sink"] += weights[..., query, 0]
-    return {name: total / ((copies - 1) * length) for name, total in found.items()}
-
-
 @pytest.mark.parametrize(("name", "bos"), [("gpt2", False), *((name, True) for name in CLASSES)])
 def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypatch):
     """Under softcaps, windows and sinks; of all sequences, or one by one and row by row."""
@@ -161,13 +149,10 @@ def induction(family="gpt2", dtype=torch.float32):
     return model, truth
 
 
-OPTIONS = [{"family": family} for family in planted.FAMILIES]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_planted_heads_are_found_exactly(options, tmp_path):
+@pytest.mark.parametrize("family", quick(["gpt2"], planted.FAMILIES))
+def test_planted_heads_are_found_exactly(family, tmp_path):
     """What they attend to, and what the model does with them: tests/models/test_planted.py."""
-    model, truth = planted_control(planted.induction, options)
+    model, truth = planted_control(planted.induction, {"family": family})
     measured = SequenceStudy(model, length=25, copies=3, sequences=2, folder=tmp_path).scores()
     matching, [head] = measured.mean(), truth.heads["induction"]
     assert top(matching, 1) == [head] and matching[head] >= 0.999
@@ -208,23 +193,48 @@ def test_the_mean_output_is_that_of_all_tokens_together(name):
         np.testing.assert_allclose(found["norms"][place], writes.norm(dim=-1).mean(0).detach(), atol=1e-4)
 
 
+@contextmanager
+def watched(model, see):
+    """Inside it the attention of every layer gets see(layer, its hidden states [1, T, d]) in place of these."""
+
+    def hook_of(layer):
+        def hook(_, arguments, keywords):
+            if "hidden_states" in keywords:
+                return arguments, keywords | {"hidden_states": see(layer, keywords["hidden_states"])}
+            return (see(layer, arguments[0]), *arguments[1:]), keywords
+
+        return hook
+
+    with ExitStack() as stack:
+        for layer, module in eager_runs.attention_modules(reference(model)).items():
+            stack.enter_context(module.register_forward_pre_hook(hook_of(layer), with_kwargs=True))
+        yield
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "opt"])
-def test_means_by_position_equal_hooks_on_the_attention(name):
+def test_means_by_position_equal_hooks_on_the_attention(name, wide_softmax):
     """Of z, and of what the mean input gives, whatever the tokens; each position over the prompts that have it."""
     model, prompts, atol = toy(name), rows(12, 9, 21, 4, 9), 1e-10 if name in ("gpt2", "opt") else 1e-5
-    z, inputs = zip(*(outputs_of(model, row.ids) for row in prompts), strict=True)
+    inputs: list[dict] = []
+    for row in prompts:
+        inputs.append({})
+        with watched(model, lambda layer, hidden: inputs[-1].setdefault(layer, hidden)):
+            slow(model, [row.ids])
 
     def means(of_rows, layer):
-        alike = ([row[layer][t] for row in of_rows if len(row[layer]) > t] for t in range(21))
+        alike = ([row[layer][0, t] for row in of_rows if row[layer].shape[1] > t] for t in range(21))
         return torch.stack([torch.stack(values).mean(0) for values in alike])
 
+    z = [slow(model, [row.ids]).z for row in prompts]
+    mean_inputs = {layer: means(inputs, layer) for layer in (0, 2)}
     other = rows(21, seed=9)[0].ids
+    with watched(model, lambda layer, hidden: mean_inputs[layer][None] if layer in mean_inputs else hidden):
+        expected = slow(model, [other]).z
     for budget, layer in product((1, 2048), (2, 0)):
         found = position_means(model, prompts, [2, 0], budget)
         np.testing.assert_allclose(found[layer], means(z, layer), atol=atol)
         of_inputs = outputs_of_mean_inputs(model, prompts, [2, 0], budget)
-        expected = given_input(model, layer, other, means(inputs, layer))
-        np.testing.assert_allclose(of_inputs[layer], expected, atol=atol)
+        np.testing.assert_allclose(of_inputs[layer], expected[layer][0], atol=atol)
         assert {*found} == {*of_inputs} == {0, 2}
         assert not layer or np.abs(found[layer] - of_inputs[layer]).max() > 1e-3  # softmax: another mean
 
@@ -277,22 +287,6 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
     assert knockouts(no_cells, {0: [1]})(Batch.of(rows(5, 4), [0, 1])) == []
 
 
-def several(tokenizer, prompt):
-    """The tokens of the prompt, and of each label behind it."""
-    ids = tokenizer(prompt.text)["input_ids"]
-    return ids, [tokenizer(prompt.text + label)["input_ids"][len(ids) :] for label in prompt.labels]
-
-
-def label_scores(pair, prompt, edits_of):
-    """The log-probabilities of the labels by whole passes over prompt and label; edits_of: of so many tokens."""
-    ids, labels = several(pair[1], prompt)
-    scores = []
-    for label in labels:
-        logits = slow(pair[0], [[*ids, *label]], **edits_of(len(ids) + len(label))).logits[0].log_softmax(-1)
-        scores.append(sum(float(logits[len(ids) + i - 1, token]) for i, token in enumerate(label)))
-    return scores
-
-
 def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
     model, tokenizer = pair
@@ -304,6 +298,8 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     references = reference_rows(pair, named)
     means = position_means(model, references, [0, 2])
     inputs, mean = outputs_of_mean_inputs(model, references, [0, 2]), mean_outputs(model, references, 8)["mean"]
+    plan = scoring(model, tokenizer, prompts_of(named))
+    assert {len(label) for labels in plan.labels for label in labels} == {2}
     values = {
         "zero": lambda la, h, t: np.zeros(16),
         "mean": lambda la, h, t: mean[la, h],
@@ -312,21 +308,16 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     }
 
     def written(value):
-        def of(length):
-            places = product(HEADS, range(length - 1))  # the label's last token changes nothing
-            return {"writes": {(la, 0, t, h): torch.from_numpy(value(la, h, t)) for (la, h), t in places}}
+        """The label's last token changes nothing, and means by position may not reach it."""
+        return lambda n, t: {(la, h): torch.from_numpy(value(la, h, t)) for la, h in HEADS if t <= len(plan.ids[n])}
 
-        return of
-
-    for number, prompt in enumerate(prompts_of(named)):
-        assert all(len(label) == 2 for label in several(tokenizer, prompt)[1])
-        cells = induction_pattern.cells(prompt, tokenizer).tolist()
-        cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
-        given_edits = {"whole": lambda length: {}, "knockout": lambda length, cuts=cuts: {"cuts": cuts}}
-        given_edits |= {mode: written(value) for mode, value in values.items()}
-        for name, of_length in given_edits.items():
-            scores = label_scores(pair, prompt, of_length)
-            np.testing.assert_allclose(found[name][number], scores, atol=20 * bound(pair), err_msg=name)
+    expected = {name: by_whole_passes(reference(model), plan, written(value)) for name, value in values.items()}
+    cells = [induction_pattern.cells(prompt, tokenizer).tolist() for prompt in prompts_of(named)]
+    cuts = [[(*head, *cell) for head, cell in product(HEADS, of_prompt)] for of_prompt in cells]
+    expected |= {"whole": by_whole_passes(reference(model), plan)}
+    expected |= {"knockout": by_whole_passes(reference(model), plan, cuts=cuts)}
+    for name, scores in expected.items():
+        np.testing.assert_allclose(found[name], scores, atol=20 * bound(pair), err_msg=name)
     assert all(np.abs(found[name] - found["whole"]).max() > 1e-4 for name in edits if name != "whole")
 
 
@@ -352,88 +343,6 @@ def test_a_prompt_that_is_longer_than_the_reference_of_its_positions_is_refused(
         with pytest.raises(ValueError, match="take mode 'mean', or a reference of longer prompts"):
             study.answers({mode: Edit.ablate(HEADS, mode)})
     study.answers({"mean": Edit.ablate(HEADS, "mean")})
-
-
-# ------------------------------------------------------------------------------------------------ knockout
-
-
-def test_matched_cells_by_hand():
-    """No token reads itself: of four alike the last looks at the second."""
-    for ids, cells in (([7, 4, 5, 4, 5, 5], [[3, 2], [4, 3], [5, 3]]), ([7, 4, 4, 4], [[3, 2]])):
-        assert matched_cells(np.array(ids)).tolist() == cells
-
-
-# ------------------------------------------------------------------------------------------------ the pattern
-
-
-def test_car_is_not_in_carrot():
-    """Parts are whole words, each with a class of its own."""
-    prompt = classification.LAYOUT.prompt([("carrot bus", "A"), ("car train", "B")], "bus car", "A", LETTERS)
-    kinds = {prompt.text[slice(*part.span)]: part.kind for part in induction_pattern.parts(prompt)}
-    assert {*kinds} >= {"carrot", "car"} and kinds["carrot"] != kinds["car"] == kinds["bus"]
-
-
-PAIRS = re.compile(r"(?P<x>[^:\n]+)(?P<colon>:)(?:(?P<label>\w+)(?P<end>\n\n))?")
-
-
-def by_the_table(prompt, tokenizer, category):
-    """Crosbie & Shutova's rule read off the text with regular expressions."""
-    start = prompt.text.index("\n\n") + 2
-    encoded = tokenizer(prompt.text, return_offsets_mapping=True)["offset_mapping"]
-
-    def at(span):
-        return [t for t, (a, b) in enumerate(encoded) if a < b and a < span[1] and span[0] < b]
-
-    parts, kinds = [(start - 2, start)], ["end"]
-    for line in PAIRS.finditer(prompt.text, start):
-        for word in re.finditer(r"\w+", line["x"]):
-            parts.append((line.start("x") + word.start(), line.start("x") + word.end()))
-            kinds.append(category.get(word[0], f"no class of its own {len(parts)}"))
-        for role in ("colon", "label", "end"):
-            if line[role]:
-                parts.append(line.span(role))
-                kinds.append(role)
-    expected = set()
-    for i, j in product(range(len(parts)), repeat=2):
-        if j < i and kinds[i] == kinds[j]:
-            read = at(parts[j + 1])
-            expected |= set(product(at(parts[i]), read[:1] if kinds[i] in ("label", "end") else read))
-    return expected
-
-
-@pytest.mark.parametrize("task", ["wordseq1", "wordseq2_4way", "centre_embedding"])
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "embedded"])
-def test_the_pattern_of_every_task_is_that_of_the_table(kind, task):
-    tokenizer = _tokenizer(kind)
-    category = {word: name for name in CATEGORIES for word in classification.category(name)}
-    for prompt in classification.prompts(classification.task(task), 6, limit=5):
-        expected, found = by_the_table(prompt, tokenizer, category), induction_pattern.cells(prompt, tokenizer)
-        assert {*map(tuple, found.tolist())} == expected and len(found) == len(expected) > 0
-
-
-CATEGORIES = {name for classes in classification.PAIRS.values() for pair_ in classes for name in pair_}
-
-
-def _tokenizer(kind):
-    if kind == "embedded":
-        return load_ICL_model("embedded", device="cpu", verbose=False)[1]
-    return toys.tokenizer(kind, on_tasks=True)
-
-
-def test_controls_of_the_pattern_cut_the_same_queries():
-    for prompt in classification.prompts(classification.task("wordseq1"), 6, limit=3):
-        own, drawn_, before, exact = (
-            induction_pattern.cells(prompt, words(), name) for name in induction_pattern.PATTERNS
-        )
-        for query in np.unique(own[:, 0]).tolist():
-            read, random = (set(cut[cut[:, 0] == query, 1].tolist()) for cut in (own, drawn_))
-            assert len(random) == len(read) and 0 not in random and max(random) < query
-            assert not random & read or len(read) > (query - 1) / 2  # others, as far as there are any
-        assert {*before[:, 0].tolist()} == {*own[:, 0].tolist()} and (before[:, 1] < before[:, 0]).all()
-        assert len({*map(tuple, drawn_.tolist())}) == len(own)
-        assert np.array_equal(exact, matched_cells(np.array(with_bos(prompt.text, words()).ids)))
-    with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
-        induction_pattern.cells(prompt, words(), "diagonal")
 
 
 # ------------------------------------------------------------------------------------------------ pattern and model
@@ -462,12 +371,10 @@ def test_the_loss_of_plain_texts(pair, tmp_path):
     texts = [p.texts("x")[-1] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
     for number, text in enumerate(texts):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
-        with torch.no_grad():
-            loss = cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
-            zeros = {(la, 0, t, h): torch.zeros(16, dtype=F64) for la, h in HEADS for t in range(ids.shape[1])}
-            without = cross_entropy(slow(model, ids, writes=zeros).logits[0, :-1], ids[0, 1:])
-        assert found["whole"][number] == pytest.approx(float(loss), abs=1e-9)
-        assert found["zero"][number] == pytest.approx(float(without), abs=10 * bound(pair))
+        zeros = {(la, 0, t, h): torch.zeros(16, dtype=F64) for la, h in HEADS for t in range(ids.shape[1])}
+        for name, writes in (("whole", {}), ("zero", zeros)):
+            loss = float(cross_entropy(slow(model, ids, writes=writes).logits[0, :-1], ids[0, 1:]))
+            assert found[name][number] == pytest.approx(loss, abs=10 * bound(pair))
     np.testing.assert_array_equal(found["none"], found["whole"])
     assert np.abs(found["zero"] - found["whole"]).min() > 1e-4
 
@@ -511,11 +418,9 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
     same = {"mean": Edit.ablate([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     for name, answers in cached.answers(dict(reversed(edits.items())) | same).items():
         np.testing.assert_array_equal(answers.log_prob, first[name].log_prob)
-    others = [(cached.replace(**changed), INTACT) for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"})]
-    others += [(cached, edit) for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys"))]
-    for other, edit in others:
+    for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys")):
         with pytest.raises(AssertionError, match="must not load"):
-            other.answers({"other": edit})
+            cached.answers({"other": edit})
 
 
 def test_heads_are_counted_among_the_layers_that_have_attention():
@@ -526,21 +431,16 @@ def test_heads_are_counted_among_the_layers_that_have_attention():
         heads_by_layer(found, [(0, 1), (1, 0)])
 
 
-@pytest.mark.parametrize(("all_tasks", "there"), [(None, 512), (False, 256), (True, 512)], ids=str)
+@pytest.mark.parametrize(("all_tasks", "there"), [(False, 256), (True, 512)])
 def test_more_prompts_than_a_task_has_become_all_of_them(all_tasks, there, capsys):
-    """Of a task alone; of a figure's study half of them, as others are asked, too; or all of them."""
+    """Half of them, as others are asked, too; or all of them."""
 
     def study(prompts):
-        if all_tasks is None:
-            return TaskStudy(NEVER, "wordseq1", 2, prompts)
         return figure(NEVER, tasks=["wordseq1"], text_tasks=[], prompts=prompts, all_tasks=all_tasks)
 
-    def asked(prompts):
-        return getattr(study(prompts), "settings", study(prompts)).prompts
-
     capped.cache_clear()
-    assert study(100_000).request == study(there).request and asked(there - 1) == there - 1
-    assert capsys.readouterr().err.count("\n") == 1 and asked(there + 1) == there
+    assert study(100_000).request == study(there).request and study(there - 1).settings.prompts == there - 1
+    assert capsys.readouterr().err.count("\n") == 1 and study(there + 1).settings.prompts == there
 
 
 WRONG_EDITS = {
@@ -573,23 +473,20 @@ def test_edits_have_the_json_of_requests():
 def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
     study, ran = study_of(pair, tmp_path), []
     BaseRuns(pair[0])  # how the class can be run is found out by running it
-    sequences = SequenceStudy(given(pair, "given:toy"), folder=tmp_path)
-    heads, longer = r"3 layers of 4 heads, not \[\(3, 0\)\]", "places 1024"
+    sequences = SequenceStudy(given(pair, "given:toy"), copies=21, folder=tmp_path)
     bad = {"whole": INTACT, "bad": Edit.ablate([(3, 0)], "zero")}
     wrong = [
-        (heads, lambda: study.answers(bad)),
-        (heads, lambda: study.losses(bad)),
-        (r"not \[\(0, 4\)\]", lambda: study.answers({"whole": INTACT, "bad": Edit.knock_out([(0, 4)])})),
+        (r"3 layers of 4 heads, not \[\(3, 0\)\]", lambda: study.answers(bad)),
+        (r"3 layers of 4 heads, not \[\(3, 0\)\]", lambda: study.losses(bad)),
         ("label 'A' begin those of 'AA'", lambda: study.replace(labels=("A", "AA")).answers({"whole": INTACT})),
         ("plain texts have no induction pattern", lambda: study.losses({"cut": Edit.knock_out(HEADS)})),
-        (longer, lambda: study.replace(k=200).answers({"whole": INTACT})),
-        (longer, lambda: sequences.replace(copies=21).scores()),
+        ("places 1024", lambda: study.replace(k=200).answers({"whole": INTACT})),
+        ("places 1024", sequences.scores),
     ]
-    handle = register_module_forward_pre_hook(lambda *_: ran.append(1))
-    for message, asked in wrong:
-        with pytest.raises(ValueError, match=message):
-            asked()
-    handle.remove()
+    with register_module_forward_pre_hook(lambda *_: ran.append(1)):
+        for message, asked in wrong:
+            with pytest.raises(ValueError, match=message):
+                asked()
     assert not ran and not list(tmp_path.rglob("*.pickle"))
 
 
@@ -693,17 +590,17 @@ def test_a_task_is_done_by_queries_that_are_not_measured(pair, tmp_path, monkeyp
 
     def answers(self, edits):
         seen.append(self)
-        helped = self.task == "wordseq2" and self.k and not self.permuted
+        helped = self.k and not self.permuted
         share, gold = np.linspace(0.6, 0.9, self.prompts) if helped else np.full(self.prompts, 0.4), np.arange(20) % 2
         other = np.where(gold == 0, share, 1 - share)
         return {"": Answers(np.log(np.stack([other, 1 - other], axis=1)), gold)}
 
     monkeypatch.setattr(TaskStudy, "answers", answers)
-    studies = [study_of(pair, tmp_path, task=task, prompts=20) for task in ("wordseq1", "wordseq2")]
-    checks = [check_task(study.other_queries, 2) for study in studies]
-    assert [check.done for check in checks] == [False, True] and checks[1].accuracy == 1
-    assert [(study.start, study.k > 0, study.permuted) for study in seen[:3]] == [
+    study = study_of(pair, tmp_path, prompts=20)
+    check = check_task(study.other_queries, 2)
+    assert check.done and check.accuracy == 1
+    assert [(one.start, one.k > 0, one.permuted) for one in seen] == [
         (20, True, False), (20, False, False), (20, True, True),
     ]  # fmt: skip
-    queries = [{prompt.texts("x")[-1] for prompt in one.drawn} for one in (studies[0], *seen[:3])]
+    queries = [{prompt.texts("x")[-1] for prompt in one.drawn} for one in (study, *seen)]
     assert not queries[0] & queries[1] and queries[1] == queries[2] == queries[3]

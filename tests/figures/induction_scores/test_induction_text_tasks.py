@@ -1,15 +1,11 @@
 """Text tasks in the induction figure: what a study of them asks, what it refuses, and how it is answered."""
 
-import numpy as np
 import pytest
-import torch
 
 from tests.text_rows import written
-from tests.unloaded import NEVER, unloaded
-from util.figures.edits import INTACT
+from tests.unloaded import NEVER
 from util.figures.task_study import TaskStudy
-from util.load_model_and_data import load_text_task, staicc_version
-from util.prompts import classification
+from util.load_model_and_data import staicc_version
 from util.show.part import drawn
 from util.study.model import Model
 from util.study.study import Study
@@ -24,31 +20,6 @@ def rte(tmp_path_factory):
 
 def study_of(rte, tmp_path, **options):
     return TaskStudy(EMBEDDED, "rte", **{"k": 2, "prompts": 4, "data": rte, "folder": tmp_path} | options)
-
-
-def by_hand(pair, prompt):
-    """The log-probability of each label [C], token by token, from plain forward passes."""
-    model, tokenizer = pair
-    scores = []
-    for label in prompt.labels:
-        ids, whole = (tokenizer(text)["input_ids"] for text in (prompt.text, f"{prompt.text} {label}"))
-        assert whole[: len(ids)] == ids
-        with torch.no_grad():
-            rows = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
-        scores.append(sum(float(rows[place - 1, whole[place]]) for place in range(len(ids), len(whole))))
-    return scores
-
-
-def test_the_answers_are_those_of_plain_forward_passes(rte, tmp_path):
-    study = study_of(rte, tmp_path)
-    found = study.answers({"whole": INTACT})["whole"]
-    prompts = classification.prompts(load_text_task("rte", rte)[0], 2, 42, 4)
-    for number, prompt in enumerate(prompts):
-        np.testing.assert_allclose(found.log_prob[number], by_hand(study.pair, prompt), atol=1e-4)
-        assert found.gold[number] == prompt.gold
-    assert study.texts[:4] == [prompt.text for prompt in prompts]
-    again = unloaded(study).answers({"whole": INTACT})["whole"]
-    np.testing.assert_array_equal(again.log_prob, found.log_prob)  # read from its record
 
 
 def test_requests_say_which_texts_were_read(rte, tmp_path):
@@ -85,7 +56,7 @@ def test_wrong_arguments_are_refused_when_the_study_is_built(message, rte):
         TaskStudy(NEVER, **{"task": "rte", "k": 2, "prompts": 4, "data": rte, **WRONG[message]})
 
 
-def test_queries_of_staicc_run_out_at_512(rte, tmp_path):
+def test_queries_of_staicc_run_out_at_512():
     study = TaskStudy(NEVER, "subj", k=2, prompts=256)
     others = study.other_queries
     assert not {prompt.text for prompt in study.drawn} & {prompt.text for prompt in others.drawn}

@@ -10,9 +10,7 @@ import torch
 from tests import architectures, text_rows, toys
 from tests.unloaded import NEVER
 from util import load_model_and_data as door
-from util.engine.batches import Row
 from util.engine.call import NO_LIMIT
-from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures import task_study
 from util.figures.edits import Edit
 from util.figures.task_study import TaskStudy, samples
@@ -91,20 +89,6 @@ def test_a_sample_has_3000_tokens_or_the_context(pair, place, tmp_path, monkeypa
 # ------------------------------------------------------------------------------------------------ means
 
 
-def test_means_are_those_of_the_samples(pair, place, tmp_path):
-    """Against plain hooks: test_induction_study.py."""
-    study, (model, tokenizer) = study_of(pair, place, tmp_path), pair
-    rows = plain_samples(premises(60), tokenizer, CONTEXT, 5)
-    assert len(rows) == 5
-    means, direct = study.means(), mean_outputs(model, prompts := [Row(ids) for ids in rows], 8)
-    assert (means["tokens"], means["prompts"]) == (5 * (CONTEXT - 8), 5)
-    np.testing.assert_allclose(means["mean"], direct["mean"], atol=1e-12)
-    for mode, of_layers in (("mean_pos", position_means), ("input_mean", outputs_of_mean_inputs)):
-        wanted = of_layers(model, prompts, [0, 2])
-        expected = np.stack([wanted[layer][:, head] for layer, head in HEADS], axis=1)
-        np.testing.assert_allclose(study.means_by_position(Edit.ablate(HEADS, mode)), expected, atol=1e-12)
-
-
 def test_all_tasks_share_the_records_of_means(pair, place, tmp_path):
     study = study_of(pair, place, tmp_path)
     edit = Edit.ablate(HEADS, "input_mean")
@@ -116,18 +100,6 @@ def test_all_tasks_share_the_records_of_means(pair, place, tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == files
     assert [*other.origins] == [*study.origins] and other.request != study.request
     assert study.replace(reference_prompts=4).means()["prompts"] == 4
-
-
-def test_with_few_premises_there_are_fewer_samples(pair, tmp_path):
-    texts = premises(10)
-    place = written(tmp_path / "few", texts)
-    study = study_of(pair, place, tmp_path)
-    rows = plain_samples(texts, pair[1], CONTEXT, 5)
-    assert study.means()["prompts"] == len(rows) < 5
-    short = study_of(pair, written(tmp_path / "short", texts[:1]), tmp_path)
-    for measured in (short.means, lambda: short.answers({"one": Edit.ablate(HEADS, "input_mean")})):
-        with pytest.raises(ValueError, match=f"1 premises do not fill one sample of {CONTEXT} tokens; give all"):
-            measured()
 
 
 # ------------------------------------------------------------------------------------------------ requests
@@ -166,7 +138,7 @@ def settings_of(**settings):
     return Study("induction_scores", NEVER, **settings).settings
 
 
-def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, place, tmp_path):
+def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, tmp_path):
     def unreachable(*_):
         raise ValueError("cannot read train of nyu-mll/glue from the hub; or give a folder with train.jsonl")
 

@@ -78,18 +78,15 @@ def test_edges_that_matter_are_counted_and_the_largest_is_told_with_its_estimate
     effects, means = np.zeros(46), {EAP: scores(1), EAP_IG: np.zeros(GRAPH.shape)}
     effects[[3, 20, 40]] = 0.5, -0.2, 0.004  # the last is too small to count
     means[EAP_IG][GRAPH.edges] = effects
-    found, values = result(effects, means), values_of(result(effects, means))
+    found = result(effects, means)
     names = [GRAPH.name(place) for place in np.argwhere(GRAPH.edges)]
     assert (found["matter"], found["drawn"], len(found["strongest"])) == (2, 46, 10)
     for place in (3, 20):
         edge = found["strongest"][names[place]]
         assert edge[EXACT].value == pytest.approx(effects[place], abs=1e-3) and edge[EAP_IG] == effects[place]
-    few, count, largest, cpr, cmd = show.edges_say(values)
-    assert few.startswith("By EAP 46 of 46 edges (100.0 %) keep 1.00 [1.00, 1.00]")
+    _, count, *_ = show.edges_say(values_of(found))
     assert count == "Two of 46 edges measured carry significantly more than a hundredth of the effect."
-    assert largest.startswith(f"The largest, `{names[3]}`, carries 0.50 [") and largest.endswith("EAP-IG inputs 0.50.")
-    assert cpr.startswith("CPR: 0.") and cmd.count(f" by {EAP}") == 2
-    assert show.edges_table(values).index[0] == names[3]
+    assert show.edges_table(values_of(found)).index[0] == names[3]
 
 
 def test_one_edge_of_the_wrong_sign_decides_the_cpr():
@@ -184,10 +181,6 @@ def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkey
     study = Study("ioi_patching", prompts=8, untrained_control=False, folder=tmp_path)
     values = values_of({}) | study.numbers("edges") | study.numbers("paths")
     assert values["component graph"] == values["paths"] == {"refused": reason}
-    assert [*show.edges_say(values), *show.paths_say(values)] == [
-        f"Edges: not measured, {reason}",
-        f"Paths: not measured, {reason}",
-    ]
     assert all(drawn(show.FIGURE.parts[part], values) is None for part in ("edges", "paths"))
     assert show.edges_table(values).empty
     assert unloaded(study).numbers("edges") == study.numbers("edges")

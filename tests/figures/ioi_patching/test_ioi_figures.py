@@ -60,22 +60,6 @@ def test_streams_are_shares_from_the_first_token_that_differs():
 # ------------------------------------------------------------------------------------------------ what is said
 
 
-def test_titles_of_one_pair_say_what_was_found():
-    effects, lengths = np.zeros((2, 2)), np.array([[1.0, 2.0], [0.5, 0.5]])
-    effects[1, 0] = 11
-    example = values_of()["example"] | {"lengths": lengths}
-    values = values_of(
-        scores=[9.4, -10.4], permuted=effects, patched=-effects, selectivity=[2, np.nan, 1], example=example
-    )
-    assert {name: title(name, values) for name in ("p1", "p2", "p3", "p4", "p5")} == {
-        "p1": "After the base the model puts Mike above Emma by 9.4 logits, after the source Emma above Mike by 10.4",
-        "p2": "Of single heads, shuffling L1H0 changes the logit difference most: +11.0",
-        "p3": "Head outputs are longest in layer 0: mean norm 1.5, 1 over all layers",
-        "p4": 'Heads tell the two "Mike" apart most unequally in layer 0: by a factor of 2',
-        "p5": "L1H0 alone from the source moves the logit difference by -11.0, all together by -19.8",
-    }
-
-
 SHARES_OF_SETS: dict = {
     "4 of 32 heads alone keep 1.16 [1.06, 1.26] of the logit difference": (32, {1: 0.5, 4: 1.16, 16: 1.0}),
     "4 of 32 heads alone keep 0.95 [0.85, 1.05], 16 keep 0.30 of the logit difference": (

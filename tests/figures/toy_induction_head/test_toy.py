@@ -1,7 +1,7 @@
 """The toy induction heads: by hand, in models, in training, and their figures."""
 
 import json
-from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,39 +18,21 @@ from util.stats.intervals import Interval
 from util.study.model import Model
 from util.study.study import Study
 
-REQUEST = {"beta": 60.0, "vocabulary": 20}
 
-
-@pytest.fixture(scope="module")
-def log():
-    return json.loads((paths.root() / "data" / "phase_change.json").read_text())
-
-
-def test_the_stored_log_shows_the_change(log):
-    assert len(log["seeds"]) == 3 and "thread" in log["about"]
+def test_in_the_stored_log_the_loss_falls_when_the_heads_form():
+    log = json.loads((paths.root() / "data" / "phase_change.json").read_text())
     for found in log["seeds"].values():
-        heads, previous = (np.array(found[score]) for score in ("prefix_matching", "previous_token"))
-        assert heads[0].max() < 0.2 and heads[-1, 1].max() == heads[-1].max() > 0.8  # layer 0 has nothing to match with
-        assert previous[0].max() < 0.1 and previous[-1, 0].max() > 0.4  # and layer 0 tells it what
-        assert found["later_copies"][-1] < 0.5 < 4 < found["later_copies"][0]
         moment = found["tokens"].index(formed_at(found))
-        before, after = found["later_copies"][moment - 15], found["later_copies"][moment]
-        assert after < 2 < 2.7 < before  # the loss falls when the heads form; it was above guessing among the 15 tokens
+        assert found["later_copies"][moment] < 2 < 2.7 < found["later_copies"][moment - 15]  # not guessing any more
 
 
-def toy_values(previous=(0.96, 0.90, 0.97), matching=(0.94, 0.90, 0.96)):
-    """The numbers of all parts that need no model, and of two heads with these scores."""
-    settings = show.Settings(length=6, copies=4, vocabulary=20)
+def patterns(previous=(0.96, 0.90, 0.97), matching=(0.94, 0.90, 0.96)):
+    """The numbers of two heads with these scores."""
     scores = {"previous_token": Interval(*previous), "prefix_matching": Interval(*matching)}
     best = {role: ((layer, 5), scores) for layer, role in enumerate(scores, start=22)}
     attention = {role: np.eye(25, k=-back) for role, back in zip(scores, (1, 5), strict=True)}
-    arrays, values = (
-        {"title": "a model", "best": best, "attention": attention},
-        {"request": REQUEST, "model": "a model"},
-    )
-    for part in (numbers.patterns, numbers.texts, numbers.phase_change):
-        values |= part(arrays, settings)
-    return values | numbers.in_context(made_losses(), settings)
+    settings = show.Settings(length=6, copies=4, vocabulary=20)
+    return numbers.patterns({"title": "a model", "best": best, "attention": attention}, settings)
 
 
 def title(part, values):
@@ -76,20 +58,12 @@ def title(part, values):
     ],
 )
 def test_the_title_of_the_patterns_names_heads_that_give_a_role_most_of_their_attention(scores, said):
-    assert title("patterns", toy_values(**scores)) == said
+    assert title("patterns", patterns(**scores)) == said
 
 
-def test_the_title_of_the_change_counts_the_runs_in_which_a_head_forms():
-    values = toy_values()
-    assert list(show.training_says(values)) == [
-        "An induction head forms in 3 of 3 runs of training",
-        "Prefix matching of 0.5 after 757,760 tokens (seed 0), 757,760 tokens (seed 1) and 1,208,320 tokens (seed 2).",
-    ]
+def test_a_run_without_an_induction_head_is_not_counted():
     never = {"phase_change": {"tokens at a score of 0.5": {"seed 0": None}}}
     assert list(show.training_says(never)) == ["An induction head forms in 0 of 1 runs of training", ""]
-
-
-# ------------------------------------------------------------------------------------------------ single figures
 
 
 # ------------------------------------------------------------------------------------------------ by hand
@@ -121,11 +95,13 @@ def test_the_likeliest_letters_after_a_text():
 # ------------------------------------------------------------------------------------------------ models
 
 
+SIZES = {"length": 10, "copies": 3, "sequences": 4}
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     model = Model("embedded", device="cpu", verbose=False)
-    sizes = {"length": 10, "copies": 3, "sequences": 4}
-    return Study("toy_induction_head", model, **sizes, folder=tmp_path_factory.mktemp("material"))
+    return Study("toy_induction_head", model, **SIZES, folder=tmp_path_factory.mktemp("material"))
 
 
 def test_heads_of_every_origin_are_shown_with_their_scores(study):
@@ -136,8 +112,6 @@ def test_heads_of_every_origin_are_shown_with_their_scores(study):
     assert show.heads_table(found).loc["planted GPT-2, L1H5: induction", "prefix_matching"] == "1.00 [1.00, 1.00]"
     [decoys] = show.heads_say(found)
     assert "Planted decoys" in decoys and max(found["planted"]["decoys, at most"].values()) < 0.3
-    alone = study.replace(untrained_control=False).numbers("heads")
-    assert [name.split(",")[0] for name in alone["heads"]] == whose[:4]
 
 
 @torch.no_grad()
@@ -186,38 +160,28 @@ def test_heads_of_different_widths_are_ablated_too(tmp_path, monkeypatch):
     }
     model = Model.given(tiny_model("gemma4_text", **config), Model("embedded").pair[1], "given:tiny Gemma 4")
     monkeypatch.setattr(measure, "INDUCTION_HEAD", 0.0)  # all heads are ablated
-    study = Study("toy_induction_head", model, folder=tmp_path, excerpts=2, untrained_control=False)
+    study = Study("toy_induction_head", model, **SIZES, folder=tmp_path, excerpts=2, untrained_control=False)
     found = study.arrays("in_context")
     assert np.isfinite(found["losses"][numbers.WITHOUT]).all() and len({layer for layer, _ in found["heads"]}) > 1
 
 
-def _replaced(_, args, place, by):
-    args[0][..., place] = by
-
-
 @torch.no_grad()
 def test_losses_by_token_are_those_of_plain_passes(tmp_path):
-    study = Study("toy_induction_head", folder=tmp_path, excerpts=2, untrained_control=False)
+    study = Study("toy_induction_head", **SIZES, folder=tmp_path, excerpts=2, untrained_control=False)
     found, (model, tokenizer) = study.arrays("in_context"), study.pair
     ids = torch.tensor(excerpts(tokenizer, 511, 2))
     assert ids.shape == (2, 511) and tokenizer.decode(ids[0]).startswith("<|bos|>CHAPTER I. Down the Rabbit-Hole")
-    slow = cross_entropy(model(ids).logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
-    np.testing.assert_allclose(found["losses"][numbers.WHOLE], slow, atol=1e-4)
+
+    def loss(run):
+        return cross_entropy(run.logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+
+    whole = eager_runs.run(twin := eager_runs.reference(model), {"input_ids": ids})
+    np.testing.assert_allclose(found["losses"][numbers.WHOLE], slow := loss(whole), atol=1e-4)
     matching = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     assert found["heads"] == [head for head in np.ndindex(matching.shape) if matching[head] >= 0.3] != []
-    size, read = model.config.head_dim, {}  # what the output projections read, [N, T, H * size] by layer
-    outputs = [layer.self_attn.o_proj for layer in model.model.layers]
-    hooks = [
-        module.register_forward_pre_hook(lambda _, args, number=number: read.update({number: args[0]}))
-        for number, module in enumerate(outputs)
-    ]
-    model(ids)
-    for hook in hooks:
-        hook.remove()
-    for layer, head in found["heads"]:  # the mean of the two excerpts, but for their first tokens
-        place = slice(head * size, (head + 1) * size)
-        mean = read[layer][:, 8:, place].mean(dim=(0, 1))
-        outputs[layer].register_forward_pre_hook(partial(_replaced, place=place, by=mean))
-    without = cross_entropy(model(ids).logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+    means = {layer: whole.z[layer][:, 8:].mean(dim=(0, 1)) for layer, _ in found["heads"]}  # [H, dv], of both excerpts
+    places = product(found["heads"], range(2), range(511))
+    writes = {(layer, row, token, head): means[layer][head] for (layer, head), row, token in places}
+    without = loss(eager_runs.run(twin, {"input_ids": ids}, writes))
     np.testing.assert_allclose(found["losses"][numbers.WITHOUT], without, atol=1e-4)
     assert np.abs(without - slow).max() > 1
