@@ -165,8 +165,7 @@ def compared(ours, theirs, length):
 
     def instruments(place):
         at = [token - place.queries.start] if token in place.queries else []
-        patch = PatchHeads(layer, 1, 0.0, torch.tensor(at, dtype=torch.long), examples=place.examples)
-        return [patch] if place.layer == layer else []
+        return [PatchHeads(layer, 1, 0.0, torch.tensor(at, dtype=torch.long), examples=place.examples)]
 
     answers = torch.tensor([[5, 7]])
     for first in (0, token):

@@ -58,10 +58,9 @@ REPLAYED = "replayed layers"
 
 
 class Place(NamedTuple):
-    """Where in the work an edit is: the layer; which prompts; their rows `examples` [N] in the batch; and the tokens
-    `queries` of the call: an instrument's row 0 is token queries.start, while keys count from the first token."""
+    """Where in the work an edit is: which prompts; their rows `examples` [N] in the batch; and the tokens `queries` of
+    the call: an instrument's row 0 is token queries.start, while keys count from the first token."""
 
-    layer: int
     prompts: slice
     examples: Tensor
     queries: range
@@ -73,8 +72,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Edit:
-    """What is done to one run of every prompt: start, the model's own number of the first layer that is edited, and
-    what to attach at each place.
+    """What is done to one run of every prompt: start, the model's own number of the layer that is edited, and what to
+    attach to it at each place.
 
     hidden: the hidden states [N, T, d] with which the run enters that layer, None for those of the base run.
     """
@@ -89,8 +88,6 @@ def head_edit(layer: int, head: int, z: Tensor) -> Edit:
     own = z[:, :, head : head + 1].clone()  # z is not kept
 
     def instruments(place: Place) -> list[PatchHeads]:
-        if place.layer != layer:
-            return []
         return [PatchHeads(layer, head, own[place.prompts, place.tokens], examples=place.examples)]
 
     return Edit(layer, instruments)
@@ -210,9 +207,7 @@ class Runs:
         attached = [
             one
             for number, edit in enumerate(edits)
-            for layer in support(self.model).layers
-            if layer >= edit.start
-            for one in edit.instruments(Place(layer, prompts, rows + number * len(ids), range(ids.shape[1])))
+            for one in edit.instruments(Place(prompts, rows + number * len(ids), range(ids.shape[1])))
         ]
         last = torch.tensor([ids.shape[1] - 1])
         with instrument(self.model, *attached), logits_at(self.model, last) as options:
@@ -285,25 +280,23 @@ class _Base:
         if edits[-1].start >= len(self.calls):
             raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.calls)}")
         hidden = self.calls[0].hidden[:0]
-        entered = 0
         for number, call in enumerate(self.calls):
-            fresh = [self.entering(edit, call) for edit in edits if edit.start == number]
-            if fresh:
-                hidden = torch.cat([hidden.to(call.hidden), *fresh])
-                entered += len(fresh)
-            if not entered:
+            entering, before = [edit for edit in edits if edit.start == number], len(hidden)
+            if entering:
+                hidden = torch.cat([hidden.to(call.hidden), *(self.entering(edit, call) for edit in entering)])
+            if not len(hidden):
                 continue
             (keys, values), queries = self.prefix[number], self.queries
             if self.last is not None and number == len(self.calls) - 1:
-                before = Before(keys, values, stop=True)
+                cache = Before(keys, values, stop=True)
                 with suppress(Stop):  # up to its keys and values for all tokens, then all of it for the last one
-                    call.again(hidden, before)
-                keys, values = (part[:, :, :-1] for part in before.together())
+                    call.again(hidden, cache)
+                keys, values = (part[:, :, :-1] for part in cache.together())
                 hidden, call, queries = hidden[:, -1:], self.last, self.queries[-1:]
             attached = [
                 one
-                for place, edit in enumerate(edits[:entered])
-                for one in edit.instruments(Place(number, self.prompts, self.rows + place * len(self.rows), queries))
+                for place, edit in enumerate(entering)
+                for one in edit.instruments(Place(self.prompts, self.rows + before + place * len(self.rows), queries))
             ]
             with instrument(self.model, *attached):
                 hidden = call.again(hidden, Before(keys, values) if self.plan.cached else None)
@@ -413,7 +406,7 @@ def _why(reason: str) -> str:
 def _probe(layer: int, length: int) -> Edit:
     def instruments(place: Place) -> list[Instrument]:
         positions = torch.tensor([t - place.queries.start for t in (length - 3, length - 1) if t in place.queries])
-        return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)] if place.layer == layer else []
+        return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)]
 
     return Edit(layer, instruments)
 
