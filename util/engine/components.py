@@ -21,11 +21,10 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import PREPARED, head_writes, input_device, instrument, once, random_ids, support
-from util.engine.call import Call, Instrument, UnsupportedModel
+from util.engine.call import Before, Call, Instrument, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
 from util.engine.instruments import CaptureHeads
-from util.engine.layer_calls import Before, LayerCall, Stop, first_of, in_place_of
 from util.engine.replay import SHORT, Runs, plan_of
 
 

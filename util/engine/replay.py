@@ -16,17 +16,30 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine import memory
 from util.engine.attention import input_device, instrument, once, random_ids, support
 from util.engine.batches import logits_at
-from util.engine.call import Instrument, at_least_float32
+from util.engine.call import (
+    Before,
+    Instrument,
+    LayerCall,
+    Path,
+    Stop,
+    at_least_float32,
+    bypassed,
+    first_of,
+    in_place_of,
+    recorded,
+    scaled_arguments,
+)
 from util.engine.finite import check_finite
 from util.engine.handshake import (
     FAILURES,
@@ -38,18 +51,6 @@ from util.engine.handshake import (
     well_past,
 )
 from util.engine.instruments import PatchHeads
-from util.engine.layer_calls import (
-    Before,
-    FewRows,
-    LayerCall,
-    Path,
-    Stop,
-    bypassed,
-    first_of,
-    in_place_of,
-    recorded,
-    scaled_arguments,
-)
 
 BUDGET = 2**30  # bytes of activations at a time
 KEPT = 2**30  # bytes of layer outputs that `BaseRuns` keeps
@@ -257,6 +258,20 @@ class Runs:
             self.model.set_output_embeddings(head)
 
 
+class FewRows(nn.Module):
+    """The unembedding of some tokens only, in float32 or better, because 16 bits lose small differences of logits."""
+
+    def __init__(self, head: nn.Linear, tokens: Tensor) -> None:
+        super().__init__()
+        self.weight = at_least_float32(head.weight.detach()[tokens])
+        self.bias = None if head.bias is None else at_least_float32(head.bias.detach()[tokens])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits [N, S, A] of the A chosen tokens, for x [N, S, d]."""
+        # tied to the embeddings, it may be on another device than the last layer, and accelerate's hook is not on it
+        return linear(x.to(self.weight), self.weight, self.bias)
+
+
 class _Base:
     """The base run of a batch of prompts, to be gone on with from any layer."""
 
@@ -373,9 +388,8 @@ def plan_at(model: PreTrainedModel, length: int) -> Plan:
     """Returns the plan that is right on a random prompt of `length` tokens."""
     known, count = support(model), model.config.get_text_config(decoder=True).num_hidden_layers
     lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    whole = Plan(_why("its layers are not in one list"), nn.ModuleList())
     if len(lists) != 1:
-        return whole
+        return _whole_passes("its layers are not in one list")
     cached = len(known.layers) == count  # other layers keep a state of all tokens, not keys
     trims = cached and not any(hasattr(module, "_hf_hook") for module in model.modules())
     ids, answers = random_ids(model, 2, length), torch.tensor([[0, 1], [2, 3]])
@@ -390,17 +404,17 @@ def plan_at(model: PreTrainedModel, length: int) -> Plan:
     except FAILURES as error:
         if out_of_memory(error):
             raise
-        return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
-    references = Runs(model, whole)(ids, slice(0, 2), [edits], answers, 0)
+        return _whole_passes(f"{type(error).__name__}: {error}")
+    references = Runs(model, _whole_passes("as a reference"))(ids, slice(0, 2), [edits], answers, 0)
     for logits, reference in zip((one for run in runs for one in run), references * len(runs), strict=True):
         gap, bound = tolerance(model, logits, reference)
         if not gap <= bound:
-            return replace(whole, path=_why(f"its layers, called alone, change the logits by {gap:.2g}"))
+            return _whole_passes(f"its layers, called alone, change the logits by {gap:.2g}")
     return plan
 
 
-def _why(reason: str) -> str:
-    return f"whole forward passes ({reason})"
+def _whole_passes(reason: str) -> Plan:
+    return Plan(f"whole forward passes ({reason})", nn.ModuleList())
 
 
 def _probe(layer: int, length: int) -> Edit:
