@@ -5,7 +5,7 @@ change. `replay` is built on this.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+Layers = int | Iterable[int]
+Heads = int | Sequence[int]
 
 
 def take(tensor: Tensor, rows: Tensor, dim: int) -> Tensor:
@@ -42,13 +45,46 @@ def in_double(tensor: Tensor) -> Tensor:
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
 
 
+def check_range(what: str, index: Tensor, size: int) -> None:
+    """Raises ValueError, which names `what`, for an index that is not below `size`."""
+    if index.numel() and int(index.max()) >= size:
+        raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
+
+
 class Instrument:
     """Something that captures or edits a model's attention inside a `with instrument(...)` block.
 
-    layers: the layers that it acts on, None for all.
+    layers: the layers that it acts on, None for all. Arguments may be indices: of heads, rows of the batch, queries and
+    keys, see `index`.
     """
 
     layers: frozenset[int] | None = None
+    _indices: tuple[tuple[str, Tensor, str, bool], ...] = ()  # name, values, what they count, one row per example
+
+    def __init__(self, layers: Layers | None = None) -> None:
+        if layers is not None:
+            self.layers = frozenset([layers] if isinstance(layers, int) else layers)
+
+    def index(
+        self, name: str, values: Tensor | Heads | None, axis: str = "", dims: int = 1, by_example: bool = True
+    ) -> Any:
+        """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
+
+        A number stands for a list of one. They are checked against `heads` of the model, or `batch`, `queries` or
+        `keys` of the first call. Raises ValueError for another number of dimensions, for values that are not integers,
+        and for negative ones.
+        """
+        if values is None:
+            return None
+        what = f"{type(self).__name__} {name}"
+        index = torch.as_tensor([values] if isinstance(values, int) else values).cpu()
+        if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
+            raise ValueError(f"{what}: expected integers with {dims} dimensions, got {tuple(index.shape)}")
+        if index.numel() and int(index.min()) < 0:
+            raise ValueError(f"{what}: negative index {int(index.min())}; count positions from 0")
+        index = index.long()
+        self._indices = (*self._indices, (what, index, axis, index.ndim > dims))
+        return index
 
     def attach(self, support: "Support") -> None:
         """Check the arguments against the model, before any forward pass. Raises ValueError."""
@@ -57,9 +93,21 @@ class Instrument:
             raise ValueError(
                 f"{type(self).__name__}: layers {unknown} have no attention; the model's are {support.layers}"
             )
+        for what, index, axis, _ in self._indices:
+            if axis == "heads":
+                check_range(what, index, support.heads)
 
     def check_call(self, call: "Call") -> None:
         """Check indices against the shapes of one call. Raises ValueError."""
+        for what, index, axis, by_example in self._indices:
+            if axis in ("batch", "queries", "keys"):
+                check_range(what, index, getattr(call, axis))
+            if by_example and len(index) != self.examples_in(call):
+                raise ValueError(f"{what}: given for {len(index)} examples, the batch has {self.examples_in(call)}")
+
+    def examples_in(self, call: "Call") -> int:
+        """The number of examples of a call that the instrument acts on."""
+        return call.batch
 
     def visit(self, call: "Call", out: Tensor) -> Tensor:
         """Take the head outputs [B, T, H, dv] of one call and return them, edited or not."""

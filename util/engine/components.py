@@ -186,9 +186,7 @@ def plain_weight(module: nn.Module) -> Tensor | None:
 class Tap(Instrument):
     """Keeps the heads' outputs z [R, T, H, dv] of one layer as they are, in the graph of a backward pass."""
 
-    def __init__(self, layer: int) -> None:
-        self.layers = frozenset([layer])
-        self.z: Tensor
+    z: Tensor
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         self.z = out
@@ -198,9 +196,7 @@ class Tap(Instrument):
 class _Read(Instrument):
     """Keeps the attention call of one layer and leaves the layer before the call is answered."""
 
-    def __init__(self, layer: int) -> None:
-        self.layers = frozenset([layer])
-        self.call: Call
+    call: Call
 
     def check_call(self, call: Call) -> None:
         self.call = replace(call, knockouts=(), splice=None)
