@@ -291,8 +291,8 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     The unembedding runs at these places only (at each of them for all rows).
     """
     kept, index = places.unique(return_inverse=True)
-    with logits_at(model, kept) as options:
-        logits = all_logits(model, batch, *instruments, **options)
+    with logits_at(model, kept):
+        logits = all_logits(model, batch, *instruments)
     return _at(model, batch, logits, index)
 
 

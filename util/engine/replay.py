@@ -211,8 +211,8 @@ class Runs:
             for one in edit.instruments(Place(prompts, rows + number * len(ids), range(ids.shape[1])))
         ]
         last = torch.tensor([ids.shape[1] - 1])
-        with instrument(self.model, *attached), logits_at(self.model, last) as options:
-            return self.model(ids.repeat(max(1, len(edits)), 1), use_cache=False, **options).logits[:, -1]
+        with instrument(self.model, *attached), logits_at(self.model, last):
+            return self.model(ids.repeat(max(1, len(edits)), 1), use_cache=False).logits[:, -1]
 
     def ends(self, hidden: Tensor, out: Any, columns: Tensor) -> Tensor:
         """What is read behind hidden states [R, 1, d], on the CPU: logits of a few tokens, or log-probabilities.
