@@ -393,7 +393,8 @@ class LayerCall:
     """How the base run called a layer.
 
     hidden: the hidden states [N, S, d] that went in; given: all positional and all keyword arguments; scaled: the paths
-    of those that have a row for every prompt; out: all that the layer returned.
+    of those that have a row for every prompt; out: all that the layer returned; prefix: keys and values [N, H, P, d] of
+    the tokens before these, None where there are none.
     """
 
     layer: nn.Module
@@ -401,16 +402,17 @@ class LayerCall:
     given: tuple[tuple[Any, ...], dict[str, Any]]
     scaled: Collection[Path] = ()
     out: Any = None
+    prefix: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def again(self, hidden: Tensor, cache: Cache | None = None) -> Tensor:
         """Call the layer again with hidden states [R, S, d], R a multiple of N. Returns its hidden states [R, S, d].
 
-        cache: takes the place of the call's cache.
+        cache: takes the place of the call's cache, by default one that holds the prefix.
         """
 
         def fitted(path: Path, value: Any) -> Any:
             if isinstance(value, Cache):
-                return cache
+                return Before(*self.prefix) if cache is None else cache
             if isinstance(value, Tensor) and path in self.scaled:
                 return repeated(value, value.shape[0] * len(hidden) // len(self.hidden))
             return value

@@ -21,7 +21,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import PREPARED, head_writes, input_device, instrument, once, random_ids, support
-from util.engine.call import Before, Call, Instrument, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
+from util.engine.call import Call, Instrument, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
 from util.engine.instruments import CaptureHeads
@@ -93,7 +93,7 @@ class Components:
         self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
         self.ids, self.first = ids.to(input_device(model)), first
-        self.base, self.prefix, self.calls = self._run(self.ids)
+        self.base, self.calls = self._run(self.ids)
 
     def run(self, ids: Tensor) -> Parts:
         """The plain run of other prompts [N, T], which are those of `base` before `first`. Raises as the class does."""
@@ -101,14 +101,14 @@ class Components:
         return self._run(ids.to(self.ids.device))[0]
 
     @torch.no_grad()
-    def _run(self, ids: Tensor) -> tuple[Parts, list[tuple[Any, Any]], list[LayerCall]]:
-        """The run of prompts [N, T] behind `first`, taken apart; keys and values before it; and the calls of layers."""
+    def _run(self, ids: Tensor) -> tuple[Parts, list[LayerCall]]:
+        """The run of prompts [N, T] behind `first`, taken apart; and the calls of layers."""
         cache = DynamicCache() if self.first else None
         taps = [Tap(layer) for layer in range(self.layers)]
         with ExitStack() as stack:
             added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
             stack.enter_context(instrument(self.model, *taps))
-            prefix, calls = self.plan.base_run(self.model, ids, self.first, cache)
+            calls = self.plan.base_run(self.model, ids, self.first, cache)
         if cache is not None:
             cache.layers.clear()  # the calls hold it, and no one reads it again
         # of a model on several devices, the stream is recorded before it goes to the device of its layer
@@ -117,7 +117,7 @@ class Components:
             outputs[-1].view_as(stream) * block.factor
             for outputs, stream, block in zip(added, streams[1:], self.blocks, strict=True)
         ]
-        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), prefix, calls
+        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), calls
 
     @property
     def layers(self) -> int:
@@ -126,7 +126,7 @@ class Components:
 
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
-        return self.calls[layer].again(hidden, Before(*self.prefix[layer]))
+        return self.calls[layer].again(hidden)
 
     def reads(self, layer: int, hidden: Tensor) -> Call:
         """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""

@@ -67,13 +67,6 @@ class ScoreRows(Instrument):
         self.cells = torch.stack([torch.as_tensor(one) for one in cells.values()], dim=-1)
         self.scores: dict[str, ByLayer] = {name: {} for name in cells}
 
-    def check_call(self, call: Call) -> None:
-        super().check_call(call)
-        if self.cells.shape[:2] != (len(self.rows), call.keys):
-            raise ValueError(
-                f"ScoreRows cells: {tuple(self.cells.shape[:2])} for {len(self.rows)} rows of {call.keys} keys"
-            )
-
     def visit(self, call: Call, out: Tensor) -> Tensor:
         chunks = call.chunks(self.rows)
 
@@ -164,12 +157,6 @@ class SumHeads(Instrument):
         super().__init__(layers)
         self.weights, self.by_position = weights, by_position
         self.sums: ByLayer = {}
-
-    def check_call(self, call: Call) -> None:
-        if self.weights.shape != (call.batch, call.queries):
-            raise ValueError(
-                f"SumHeads weights: {tuple(self.weights.shape)} for {call.batch} rows of {call.queries} tokens"
-            )
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         equation = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"

@@ -16,7 +16,7 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -279,7 +279,7 @@ class _Base:
         self.model, self.plan, self.prompts, self.rows = model, plan, prompts, torch.arange(len(ids))
         self.queries = range(first, ids.shape[1])
         cache = DynamicCache() if plan.cached else None
-        self.prefix, self.calls = plan.base_run(model, ids, first, cache)
+        self.calls = plan.base_run(model, ids, first, cache)
         self.last: LayerCall | None = None
         if plan.trims and len(self.queries) > 1:
             assert cache is not None
@@ -301,20 +301,21 @@ class _Base:
                 hidden = torch.cat([hidden.to(call.hidden), *(self.entering(edit, call) for edit in entering)])
             if not len(hidden):
                 continue
-            (keys, values), queries = self.prefix[number], self.queries
+            queries = self.queries
             if self.last is not None and number == len(self.calls) - 1:
-                cache = Before(keys, values, stop=True)
+                cache = Before(*call.prefix, stop=True)
                 with suppress(Stop):  # up to its keys and values for all tokens, then all of it for the last one
                     call.again(hidden, cache)
                 keys, values = (part[:, :, :-1] for part in cache.together())
-                hidden, call, queries = hidden[:, -1:], self.last, self.queries[-1:]
+                call = replace(self.last, prefix=(keys, values))
+                hidden, queries = hidden[:, -1:], queries[-1:]
             attached = [
                 one
                 for place, edit in enumerate(entering)
                 for one in edit.instruments(Place(self.prompts, self.rows + before + place * len(self.rows), queries))
             ]
             with instrument(self.model, *attached):
-                hidden = call.again(hidden, Before(keys, values) if self.plan.cached else None)
+                hidden = call.again(hidden)
         return hidden[:, -1:]
 
     def entering(self, edit: Edit, call: LayerCall) -> Tensor:
@@ -354,22 +355,21 @@ class Plan:
         for call, scaled in zip(calls, self.scaled, strict=True):
             call.scaled = scaled
 
-    def base_run(
-        self, model: PreTrainedModel, ids: Tensor, first: int, cache: DynamicCache | None
-    ) -> tuple[list[tuple[Any, Any]], list[LayerCall]]:
+    def base_run(self, model: PreTrainedModel, ids: Tensor, first: int, cache: DynamicCache | None) -> list[LayerCall]:
         """Run prompts [N, T] on an empty cache, or on none, which does only where `first` is 0.
 
-        Returns by layer the keys and values [N, H, first, d] of the tokens before `first`, or None twice; and all calls
-        of layers for the tokens from there on.
+        Returns all calls of layers for the tokens from `first` on, with the keys and values of those before as prefix.
         """
         options = {"past_key_values": cache, "use_cache": cache is not None}
-        prefix: list[tuple[Any, Any]] = [(None, None)] * len(self.layers)
+        prefix: list[tuple[Any, Any]] = []
         if first and cache is not None:
             model.base_model(ids[:, :first], **options)
             prefix = [(layer.keys, layer.values) for layer in cache.layers]
         with self.recorded() as calls:
             model.base_model(ids[:, first:], **options)
-        return prefix, calls
+        for call, keys_and_values in zip(calls, prefix, strict=bool(prefix)):
+            call.prefix = keys_and_values
+        return calls
 
 
 def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
