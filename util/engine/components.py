@@ -104,20 +104,16 @@ class Components:
     def _run(self, ids: Tensor) -> tuple[Parts, list[LayerCall]]:
         """The run of prompts [N, T] behind `first`, taken apart; and the calls of layers."""
         cache = DynamicCache() if self.first else None
-        taps = [Tap(layer) for layer in range(self.layers)]
-        with ExitStack() as stack:
-            added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
-            stack.enter_context(instrument(self.model, *taps))
+        heads = CaptureHeads(copy=False)
+        with _watched(*(block.mlp for block in self.blocks)) as added, instrument(self.model, heads):
             calls = self.plan.base_run(self.model, ids, self.first, cache)
         if cache is not None:
             cache.layers.clear()  # the calls hold it, and no one reads it again
         # of a model on several devices, the stream is recorded before it goes to the device of its layer
         streams = [*(call.hidden.to(first_of(call.out).device) for call in calls), first_of(calls[-1].out)]
-        mlp = [
-            outputs[-1].view_as(stream) * block.factor
-            for outputs, stream, block in zip(added, streams[1:], self.blocks, strict=True)
-        ]
-        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), calls
+        blocks = zip(self.blocks, streams[1:], strict=True)
+        mlp = [added[block.mlp].view_as(stream) * block.factor for block, stream in blocks]
+        return Parts(tuple(streams), tuple(heads.z[layer] for layer in range(self.layers)), tuple(mlp)), calls
 
     @property
     def layers(self) -> int:
@@ -162,11 +158,11 @@ class Components:
         block = self.blocks[layer]
         with (
             block.attention.register_forward_hook(_instead(0.0)),
-            _watched(block.mlp, stop=True) as outputs,
+            _watched(block.mlp, stop=True) as added,
             suppress(Stop),
         ):
             self.whole(layer, hidden)
-        return outputs[-1].view_as(hidden) * block.factor
+        return added[block.mlp].view_as(hidden) * block.factor
 
     def logits(self, hidden: Tensor, answers: Tensor) -> Tensor:
         """The logits [R, A] of answers [N, A] behind the last token, from the stream [R, d] behind the last layer."""
@@ -183,16 +179,6 @@ def plain_weight(module: nn.Module) -> Tensor | None:
     return weight.T if type(module) is Conv1D else weight
 
 
-class Tap(Instrument):
-    """Keeps the heads' outputs z [R, T, H, dv] of one layer as they are, in the graph of a backward pass."""
-
-    z: Tensor
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        self.z = out
-        return out
-
-
 class _Read(Instrument):
     """Keeps the attention call of one layer and leaves the layer before the call is answered."""
 
@@ -204,16 +190,18 @@ class _Read(Instrument):
 
 
 @contextmanager
-def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
-    """The last output of a module inside the block; stop: leave the layer behind it."""
-    outputs: list[Tensor] = []
+def _watched(*modules: nn.Module, stop: bool = False) -> Iterator[dict[nn.Module, Tensor]]:
+    """The last outputs of modules inside the block; stop: leave the layer behind the first of them."""
+    outputs: dict[nn.Module, Tensor] = {}
 
-    def keep(_: nn.Module, __: Any, out: Any) -> None:
-        outputs[:] = [first_of(out).clone()]  # Falcon adds attention's output to it in place
+    def keep(module: nn.Module, _: Any, out: Any) -> None:
+        outputs[module] = first_of(out).clone()  # Falcon adds attention's output to it in place
         if stop:
             raise Stop
 
-    with module.register_forward_hook(keep):
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(keep))
         yield outputs
 
 

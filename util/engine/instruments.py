@@ -84,16 +84,18 @@ class CaptureHeads(Instrument):
     """Capture the outputs z of all heads before the output projection (and before a gate, where the class has one).
 
     positions: None (all), [P], or [B, P]. After the forward pass `z[layer]` is [B, P, H, dv], a copy. It includes the
-    edits of instruments that were attached before this one, not of later ones.
+    edits of instruments that were attached before this one, not of later ones. copy: false for z itself, all of it,
+    which is in the graph of a backward pass.
     """
 
-    def __init__(self, positions: Tensor | None = None, layers: Layers | None = None) -> None:
+    def __init__(self, positions: Tensor | None = None, layers: Layers | None = None, copy: bool = True) -> None:
         super().__init__(layers)
-        self.positions = self.index("positions", positions, "queries")
+        self.positions, self.copy = self.index("positions", positions, "queries"), copy
         self.z: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
+        chosen = out if self.positions is None else take(out, self.positions, dim=1)
+        self.z[call.layer] = chosen.clone() if chosen is out and self.copy else chosen
         return out
 
 
