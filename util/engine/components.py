@@ -48,14 +48,14 @@ class Block:
         """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
         return (self.attention(projected) if self.normed else projected) * self.factor
 
-    def change(self, writes: Tensor, z: Tensor | None) -> Tensor:
+    def change(self, writes: Tensor, z: Tensor) -> Tensor:
         """By how much the stream changes [..., H, d] where what one head alone writes changes by `writes` [..., H, d].
 
-        z [..., H, dv]: the heads' outputs without the change, which only a layer with a norm behind them needs.
+        z [..., H, dv]: the heads' outputs without the change.
         """
         if not self.normed:
             return self.added(writes)
-        assert z is not None  # the norm sees what all heads write together
+        # the norm sees what all heads write together
         together = self.projection(z.flatten(-2))[..., None, :]
         return self.added(together + writes) - self.added(together)
 
@@ -423,17 +423,12 @@ def direct_effects(
     None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
     check_length(model, ids.shape[1])
-    blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
-    if not plan.replays or blocks is None:
+    if known_blocks(model) is None or not plan_of(model, ids.shape[1]).replays:
         return None
-    run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]
-    needed = [layer for layer, change in changes.items() if change is None or blocks[layer].normed]
-    heads = CaptureHeads(torch.tensor(places), layers=needed)
+    parts, places = Components(model, ids), [place % ids.shape[1] for place in positions]
+    run, out = Runs(model, parts.plan), parts.calls[-1].out
     with torch.inference_mode(), run.unembedding(answers) as columns:
-        with plan.recorded() as calls, instrument(model, heads):
-            model.base_model(ids.to(input_device(model)), use_cache=False)
-        out = calls[-1].out
-        stream = first_of(out)[:, places]  # [N, P, d]
+        stream = parts.base.hidden[-1][:, places]  # [N, P, d]
 
         def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
@@ -441,8 +436,8 @@ def direct_effects(
 
         logits, base = [], read(stream)
         for layer, change in changes.items():
-            block, z = blocks[layer], heads.z.get(layer)
-            change = -heads.z[layer] if change is None else change
+            block, z = parts.blocks[layer], parts.base.z[layer][:, places]
+            change = -z if change is None else change
             added = block.change(head_writes(block.projection, change), z)
             logits.append(torch.stack([keep(read(stream + one.to(stream)), base) for one in added.unbind(2)]).cpu())
         seen, base = torch.stack(logits), base.cpu()
