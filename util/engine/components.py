@@ -307,7 +307,7 @@ class _Layer:
 
     def block(self) -> Block | None:
         """How the layer is built, None where it is built in another way."""
-        outputs, inputs = self._outputs()
+        outputs, inputs = self._outputs({})
         projected = outputs[self.projection]
         width = self.hidden.shape[-1]
         fitting = [m for m, out in outputs.items() if out.numel() == self.hidden.numel() and out.shape[-1] == width]
@@ -322,22 +322,25 @@ class _Layer:
                     return Block(attention, mlp, self.projection, factor, attention in norms, parallel)
         return None
 
-    def _outputs(self) -> tuple[dict[nn.Module, Tensor], dict[nn.Module, Tensor]]:
-        """What every module inside the layer returns, in the order in which they end; and what it is called with."""
+    def _outputs(self, returned: dict[nn.Module, Tensor | float]) -> tuple[dict[nn.Module, Tensor], ...]:
+        """What every module inside the layer returns, in the order in which they end; and what it is called with.
+
+        returned: what some of them are to return instead, see `_run`.
+        """
         outputs: dict[nn.Module, Tensor] = {}
         inputs: dict[nn.Module, Tensor] = {}
 
         def keep(module: nn.Module, given: tuple[Any, ...], out: Any) -> None:
             if isinstance(first_of(out), Tensor):
                 outputs.pop(module, None)
-                outputs[module] = first_of(out)
+                outputs[module] = first_of(out).clone()  # Falcon adds to it in place
             if given and isinstance(given[0], Tensor):
-                inputs[module] = given[0]
+                inputs[module] = given[0].clone()
 
         with ExitStack() as stack:
             for module in [*self.call.layer.modules()][1:]:
                 stack.enter_context(module.register_forward_hook(keep))
-            self._run({})
+            self._run(returned)
         return outputs, inputs
 
     def _run(self, returned: dict[nn.Module, Tensor | float]) -> Tensor:
@@ -376,16 +379,8 @@ class _Layer:
 
         An MLP that always puts out the same, such as 0, is told by what it is given alone.
         """
-        passes: list[list[Tensor]] = []
-
-        def keep(_: nn.Module, given: tuple[Any, ...], out: Any) -> None:
-            passes[-1] += [value.clone() for value in (*given, first_of(out)) if isinstance(value, Tensor)]
-
-        for vector in (0.0, self.vectors[0]):
-            passes.append([])
-            with mlp.register_forward_hook(keep):
-                self._run({attention: vector})
-        return all(map(torch.equal, *passes))
+        passes = [self._outputs({attention: vector}) for vector in (0.0, self.vectors[0])]
+        return all(torch.equal(one[mlp], other[mlp]) for one, other in zip(*passes, strict=True) if mlp in one)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
