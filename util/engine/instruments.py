@@ -213,10 +213,8 @@ class Knockout(Instrument):
         lowest = torch.finfo(additive.dtype).min
         heads = 1 if self.heads is None and additive.shape[1] == 1 else call.query.shape[1]
         closed = additive.expand(call.batch, heads, -1, -1).clone()
-        if self.heads is None:
-            closed[example, :, place, key] = lowest
-        else:
-            closed[example[:, None], self.heads.to(additive.device), place[:, None], key[:, None]] = lowest
+        chosen = torch.arange(heads) if self.heads is None else self.heads
+        closed[example[:, None], chosen.to(additive.device), place[:, None], key[:, None]] = lowest
         before, after = unedited > lowest, closed > lowest  # which keys each row may see [B or 1, H or 1, R, S]
         if (before.any(-1) & ~after.any(-1)).any():
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")

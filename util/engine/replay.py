@@ -17,6 +17,7 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import torch
@@ -141,14 +142,12 @@ def replay(
         )
     # as many prompts as fit with all edits, or else one, and as many edits as fit with these
     together = max(1, min(len(ids), rows // max(1, len(edits))))
+    some = max(1, rows // together)
     order = sorted(range(len(edits)), key=lambda i: edits[i].start)
+    chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
     run = Runs(model, plan, log_probabilities, budget // 2)
-    parts = []
-    for start in range(0, len(ids), together):
-        part = slice(start, min(start + together, len(ids)))
-        some = max(1, rows // together)
-        chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
-        parts.append(run(ids[part], part, chunks, answers[part], first))
+    slices = [slice(start, start + together) for start in range(0, len(ids), together)]
+    parts = [run(ids[part], part, chunks, answers[part], first) for part in slices]
     base, logits = (torch.cat(values, dim=-2) for values in zip(*parts, strict=True))
     check_finite(base, "the logits", model, ids)
     check_finite(logits.movedim(1, 0), "the logits of edited runs", model, ids)
@@ -396,17 +395,17 @@ def plan_at(model: PreTrainedModel, length: int) -> Plan:
     layers = known.layers if length == SHORT else {known.layers[0], known.layers[-1]}  # long prompts are dear
     edits = [_probe(layer, length) for layer in sorted(layers)]
     beside = {switch - 1 for switch in known.switches if 1 < switch < length - 4}  # a prefix short of a switch
-    runs = []
+    runs: list[Tensor] = []
     try:
         plan = Plan(REPLAYED, lists[0], scaled_arguments(model, lists[0], ids, cached), cached, trims)
         for first in sorted({length - 4, 0, *beside} if cached else {0}):
-            runs.append(Runs(model, plan)(ids, slice(0, 2), [edits], answers, first))
+            runs += Runs(model, plan)(ids, slice(0, 2), [edits], answers, first)
     except FAILURES as error:
         if out_of_memory(error):
             raise
         return _whole_passes(f"{type(error).__name__}: {error}")
     references = Runs(model, _whole_passes("as a reference"))(ids, slice(0, 2), [edits], answers, 0)
-    for logits, reference in zip((one for run in runs for one in run), references * len(runs), strict=True):
+    for logits, reference in zip(runs, cycle(references), strict=False):
         gap, bound = tolerance(model, logits, reference)
         if not gap <= bound:
             return _whole_passes(f"its layers, called alone, change the logits by {gap:.2g}")
