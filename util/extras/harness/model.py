@@ -271,19 +271,16 @@ class InterventionLM(HFLM):
                 taken = f"{named} is loaded by the suite, which takes {', '.join(TAKEN)} alone"
                 raise ValueError(f"{', '.join(foreign)}: {taken}")
             pretrained = _suites_model(named, **loading)
-        model: Any = pretrained
-        if isinstance(pretrained, Model):
-            model, tokenizer = pretrained.pair
-        elif not isinstance(pretrained, str) and tokenizer is None:
-            raise TypeError("an already built model comes with its tokenizer: InterventionLM(model, tokenizer=...)")
+        if not isinstance(pretrained, str | Model):
+            if tokenizer is None:
+                raise TypeError("an already built model comes with its tokenizer: InterventionLM(model, tokenizer=...)")
+            pretrained = Model.given(pretrained, tokenizer, f"given:{type(pretrained).__name__}")
+        model, tokenizer = pretrained.pair if isinstance(pretrained, Model) else (pretrained, tokenizer)
         # the harness may give its tokenizer a token for padding
         super().__init__(model, tokenizer=copy.deepcopy(tokenizer), **options)
-        if isinstance(pretrained, Model):
-            self.source = pretrained
-        elif isinstance(pretrained, str):
-            self.source = Model.given(self.model, copy.deepcopy(self.tokenizer), f"given:{shown_name(pretrained)}")
-        else:
-            self.source = Model.given(pretrained, tokenizer, f"given:{type(pretrained).__name__}")
+        if isinstance(pretrained, str):
+            pretrained = Model.given(self.model, copy.deepcopy(self.tokenizer), f"given:{shown_name(pretrained)}")
+        self.source = pretrained
         self.edit = edit_of(edit) if isinstance(edit, Mapping) else edit
         self.intervention = Intervention(self.source, self.tokenizer, self.edit, means)
         self.reference = of_means if takes_means(self.edit) else None  # in plain JSON
