@@ -18,14 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import PREPARED, head_writes, input_device, instrument, once, random_ids, support
 from util.engine.call import Call, Instrument, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
 from util.engine.instruments import CaptureHeads
-from util.engine.replay import SHORT, Runs, plan_of
+from util.engine.replay import SHORT, Runs, plain_weight, plan_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,14 +168,6 @@ class Components:
         run = Runs(self.model, self.plan)
         with run.unembedding(answers) as columns:
             return run.read(run.end(hidden[:, None], self.calls[-1].out), columns)
-
-
-def plain_weight(module: nn.Module) -> Tensor | None:
-    """The weight [out, in] of a linear map; None where it is not there as it is: in 4 bits, offloaded."""
-    weight: Any = getattr(module, "weight", None)
-    if type(module) not in (nn.Linear, Conv1D) or weight.device.type == "meta":
-        return None
-    return weight.T if type(module) is Conv1D else weight
 
 
 class _Read(Instrument):

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import DynamicCache, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from util.engine import memory
 from util.engine.attention import input_device, instrument, once, random_ids, support
@@ -245,8 +246,7 @@ class Runs:
     def unembedding(self, answers: Tensor) -> Iterator[Tensor]:
         """Where in the logits the answers [N, A] are, while only they are computed, if that is possible."""
         head = self.model.get_output_embeddings()
-        few = not self.log_probabilities and type(head) is nn.Linear and head.weight.device.type != "meta"
-        if not few:
+        if self.log_probabilities or plain_weight(head) is None:
             yield answers
             return
         tokens, columns = answers.unique(return_inverse=True)
@@ -255,6 +255,14 @@ class Runs:
             yield columns
         finally:
             self.model.set_output_embeddings(head)
+
+
+def plain_weight(module: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a linear map; None where it is not there as it is: in 4 bits, offloaded."""
+    weight: Any = getattr(module, "weight", None)
+    if type(module) not in (nn.Linear, Conv1D) or weight.device.type == "meta":
+        return None
+    return weight.T if type(module) is Conv1D else weight
 
 
 class FewRows(nn.Module):

@@ -30,11 +30,11 @@ from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import instrument
 from util.engine.call import Call
-from util.engine.components import Block, Components, Parts, blocks_of, parallel_mlps, plain_weight
+from util.engine.components import Block, Components, Parts, blocks_of, parallel_mlps
 from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, prepare
 from util.engine.instruments import CaptureHeads
-from util.engine.replay import row_bytes
+from util.engine.replay import plain_weight, row_bytes
 from util.scores.graph import ComponentGraph
 
 
