@@ -174,8 +174,10 @@ Reads = dict[int, list[tuple[int, int]]]
 
 
 def _rows(model: PreTrainedModel, plan: Scoring) -> list[tuple[int, Row, Reads]]:
-    """One row for each prompt, with its number; if the model does not allow branches, one for each label of several
-    tokens."""
+    """The rows that score labels, with the numbers of their prompts: one for each prompt.
+
+    Where the model does not allow branches, there is one for each label of several tokens.
+    """
     support = prepare(model)
     rows = []
     for number, (ids, labels) in enumerate(zip(plan.ids, plan.labels, strict=True)):
