@@ -160,7 +160,7 @@ def silenced(layer, head, first):
 
     def instruments(place):
         positions = torch.tensor([t - place.queries.start for t in place.queries if t >= first])
-        return [PatchHeads(layer, head, 0.0, positions, examples=place.examples)] if place.layer == layer else []
+        return [PatchHeads(layer, head, 0.0, positions, examples=place.examples)]
 
     return Edit(layer, instruments)
 

@@ -160,13 +160,12 @@ def compared(ours, theirs, length):
     together = ours(torch.cat([ids, mate]), use_cache=False).logits[:1]
     errors["batch"] = gap(together, plain)
     some = [query, length - 1]
-    with logits_at(ours, torch.tensor(some)) as options:
-        errors["logits of some tokens"] = gap(ours(ids, use_cache=False, **options).logits, plain[:, some])
+    with logits_at(ours, torch.tensor(some)):
+        errors["logits of some tokens"] = gap(ours(ids, use_cache=False).logits, plain[:, some])
 
     def instruments(place):
         at = [token - place.queries.start] if token in place.queries else []
-        patch = PatchHeads(layer, 1, 0.0, torch.tensor(at, dtype=torch.long), examples=place.examples)
-        return [patch] if place.layer == layer else []
+        return [PatchHeads(layer, 1, 0.0, torch.tensor(at, dtype=torch.long), examples=place.examples)]
 
     answers = torch.tensor([[5, 7]])
     for first in (0, token):

@@ -80,7 +80,7 @@ def test_edited_runs_are_checked_too():
 
     def patch(place):
         value = torch.full((1, 1, 1, 1), NAN)
-        return [PatchHeads(1, 2, value, examples=place.examples)] if place.layer == 1 else []
+        return [PatchHeads(1, 2, value, examples=place.examples)]
 
     with pytest.raises(NotFinite, match="edited runs of prompt 0 .* an edit or a measure divides by zero"):
         replay(model, rows, [Edit(1, patch)], answers)

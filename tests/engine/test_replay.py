@@ -49,7 +49,7 @@ def heads_of(model, ids):
 def patch(z, layer, head):
     def instruments(place):
         value = z[layer][place.prompts, place.tokens, head : head + 1]
-        return [PatchHeads(layer, head, value, examples=place.examples)] if place.layer == layer else []
+        return [PatchHeads(layer, head, value, examples=place.examples)]
 
     return Edit(layer, instruments)
 
@@ -58,7 +58,7 @@ def cut(cells, layer, heads=None):
     def instruments(place):
         start, stop = place.queries.start, place.queries.stop
         here = cells[(cells[:, 0] >= start) & (cells[:, 0] < stop)] - torch.tensor([start, 0])
-        if place.layer != layer or not len(here):
+        if not len(here):
             return []
         rows = place.examples.repeat_interleave(len(here))[:, None]
         return [Knockout(torch.cat([rows, here.repeat(len(place.examples), 1)], 1), layer, heads)]
@@ -71,9 +71,8 @@ def naive(model, ids, edits, answers):
     """The logits of whole forward passes, edit by edit, and of the plain one."""
     found = []
     for edit in edits:
-        places = [Place(at, slice(0, len(ids)), torch.arange(len(ids)), range(LENGTH)) for at in support(model).layers]
-        attached = [instrument_ for place in places for instrument_ in edit.instruments(place)]
-        with instrument(model, *attached):
+        place = Place(slice(0, len(ids)), torch.arange(len(ids)), range(LENGTH))
+        with instrument(model, *edit.instruments(place)):
             found.append(model(ids, use_cache=False).logits[:, -1].gather(1, answers))
     return torch.stack(found or [torch.empty(0)]), model(ids, use_cache=False).logits[:, -1].gather(1, answers)
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
-from util.extras.harness.interventions import checked_reference, means_study
+from util.extras.harness.model import checked_reference, means_study
 from util.figures.task_study import TaskStudy
 from util.study.model import Model
 

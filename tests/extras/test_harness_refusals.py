@@ -8,8 +8,11 @@ import pytest
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
 from util.edges.edge import Edge  # noqa: E402
-from util.extras.harness.interventions import edit_of  # noqa: E402
-from util.extras.harness.model import InterventionLM, evaluate  # noqa: E402
+from util.extras.harness.model import (  # noqa: E402
+    InterventionLM,
+    edit_of,  # noqa: E402
+    evaluate,
+)
 from util.figures.edits import INTACT, Edit  # noqa: E402
 from util.prompts import classification  # noqa: E402
 

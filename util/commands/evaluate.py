@@ -200,8 +200,7 @@ def evaluate(
         raise ValueError("say what is done to heads: --mode ablates them, --pattern knocks a pattern out")
     if mode and pattern:
         raise ValueError("give --mode or --pattern, not both")
-    from util.extras.harness.interventions import checked_reference
-    from util.extras.harness.model import NAME, InterventionLM, refuse_caches
+    from util.extras.harness.model import NAME, InterventionLM, checked_reference, refuse_caches
     from util.extras.harness.tasks import FOLDER
     from util.roles.sequences_study import SequenceStudy
 

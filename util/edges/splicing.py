@@ -328,8 +328,8 @@ def _rows_after(run: Ablated, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor]
     if run.renewable(numbers):
         return run.answered(numbers).cpu(), owners, steps
     instruments, batch = run.instruments(numbers), Batch.of([*map(Row, run.ids(numbers))])
-    with logits_at(run.model, places) as options:
-        logits = all_logits(run.model, batch, *instruments, **options)
+    with logits_at(run.model, places):
+        logits = all_logits(run.model, batch, *instruments)
     return logits[owners.to(logits.device), which.to(logits.device)].cpu(), owners, steps
 
 

@@ -95,14 +95,13 @@ class Renewed(DynamicCache):
         mask = (torch.arange(keys) <= self.places[..., None])[:, None].to(device)
         length = tokens.shape[1]
         last = torch.arange(length - answer, length)
-        with torch.inference_mode(), instrument(model, *instruments), logits_at(model, last) as options:
+        with torch.inference_mode(), instrument(model, *instruments), logits_at(model, last):
             return model(
                 input_ids=tokens.to(device),
                 position_ids=self.places.to(device),
                 attention_mask=mask,
                 past_key_values=self,
                 use_cache=True,
-                **options,
             ).logits
 
 

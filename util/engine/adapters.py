@@ -1,7 +1,7 @@
 """Adapters for model classes that compute attention in their own code.
 
-GPT-Neo, GPT-J, CodeGen, Falcon, Bloom, MPT and XGLM never call transformers' attention interface. This module has a
-subclass of the attention module of each. Where the original computes attention, the subclass hands query, key, value
+GPT-Neo, GPT-J, CodeGen, Falcon, Bloom, MPT and XGLM never call transformers' attention interface. This module makes
+a subclass of the attention module of each. Where the original computes attention, the subclass hands query, key, value
 and mask to the engine. `switch` changes the class of the attention modules of one model; copying and pickling keep
 this change. The handshake compares an adapted model with the class's own code, as it does for every model. All
 instruments work on adapted models, also with a bare `DynamicCache`.
@@ -14,6 +14,7 @@ instruments work on adapted models, also with a bare `DynamicCache`.
 - XGLM's own code fails in float64, unless float64 is torch's default type.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,137 +46,116 @@ def _closed(bias: Tensor, closed: Tensor) -> Tensor:
     return bias.masked_fill(closed, torch.finfo(bias.dtype).min)
 
 
-# ----------------------------------------------------------------------- classes that compute attention in a method
+# ------------------------------------------------------------------------------------------------ by class
 
 
-class _MethodAdapter:
-    """For classes that compute attention in a method `_attn`."""
-
-    def _attn(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor) -> tuple[Tensor, None]:
-        if self.training:  # the original applies dropout
-            return super()._attn(query, key, value, attention_mask)  # type: ignore[misc]
-        if hasattr(self, "bias"):  # GPT-Neo: the causal window
-            length = key.shape[2]
-            attention_mask = _closed(attention_mask, ~self.bias[:, :, length - query.shape[2] : length, :length])
-        query, key = query.to(value.dtype), key.to(value.dtype)  # CodeGen's rotation makes them float32
-        scaling = 1 / getattr(self, "scale_attn", 1)
-        return _attention(self, query, key, value, attention_mask, scaling=scaling)[0].transpose(1, 2), None
+def _attn(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor) -> Tensor:
+    """GPT-Neo, GPT-J and CodeGen compute attention in a method of this name: head outputs [B, H, T, d]."""
+    if hasattr(module, "bias"):  # GPT-Neo: the causal window
+        length = key.shape[2]
+        attention_mask = _closed(attention_mask, ~module.bias[:, :, length - query.shape[2] : length, :length])
+    query, key = query.to(value.dtype), key.to(value.dtype)  # CodeGen's rotation makes them float32
+    scaling = 1 / getattr(module, "scale_attn", 1)
+    return _attention(module, query, key, value, attention_mask, scaling=scaling)[0].transpose(1, 2)
 
 
-class AdaptedGPTNeo(_MethodAdapter, GPTNeoSelfAttention):
-    """GPT-Neo's attention, computed by the engine."""
+# The others compute it in `forward`: the projected head outputs [B, T, D]; Bloom's, added to the residual stream.
 
 
-class AdaptedGPTJ(_MethodAdapter, GPTJAttention):
-    """GPT-J's attention, computed by the engine."""
+def _heads(module: Any, query: Tensor, key: Tensor, value: Tensor, cache: Any, mask: Tensor, scaling: float) -> Tensor:
+    """The outputs of all heads side by side [B, T, H d], from query, key and value [B, H, T, d]."""
+    if cache is not None:
+        key, value = cache.update(key, value, module.layer_idx)
+    shape = -1, query.shape[1], -1, -1  # sdpa has no fast kernel where all heads share one key
+    key, value = key.expand(shape), value.expand(shape)
+    return _attention(module, query, key, value, mask, scaling=scaling)[0].flatten(2)
 
 
-class AdaptedCodeGen(_MethodAdapter, CodeGenAttention):
-    """CodeGen's attention, computed by the engine."""
+def _falcon(
+    module: Any,
+    hidden_states: Tensor,
+    alibi: Tensor | None,
+    attention_mask: Tensor,
+    layer_past: Any = None,
+    position_embeddings: Any = None,
+    **_: Any,
+) -> Tensor:
+    split = module._split_heads(module.query_key_value(hidden_states))
+    query, key, value = (part.transpose(1, 2) for part in split)
+    if alibi is None:  # alibi, where there is one, is in the mask
+        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+    return module.dense(_heads(module, query, key, value, layer_past, attention_mask, module.inv_norm_factor))
 
 
-# ---------------------------------------------------------------------- classes that compute attention in their forward
+def _bloom(
+    module: Any,
+    hidden_states: Tensor,
+    residual: Tensor,
+    alibi: Tensor,
+    attention_mask: Tensor,
+    layer_past: Any = None,
+    **_: Any,
+) -> Tensor:
+    query, key, value = module._reshape(module.query_key_value(hidden_states))
+    mask = _closed(alibi.unflatten(0, (-1, module.num_heads)), attention_mask < 0)
+    return residual + module.dense(_heads(module, query, key, value, layer_past, mask, module.inv_norm_factor))
 
 
-class _ForwardAdapter:
-    """For classes that compute attention in `forward`; subclasses say in `attend` how."""
+def _mpt(
+    module: Any,
+    hidden_states: Tensor,
+    position_bias: Tensor,
+    past_key_values: Any = None,
+    attention_mask: Any = None,
+    **_: Any,
+) -> Tensor:
+    mixed = module.Wqkv(hidden_states)
+    if module.clip_qkv:
+        mixed = mixed.clamp(-module.clip_qkv, module.clip_qkv)
+    query, key, value = mixed.unflatten(-1, (3, module.n_heads, -1)).permute(2, 0, 3, 1, 4)
+    bias = position_bias[:, :, -attention_mask.shape[-1] :]
+    # alibi relative to each query instead of the last one, so that it is exact for keys near the query
+    bias = bias - bias[:, 0, -query.shape[2] :, None]
+    mask = _closed(bias.to(query.dtype), attention_mask)
+    return module.out_proj(_heads(module, query, key, value, past_key_values, mask, module.softmax_scale))
 
-    def forward(self: Any, *arguments: Any, **keywords: Any) -> tuple[Tensor, Tensor | None]:
+
+def _xglm(
+    module: Any, hidden_states: Tensor, past_key_values: Any = None, attention_mask: Any = None, **_: Any
+) -> Tensor:
+    query, key, value = (
+        projection(hidden_states).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+        for projection in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    return module.out_proj(_heads(module, query, key, value, past_key_values, attention_mask, module.scaling))
+
+
+# ------------------------------------------------------------------------------------------------ switching
+
+
+def _adapted(original: Any, name: str, ours: Callable[..., Tensor]) -> type:
+    """A subclass of an attention class whose method of this name computes attention in our way."""
+
+    def method(module: Any, *arguments: Any, **keywords: Any) -> tuple[Tensor, Tensor | None]:
         # in training the original applies dropout; XGLM's cross-attention is left to the original too
-        if self.training or keywords.get("key_value_states") is not None:
-            return super().forward(*arguments, **keywords)  # type: ignore[misc]
-        return self.attend(*arguments, **keywords), None
+        if module.training or keywords.get("key_value_states") is not None:
+            return getattr(original, name)(module, *arguments, **keywords)
+        return ours(module, *arguments, **keywords), None
 
-    def heads(self: Any, query: Tensor, key: Tensor, value: Tensor, cache: Any, mask: Tensor, scaling: float) -> Tensor:
-        """The outputs of all heads side by side [B, T, H d], from query, key and value [B, H, T, d]."""
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
-        shape = -1, query.shape[1], -1, -1  # sdpa has no fast kernel where all heads share one key
-        key, value = key.expand(shape), value.expand(shape)
-        return _attention(self, query, key, value, mask, scaling=scaling)[0].flatten(2)
+    return type(f"Adapted{original.__name__}", (original,), {name: method})
 
-
-class AdaptedFalcon(_ForwardAdapter, FalconAttention):
-    """Falcon's attention, computed by the engine."""
-
-    def attend(
-        self,
-        hidden_states: Tensor,
-        alibi: Tensor | None,
-        attention_mask: Tensor,
-        layer_past: Any = None,
-        position_embeddings: Any = None,
-        **_: Any,
-    ) -> Tensor:
-        """What the attention module returns: the projected head outputs [B, T, D]."""
-        split = self._split_heads(self.query_key_value(hidden_states))
-        query, key, value = (part.transpose(1, 2) for part in split)
-        if alibi is None:  # alibi, where there is one, is in the mask
-            query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-        return self.dense(self.heads(query, key, value, layer_past, attention_mask, self.inv_norm_factor))
-
-
-class AdaptedBloom(_ForwardAdapter, BloomAttention):
-    """Bloom's attention, computed by the engine."""
-
-    def attend(
-        self,
-        hidden_states: Tensor,
-        residual: Tensor,
-        alibi: Tensor,
-        attention_mask: Tensor,
-        layer_past: Any = None,
-        **_: Any,
-    ) -> Tensor:
-        """What the attention module returns: the residual stream plus the projected head outputs [B, T, D]."""
-        query, key, value = self._reshape(self.query_key_value(hidden_states))
-        mask = _closed(alibi.unflatten(0, (-1, self.num_heads)), attention_mask < 0)
-        return residual + self.dense(self.heads(query, key, value, layer_past, mask, self.inv_norm_factor))
-
-
-class AdaptedMpt(_ForwardAdapter, MptAttention):
-    """MPT's attention, computed by the engine."""
-
-    def attend(
-        self,
-        hidden_states: Tensor,
-        position_bias: Tensor,
-        past_key_values: Any = None,
-        attention_mask: Any = None,
-        **_: Any,
-    ) -> Tensor:
-        """What the attention module returns: the projected head outputs [B, T, D]."""
-        mixed = self.Wqkv(hidden_states)
-        if self.clip_qkv:
-            mixed = mixed.clamp(-self.clip_qkv, self.clip_qkv)
-        query, key, value = mixed.unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
-        bias = position_bias[:, :, -attention_mask.shape[-1] :]
-        # alibi relative to each query instead of the last one, so that it is exact for keys near the query
-        bias = bias - bias[:, 0, -query.shape[2] :, None]
-        mask = _closed(bias.to(query.dtype), attention_mask)
-        return self.out_proj(self.heads(query, key, value, past_key_values, mask, self.softmax_scale))
-
-
-class AdaptedXGLM(_ForwardAdapter, XGLMAttention):
-    """XGLM's attention, computed by the engine."""
-
-    def attend(
-        self, hidden_states: Tensor, past_key_values: Any = None, attention_mask: Any = None, **_: Any
-    ) -> Tensor:
-        """What the attention module returns: the projected head outputs [B, T, D]."""
-        query, key, value = (
-            projection(hidden_states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        return self.out_proj(self.heads(query, key, value, past_key_values, attention_mask, self.scaling))
-
-
-# ------------------------------------------------------------------------------------------------------------ switching
 
 ADAPTED = {
-    cls.__bases__[1]: cls
-    for cls in (AdaptedGPTNeo, AdaptedGPTJ, AdaptedCodeGen, AdaptedFalcon, AdaptedBloom, AdaptedMpt, AdaptedXGLM)
+    original: _adapted(original, "_attn", _attn) for original in (GPTNeoSelfAttention, GPTJAttention, CodeGenAttention)
 }
+FORWARDS: dict[Any, Callable[..., Tensor]] = {
+    FalconAttention: _falcon,
+    BloomAttention: _bloom,
+    MptAttention: _mpt,
+    XGLMAttention: _xglm,
+}
+ADAPTED |= {original: _adapted(original, "forward", ours) for original, ours in FORWARDS.items()}
+globals().update({adapted.__name__: adapted for adapted in ADAPTED.values()})  # where pickle looks for them
 _ORIGINAL = {adapted: original for original, adapted in ADAPTED.items()}
 
 

@@ -3,9 +3,8 @@
 Here is also what a model writes on: its cache, and the check that writing on it is what whole forward passes give.
 """
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,7 +181,7 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
     Raises NotFinite where the last hidden states are not finite. Checking these is enough: a number in an earlier layer
     that is not finite makes them so too.
     """
-    out = _run(model, model.base_model, batch, instruments, options)
+    out = _run(model, model.base_model, batch, instruments, **options)
     counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
     check_finite(out[0], "the hidden states", model, batch.rows, batch.prompts, counted)
     return out
@@ -203,35 +202,26 @@ def layer_inputs(model: PreTrainedModel, batch: Batch, *instruments: Instrument)
     return states
 
 
-def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
+def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
     """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
-    return _run(model, model, batch, instruments, options).logits
+    return _run(model, model, batch, instruments).logits
 
 
-@contextmanager
-def logits_at(model: PreTrainedModel, places: Tensor) -> Iterator[dict[str, Tensor]]:
-    """The options of a forward pass inside the block, whose logits are those after the tokens at places [P] alone.
+def logits_at(model: PreTrainedModel, places: Tensor) -> AbstractContextManager[Any]:
+    """Forward passes inside the block give the logits after the tokens at places [P] alone.
 
-    Some passes cannot be told, and a hook on the unembedding makes the choice. Classes without the option, such as
-    Whisper's decoder, take it and do nothing. Of a model on several devices accelerate moves what the pass is told to
-    the first device, and hidden states that it would choose from are on the last one.
+    A hook on the unembedding makes the choice. An option for it, `logits_to_keep`, not all classes have, and some take
+    it and do nothing; and of a model on several devices accelerate moves options to the first one.
     """
-    devices = {*(getattr(model, "hf_device_map", None) or {}).values()} - {"cpu", "disk"}
-    if len(devices) < 2 and "logits_to_keep" in inspect.signature(type(model).forward).parameters:
-        yield {"logits_to_keep": places.to(input_device(model))}
-        return
 
     def choose(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return given[0][:, places.to(given[0].device)], *given[1:]
 
     head: Any = model.get_output_embeddings()
-    with head.register_forward_pre_hook(choose):
-        yield {}
+    return head.register_forward_pre_hook(choose)
 
 
-def _run(
-    model: PreTrainedModel, module: Any, batch: Batch, instruments: tuple[Instrument, ...], options: dict[str, Any]
-) -> Any:
+def _run(model: PreTrainedModel, module: Any, batch: Batch, instruments: tuple[Instrument, ...], **options: Any) -> Any:
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
     with torch.inference_mode(), instrument(model, *attached):

@@ -1,14 +1,23 @@
-"""One attention call as instruments see it, and the base class of all instruments."""
+"""One attention call as instruments see it, and the base class of all instruments; and the calls of a model's layers.
+
+These are recorded, repeated with other hidden states, or skipped. Every layer is the model's own; only its arguments
+change. `replay` is built on this.
+"""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+Layers = int | Iterable[int]
+Heads = int | Sequence[int]
 
 
 def take(tensor: Tensor, rows: Tensor, dim: int) -> Tensor:
@@ -36,13 +45,46 @@ def in_double(tensor: Tensor) -> Tensor:
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
 
 
+def check_range(what: str, index: Tensor, size: int) -> None:
+    """Raises ValueError, which names `what`, for an index that is not below `size`."""
+    if index.numel() and int(index.max()) >= size:
+        raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
+
+
 class Instrument:
     """Something that captures or edits a model's attention inside a `with instrument(...)` block.
 
-    layers: the layers that it acts on, None for all.
+    layers: the layers that it acts on, None for all. Arguments may be indices: of heads, rows of the batch, queries and
+    keys, see `index`.
     """
 
     layers: frozenset[int] | None = None
+    _indices: tuple[tuple[str, Tensor, str, bool], ...] = ()  # name, values, what they count, one row per example
+
+    def __init__(self, layers: Layers | None = None) -> None:
+        if layers is not None:
+            self.layers = frozenset([layers] if isinstance(layers, int) else layers)
+
+    def index(
+        self, name: str, values: Tensor | Heads | None, axis: str = "", dims: int = 1, by_example: bool = True
+    ) -> Any:
+        """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
+
+        A number stands for a list of one. They are checked against `heads` of the model, or `batch`, `queries` or
+        `keys` of the first call. Raises ValueError for another number of dimensions, for values that are not integers,
+        and for negative ones.
+        """
+        if values is None:
+            return None
+        what = f"{type(self).__name__} {name}"
+        index = torch.as_tensor([values] if isinstance(values, int) else values).cpu()
+        if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
+            raise ValueError(f"{what}: expected integers with {dims} dimensions, got {tuple(index.shape)}")
+        if index.numel() and int(index.min()) < 0:
+            raise ValueError(f"{what}: negative index {int(index.min())}; count positions from 0")
+        index = index.long()
+        self._indices = (*self._indices, (what, index, axis, index.ndim > dims))
+        return index
 
     def attach(self, support: "Support") -> None:
         """Check the arguments against the model, before any forward pass. Raises ValueError."""
@@ -51,9 +93,21 @@ class Instrument:
             raise ValueError(
                 f"{type(self).__name__}: layers {unknown} have no attention; the model's are {support.layers}"
             )
+        for what, index, axis, _ in self._indices:
+            if axis == "heads":
+                check_range(what, index, support.heads)
 
     def check_call(self, call: "Call") -> None:
         """Check indices against the shapes of one call. Raises ValueError."""
+        for what, index, axis, by_example in self._indices:
+            if axis in ("batch", "queries", "keys"):
+                check_range(what, index, getattr(call, axis))
+            if by_example and len(index) != self.examples_in(call):
+                raise ValueError(f"{what}: given for {len(index)} examples, the batch has {self.examples_in(call)}")
+
+    def examples_in(self, call: "Call") -> int:
+        """The number of examples of a call that the instrument acts on."""
+        return call.batch
 
     def visit(self, call: "Call", out: Tensor) -> Tensor:
         """Take the head outputs [B, T, H, dv] of one call and return them, edited or not."""
@@ -276,3 +330,171 @@ class Call:
             positions = rows.to(device).reshape(-1, 1, rows.shape[-1], 1)
             mask = torch.arange(self.keys, device=device) <= positions
         return torch.zeros(mask.shape, dtype=self.query.dtype, device=device).masked_fill(~mask, lowest)
+
+
+# ------------------------------------------------------------------------------------------------ calls of layers
+
+Path = tuple[Any, ...]  # the keys that lead to an entry of nested dicts, lists and tuples
+
+
+class Stop(Exception):
+    """Raised to leave a layer before its end."""
+
+
+class Before(DynamicCache):
+    """The cache of a replayed call, which holds the keys and values of the tokens before it.
+
+    keys, values: [N, H, P, d] of the base run, or None; they are repeated for the rows of the call. stop: leave the
+    layer as soon as it has computed its own keys and values.
+    """
+
+    def __init__(self, keys: Tensor | None, values: Tensor | None, stop: bool = False) -> None:
+        super().__init__()
+        self.before, self.stop = (keys, values), stop
+        self.own: tuple[Tensor, Tensor]  # keys and values of the call's tokens
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
+        """Keys and values [R, H, P + T, d]: the base run's, then the new ones [R, H, T, d]. Raises Stop if `stop`."""
+        self.own = key_states, value_states
+        if self.stop:
+            raise Stop
+        return self.together()
+
+    def together(self) -> tuple[Tensor, ...]:
+        """Keys and values [R, H, P + T, d] of all tokens."""
+        return tuple(
+            own if before is None else torch.cat([repeated(before, len(own)), own], dim=2)
+            for before, own in zip(self.before, self.own, strict=True)
+        )
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """The number of tokens before the call."""
+        return 0 if self.before[0] is None else self.before[0].shape[2]
+
+
+def repeated(tensor: Tensor, rows: int) -> Tensor:
+    """Repeat a tensor [N, ...] cyclically to `rows` rows: [rows, ...]."""
+    if len(tensor) == 1:
+        return tensor.expand(rows, *tensor.shape[1:])
+    return tensor.repeat(rows // len(tensor), *[1] * (tensor.ndim - 1))
+
+
+def mapped(function: Callable[[Path, Any], Any], tree: Any, path: Path = ()) -> Any:
+    """Nested dicts, lists and tuples with every entry replaced by function(keys that lead to it, entry)."""
+    if isinstance(tree, dict):
+        return {key: mapped(function, branch, (*path, key)) for key, branch in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(mapped(function, branch, (*path, i)) for i, branch in enumerate(tree))
+    return function(path, tree)
+
+
+@dataclass
+class LayerCall:
+    """How the base run called a layer.
+
+    hidden: the hidden states [N, S, d] that went in; given: all positional and all keyword arguments; scaled: the paths
+    of those that have a row for every prompt; out: all that the layer returned; prefix: keys and values [N, H, P, d] of
+    the tokens before these, None where there are none.
+    """
+
+    layer: nn.Module
+    hidden: Tensor
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    scaled: Collection[Path] = ()
+    out: Any = None
+    prefix: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def again(self, hidden: Tensor, cache: Cache | None = None) -> Tensor:
+        """Call the layer again with hidden states [R, S, d], R a multiple of N. Returns its hidden states [R, S, d].
+
+        cache: takes the place of the call's cache, by default one that holds the prefix.
+        """
+
+        def fitted(path: Path, value: Any) -> Any:
+            if isinstance(value, Cache):
+                return Before(*self.prefix) if cache is None else cache
+            if isinstance(value, Tensor) and path in self.scaled:
+                return repeated(value, value.shape[0] * len(hidden) // len(self.hidden))
+            return value
+
+        arguments, keywords = mapped(fitted, self.given)
+        if "hidden_states" in keywords:
+            keywords["hidden_states"] = hidden
+        else:
+            arguments = hidden, *arguments[1:]
+        return first_of(self.layer(*arguments, **keywords))
+
+
+def first_of(out: Any) -> Tensor:
+    """The hidden states [N, S, d] in what a layer returned."""
+    return out[0] if isinstance(out, tuple) else out
+
+
+def in_place_of(out: Any, hidden: Tensor) -> Any:
+    """What a layer returned, `out`, with other hidden states [N, S, d] in it."""
+    return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
+
+
+@contextmanager
+def recorded(layers: Iterable[nn.Module]) -> Iterator[list[LayerCall]]:
+    """A list of all calls of the layers, or of other modules of hidden states, inside the block."""
+    calls: list[LayerCall] = []
+
+    def before(layer: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        hidden = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
+        calls.append(LayerCall(layer, hidden, (arguments, dict(keywords))))
+
+    def after(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
+        calls[-1].out = out
+
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
+            stack.enter_context(layer.register_forward_hook(after))
+        yield calls
+
+
+def scaled_arguments(
+    model: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, cached: bool
+) -> tuple[Collection[Path], ...]:
+    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts, ids [2, T]."""
+    sizes: list[list[dict[Path, int]]] = []
+    for rows in (ids[:1], ids):
+        cache = DynamicCache() if cached else None
+        with torch.inference_mode(), recorded(layers) as calls:
+            for part in (rows[:, :-3], rows[:, -3:-1], rows[:, -1:])[: 3 if cached else 1]:
+                model.base_model(part, past_key_values=cache, use_cache=cached)
+        sizes.append([*map(_rows, calls)])
+    scaled: list[set[Path]] = [set() for _ in layers]
+    for number, (one, two) in enumerate(zip(*sizes, strict=True)):
+        doubled = {path for path, size in one.items() if two[path] == 2 * size}
+        scaled[number % len(layers)] |= doubled - {(0, 0), (1, "hidden_states")}
+    return tuple(scaled)
+
+
+def _rows(call: LayerCall) -> dict[Path, int]:
+    """The number of rows of every tensor that a layer was called with."""
+    rows: dict[Path, int] = {}
+
+    def note(path: Path, value: Any) -> None:
+        if isinstance(value, Tensor) and value.ndim:
+            rows[path] = len(value)
+
+    mapped(note, call.given)
+    return rows
+
+
+@contextmanager
+def bypassed(layers: nn.ModuleList, out: Any) -> Iterator[None]:
+    """Make layers return `out` without computing anything, inside the block."""
+    replaced = [vars(layer).get("forward") for layer in layers]
+    for layer in layers:
+        layer.forward = lambda *_, **__: out
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, replaced, strict=True):
+            if forward is None:
+                del layer.forward
+            else:
+                layer.forward = forward

@@ -18,15 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import PREPARED, head_writes, input_device, instrument, once, random_ids, support
-from util.engine.call import Call, Instrument, UnsupportedModel
+from util.engine.call import Call, Instrument, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
 from util.engine.instruments import CaptureHeads
-from util.engine.layer_calls import Before, LayerCall, Stop, first_of, in_place_of
-from util.engine.replay import SHORT, Runs, plan_of
+from util.engine.replay import SHORT, Runs, plain_weight, plan_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +47,14 @@ class Block:
         """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
         return (self.attention(projected) if self.normed else projected) * self.factor
 
-    def change(self, writes: Tensor, z: Tensor | None) -> Tensor:
+    def change(self, writes: Tensor, z: Tensor) -> Tensor:
         """By how much the stream changes [..., H, d] where what one head alone writes changes by `writes` [..., H, d].
 
-        z [..., H, dv]: the heads' outputs without the change, which only a layer with a norm behind them needs.
+        z [..., H, dv]: the heads' outputs without the change.
         """
         if not self.normed:
             return self.added(writes)
-        assert z is not None  # the norm sees what all heads write together
+        # the norm sees what all heads write together
         together = self.projection(z.flatten(-2))[..., None, :]
         return self.added(together + writes) - self.added(together)
 
@@ -94,7 +92,7 @@ class Components:
         self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
         self.ids, self.first = ids.to(input_device(model)), first
-        self.base, self.prefix, self.calls = self._run(self.ids)
+        self.base, self.calls = self._run(self.ids)
 
     def run(self, ids: Tensor) -> Parts:
         """The plain run of other prompts [N, T], which are those of `base` before `first`. Raises as the class does."""
@@ -102,23 +100,19 @@ class Components:
         return self._run(ids.to(self.ids.device))[0]
 
     @torch.no_grad()
-    def _run(self, ids: Tensor) -> tuple[Parts, list[tuple[Any, Any]], list[LayerCall]]:
-        """The run of prompts [N, T] behind `first`, taken apart; keys and values before it; and the calls of layers."""
+    def _run(self, ids: Tensor) -> tuple[Parts, list[LayerCall]]:
+        """The run of prompts [N, T] behind `first`, taken apart; and the calls of layers."""
         cache = DynamicCache() if self.first else None
-        taps = [Tap(layer) for layer in range(self.layers)]
-        with ExitStack() as stack:
-            added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
-            stack.enter_context(instrument(self.model, *taps))
-            prefix, calls = self.plan.base_run(self.model, ids, self.first, cache)
+        heads = CaptureHeads(copy=False)
+        with _watched(*(block.mlp for block in self.blocks)) as added, instrument(self.model, heads):
+            calls = self.plan.base_run(self.model, ids, self.first, cache)
         if cache is not None:
             cache.layers.clear()  # the calls hold it, and no one reads it again
         # of a model on several devices, the stream is recorded before it goes to the device of its layer
         streams = [*(call.hidden.to(first_of(call.out).device) for call in calls), first_of(calls[-1].out)]
-        mlp = [
-            outputs[-1].view_as(stream) * block.factor
-            for outputs, stream, block in zip(added, streams[1:], self.blocks, strict=True)
-        ]
-        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), prefix, calls
+        blocks = zip(self.blocks, streams[1:], strict=True)
+        mlp = [added[block.mlp].view_as(stream) * block.factor for block, stream in blocks]
+        return Parts(tuple(streams), tuple(heads.z[layer] for layer in range(self.layers)), tuple(mlp)), calls
 
     @property
     def layers(self) -> int:
@@ -127,7 +121,7 @@ class Components:
 
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
-        return self.calls[layer].again(hidden, Before(*self.prefix[layer]))
+        return self.calls[layer].again(hidden)
 
     def reads(self, layer: int, hidden: Tensor) -> Call:
         """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""
@@ -163,11 +157,11 @@ class Components:
         block = self.blocks[layer]
         with (
             block.attention.register_forward_hook(_instead(0.0)),
-            _watched(block.mlp, stop=True) as outputs,
+            _watched(block.mlp, stop=True) as added,
             suppress(Stop),
         ):
             self.whole(layer, hidden)
-        return outputs[-1].view_as(hidden) * block.factor
+        return added[block.mlp].view_as(hidden) * block.factor
 
     def logits(self, hidden: Tensor, answers: Tensor) -> Tensor:
         """The logits [R, A] of answers [N, A] behind the last token, from the stream [R, d] behind the last layer."""
@@ -176,32 +170,10 @@ class Components:
             return run.read(run.end(hidden[:, None], self.calls[-1].out), columns)
 
 
-def plain_weight(module: nn.Module) -> Tensor | None:
-    """The weight [out, in] of a linear map; None where it is not there as it is: in 4 bits, offloaded."""
-    weight: Any = getattr(module, "weight", None)
-    if type(module) not in (nn.Linear, Conv1D) or weight.device.type == "meta":
-        return None
-    return weight.T if type(module) is Conv1D else weight
-
-
-class Tap(Instrument):
-    """Keeps the heads' outputs z [R, T, H, dv] of one layer as they are, in the graph of a backward pass."""
-
-    def __init__(self, layer: int) -> None:
-        self.layers = frozenset([layer])
-        self.z: Tensor
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        self.z = out
-        return out
-
-
 class _Read(Instrument):
     """Keeps the attention call of one layer and leaves the layer before the call is answered."""
 
-    def __init__(self, layer: int) -> None:
-        self.layers = frozenset([layer])
-        self.call: Call
+    call: Call
 
     def check_call(self, call: Call) -> None:
         self.call = replace(call, knockouts=(), splice=None)
@@ -209,16 +181,18 @@ class _Read(Instrument):
 
 
 @contextmanager
-def _watched(module: nn.Module, stop: bool = False) -> Iterator[list[Tensor]]:
-    """The last output of a module inside the block; stop: leave the layer behind it."""
-    outputs: list[Tensor] = []
+def _watched(*modules: nn.Module, stop: bool = False) -> Iterator[dict[nn.Module, Tensor]]:
+    """The last outputs of modules inside the block; stop: leave the layer behind the first of them."""
+    outputs: dict[nn.Module, Tensor] = {}
 
-    def keep(_: nn.Module, __: Any, out: Any) -> None:
-        outputs[:] = [first_of(out).clone()]  # Falcon adds attention's output to it in place
+    def keep(module: nn.Module, _: Any, out: Any) -> None:
+        outputs[module] = first_of(out).clone()  # Falcon adds attention's output to it in place
         if stop:
             raise Stop
 
-    with module.register_forward_hook(keep):
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(keep))
         yield outputs
 
 
@@ -324,7 +298,7 @@ class _Layer:
 
     def block(self) -> Block | None:
         """How the layer is built, None where it is built in another way."""
-        outputs, inputs = self._outputs()
+        outputs, inputs = self._outputs({})
         projected = outputs[self.projection]
         width = self.hidden.shape[-1]
         fitting = [m for m, out in outputs.items() if out.numel() == self.hidden.numel() and out.shape[-1] == width]
@@ -339,22 +313,25 @@ class _Layer:
                     return Block(attention, mlp, self.projection, factor, attention in norms, parallel)
         return None
 
-    def _outputs(self) -> tuple[dict[nn.Module, Tensor], dict[nn.Module, Tensor]]:
-        """What every module inside the layer returns, in the order in which they end; and what it is called with."""
+    def _outputs(self, returned: dict[nn.Module, Tensor | float]) -> tuple[dict[nn.Module, Tensor], ...]:
+        """What every module inside the layer returns, in the order in which they end; and what it is called with.
+
+        returned: what some of them are to return instead, see `_run`.
+        """
         outputs: dict[nn.Module, Tensor] = {}
         inputs: dict[nn.Module, Tensor] = {}
 
         def keep(module: nn.Module, given: tuple[Any, ...], out: Any) -> None:
             if isinstance(first_of(out), Tensor):
                 outputs.pop(module, None)
-                outputs[module] = first_of(out)
+                outputs[module] = first_of(out).clone()  # Falcon adds to it in place
             if given and isinstance(given[0], Tensor):
-                inputs[module] = given[0]
+                inputs[module] = given[0].clone()
 
         with ExitStack() as stack:
             for module in [*self.call.layer.modules()][1:]:
                 stack.enter_context(module.register_forward_hook(keep))
-            self._run({})
+            self._run(returned)
         return outputs, inputs
 
     def _run(self, returned: dict[nn.Module, Tensor | float]) -> Tensor:
@@ -393,16 +370,8 @@ class _Layer:
 
         An MLP that always puts out the same, such as 0, is told by what it is given alone.
         """
-        passes: list[list[Tensor]] = []
-
-        def keep(_: nn.Module, given: tuple[Any, ...], out: Any) -> None:
-            passes[-1] += [value.clone() for value in (*given, first_of(out)) if isinstance(value, Tensor)]
-
-        for vector in (0.0, self.vectors[0]):
-            passes.append([])
-            with mlp.register_forward_hook(keep):
-                self._run({attention: vector})
-        return all(map(torch.equal, *passes))
+        passes = [self._outputs({attention: vector}) for vector in (0.0, self.vectors[0])]
+        return all(torch.equal(one[mlp], other[mlp]) for one, other in zip(*passes, strict=True) if mlp in one)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -440,17 +409,12 @@ def direct_effects(
     None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
     check_length(model, ids.shape[1])
-    blocks, plan = known_blocks(model), plan_of(model, ids.shape[1])
-    if not plan.replays or blocks is None:
+    if known_blocks(model) is None or not plan_of(model, ids.shape[1]).replays:
         return None
-    run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]
-    needed = [layer for layer, change in changes.items() if change is None or blocks[layer].normed]
-    heads = CaptureHeads(torch.tensor(places), layers=needed)
+    parts, places = Components(model, ids), [place % ids.shape[1] for place in positions]
+    run, out = Runs(model, parts.plan), parts.calls[-1].out
     with torch.inference_mode(), run.unembedding(answers) as columns:
-        with plan.recorded() as calls, instrument(model, heads):
-            model.base_model(ids.to(input_device(model)), use_cache=False)
-        out = calls[-1].out
-        stream = first_of(out)[:, places]  # [N, P, d]
+        stream = parts.base.hidden[-1][:, places]  # [N, P, d]
 
         def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
@@ -458,8 +422,8 @@ def direct_effects(
 
         logits, base = [], read(stream)
         for layer, change in changes.items():
-            block, z = blocks[layer], heads.z.get(layer)
-            change = -heads.z[layer] if change is None else change
+            block, z = parts.blocks[layer], parts.base.z[layer][:, places]
+            change = -z if change is None else change
             added = block.change(head_writes(block.projection, change), z)
             logits.append(torch.stack([keep(read(stream + one.to(stream)), base) for one in added.unbind(2)]).cpu())
         seen, base = torch.stack(logits), base.cpu()

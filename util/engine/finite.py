@@ -48,7 +48,7 @@ def check_finite(
         return
     bad = ~values.isfinite()
     if counted is not None:
-        bad &= counted.to(bad.device).reshape(*counted.shape, *[1] * (values.ndim - counted.ndim))
+        bad[~counted.to(bad.device)] = False
     if not bad.any():
         return
     first = int(bad.nonzero()[0, 0])

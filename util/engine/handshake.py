@@ -28,10 +28,9 @@ from util.engine.attention import (
     random_ids,
     without_instruments,
 )
-from util.engine.call import NO_LIMIT, Call, Instrument, Support, UnsupportedModel
+from util.engine.call import NO_LIMIT, Call, Instrument, Support, UnsupportedModel, recorded
 from util.engine.finite import check_finite
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
-from util.engine.layer_calls import recorded
 
 SOON = 256  # tokens
 FIRST = 8  # tokens of the first prompt that is tried
@@ -62,7 +61,8 @@ def prepare(model: PreTrainedModel) -> Support:
     if model.training:
         raise ValueError("prepare: the model is in training mode; call model.eval() first")
     refuse_bypassing(type(model))
-    _refuse_other_kinds(model)
+    if other := _other_kind(model):
+        raise UnsupportedModel(f"{type(model).__name__} ({model.config.model_type}) has {other}")
     old_implementation = model.config._attn_implementation
     try:
         PREPARED[model] = _Handshake(model).run()
@@ -170,27 +170,24 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
         )
 
 
-def _refuse_other_kinds(model: PreTrainedModel) -> None:
-    """Raises UnsupportedModel for a model that is no decoder with attention: two stacks, or no attention at all."""
-    reason = ""
+def _other_kind(model: PreTrainedModel) -> str:
+    """What a model has that is no decoder with attention: two stacks, or no attention at all; "" for a decoder."""
     if getattr(model.config, "is_encoder_decoder", False):
-        reason = "an encoder beside its decoder. The engine takes decoders alone, which read a prompt left to right."
-    else:
-        try:
-            config = model.config.get_text_config(decoder=True)
-            names = ("num_attention_heads", "num_hidden_layers", "vocab_size")
-            missing = [name for name in names if not hasattr(config, name)]
-            if "num_attention_heads" in (getattr(config, "per_layer_attributes", None) or ()):
-                reason = "layers with different numbers of heads. Every result has one number of heads for all layers."
-            elif missing:
-                reason = (
-                    f"no attention of heads that the engine knows: its config has no {' and no '.join(missing)}. State "
-                    "space models and recurrent models have no attention rows."
-                )
-        except ValueError as error:
-            reason = f"several text models, and nothing says which of them writes: {error}"
-    if reason:
-        raise UnsupportedModel(f"{type(model).__name__} ({model.config.model_type}) has {reason}")
+        return "an encoder beside its decoder. The engine takes decoders alone, which read a prompt left to right."
+    try:
+        config = model.config.get_text_config(decoder=True)
+    except ValueError as error:
+        return f"several text models, and nothing says which of them writes: {error}"
+    if "num_attention_heads" in (getattr(config, "per_layer_attributes", None) or ()):
+        return "layers with different numbers of heads. Every result has one number of heads for all layers."
+    names = ("num_attention_heads", "num_hidden_layers", "vocab_size")
+    missing = [name for name in names if not hasattr(config, name)]
+    if missing:
+        return (
+            f"no attention of heads that the engine knows: its config has no {' and no '.join(missing)}. State space "
+            "models and recurrent models have no attention rows."
+        )
+    return ""
 
 
 def is_coarse(model: PreTrainedModel) -> bool:

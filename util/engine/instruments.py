@@ -5,74 +5,32 @@ pass, all other indices in the first call, against its shapes.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import reduce
 from operator import add
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from util.engine.call import Call, Instrument, Support, at_least_float32, in_double, take, writable
+from util.engine.call import (
+    Call,
+    Heads,
+    Instrument,
+    Layers,
+    Support,
+    at_least_float32,
+    check_range,
+    in_double,
+    take,
+    writable,
+)
 
-Layers = int | Iterable[int]
-Heads = int | Sequence[int]
 ByLayer = dict[int, Tensor]
 States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
 
 
-class Indexed(Instrument):
-    """An instrument whose arguments are indices: of layers, heads, rows of the batch, queries and keys."""
-
-    def __init__(self, layers: Layers | None) -> None:
-        self.layers = frozenset([layers]) if isinstance(layers, int) else None if layers is None else frozenset(layers)
-        self._indices: list[tuple[str, Tensor, str, bool]] = []  # name, values, what they count, one row per example
-
-    def index(
-        self, name: str, values: Tensor | Heads | None, axis: str = "", dims: int = 1, by_example: bool = True
-    ) -> Any:
-        """The values as a tensor on the CPU, [N, ...] of `dims` dimensions or, by example, [B, N, ...]; None for None.
-
-        A number stands for a list of one. They are checked against `heads` of the model, or `batch`, `queries` or
-        `keys` of the first call. Raises ValueError for another number of dimensions, for values that are not integers,
-        and for negative ones.
-        """
-        if values is None:
-            return None
-        what = f"{type(self).__name__} {name}"
-        index = torch.as_tensor([values] if isinstance(values, int) else values).cpu()
-        if index.ndim not in (dims, dims + by_example) or index.dtype.is_floating_point or index.dtype == torch.bool:
-            raise ValueError(f"{what}: expected integers with {dims} dimensions, got {tuple(index.shape)}")
-        if index.numel() and int(index.min()) < 0:
-            raise ValueError(f"{what}: negative index {int(index.min())}; count positions from 0")
-        self._indices.append((what, index := index.long(), axis, index.ndim > dims))
-        return index
-
-    def attach(self, support: Support) -> None:
-        super().attach(support)
-        for what, index, axis, _ in self._indices:
-            if axis == "heads":
-                _check_range(what, index, support.heads)
-
-    def check_call(self, call: Call) -> None:
-        for what, index, axis, by_example in self._indices:
-            if axis in ("batch", "queries", "keys"):
-                _check_range(what, index, getattr(call, axis))
-            if by_example and len(index) != self.examples_in(call):
-                raise ValueError(f"{what}: given for {len(index)} examples, the batch has {self.examples_in(call)}")
-
-    def examples_in(self, call: Call) -> int:
-        """The number of examples of a call that the instrument acts on."""
-        return call.batch
-
-
-def _check_range(what: str, index: Tensor, size: int) -> None:
-    if index.numel() and int(index.max()) >= size:
-        raise ValueError(f"{what}: index {int(index.max())} is out of range for size {size}")
-
-
-class CaptureRows(Indexed):
+class CaptureRows(Instrument):
     """Capture the attention weights of chosen query rows in all heads, after knockouts.
 
     rows: [R], the same for all examples, or [B, R]. keys: the keys that are kept of each row, [R, K] or [B, R, K]; None
@@ -97,7 +55,7 @@ class CaptureRows(Indexed):
         return out
 
 
-class ScoreRows(Indexed):
+class ScoreRows(Instrument):
     """Sum the attention that chosen query rows give to chosen keys, while it is computed, so that no matrix is kept.
 
     rows: [R]; cells: by name, which keys count in each row, [R, S] booleans or weights. After the forward pass
@@ -105,17 +63,9 @@ class ScoreRows(Indexed):
     """
 
     def __init__(self, rows: Tensor, cells: Mapping[str, Tensor]) -> None:
-        super().__init__(None)
         self.rows = self.index("rows", rows, "queries", by_example=False)
         self.cells = torch.stack([torch.as_tensor(one) for one in cells.values()], dim=-1)
         self.scores: dict[str, ByLayer] = {name: {} for name in cells}
-
-    def check_call(self, call: Call) -> None:
-        super().check_call(call)
-        if self.cells.shape[:2] != (len(self.rows), call.keys):
-            raise ValueError(
-                f"ScoreRows cells: {tuple(self.cells.shape[:2])} for {len(self.rows)} rows of {call.keys} keys"
-            )
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         chunks = call.chunks(self.rows)
@@ -130,20 +80,22 @@ class ScoreRows(Indexed):
         return out
 
 
-class CaptureHeads(Indexed):
+class CaptureHeads(Instrument):
     """Capture the outputs z of all heads before the output projection (and before a gate, where the class has one).
 
     positions: None (all), [P], or [B, P]. After the forward pass `z[layer]` is [B, P, H, dv], a copy. It includes the
-    edits of instruments that were attached before this one, not of later ones.
+    edits of instruments that were attached before this one, not of later ones. copy: false for z itself, all of it,
+    which is in the graph of a backward pass.
     """
 
-    def __init__(self, positions: Tensor | None = None, layers: Layers | None = None) -> None:
+    def __init__(self, positions: Tensor | None = None, layers: Layers | None = None, copy: bool = True) -> None:
         super().__init__(layers)
-        self.positions = self.index("positions", positions, "queries")
+        self.positions, self.copy = self.index("positions", positions, "queries"), copy
         self.z: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
+        chosen = out if self.positions is None else take(out, self.positions, dim=1)
+        self.z[call.layer] = chosen.clone() if chosen is out and self.copy else chosen
         return out
 
 
@@ -161,7 +113,7 @@ class CaptureStates(Instrument):
         return out
 
 
-class PatchHeads(Indexed):
+class PatchHeads(Instrument):
     """Replace the output z of some heads of one layer.
 
     examples: the E examples of the batch that are patched, None for all. positions: None (all), [P], or [E, P].
@@ -195,7 +147,7 @@ class PatchHeads(Indexed):
         return out
 
 
-class SumHeads(Indexed):
+class SumHeads(Instrument):
     """Sum the outputs z of every head over tokens while they are computed, so that nothing else is kept.
 
     weights: [B, T], the weight of each token in the sum. by_position: sum over the batch, but not over positions. After
@@ -208,12 +160,6 @@ class SumHeads(Indexed):
         self.weights, self.by_position = weights, by_position
         self.sums: ByLayer = {}
 
-    def check_call(self, call: Call) -> None:
-        if self.weights.shape != (call.batch, call.queries):
-            raise ValueError(
-                f"SumHeads weights: {tuple(self.weights.shape)} for {call.batch} rows of {call.queries} tokens"
-            )
-
     def visit(self, call: Call, out: Tensor) -> Tensor:
         equation = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"
         wide = in_double(out)
@@ -221,7 +167,7 @@ class SumHeads(Indexed):
         return out
 
 
-class Knockout(Indexed):
+class Knockout(Instrument):
     """Forbid chosen (query, key) cells of attention. The softmax is taken over the keys that are left.
 
     cells: [C, 2] (query, key), the same for every example, or [C, 3] (example, query, key). layers and heads: None for
@@ -267,10 +213,8 @@ class Knockout(Indexed):
         lowest = torch.finfo(additive.dtype).min
         heads = 1 if self.heads is None and additive.shape[1] == 1 else call.query.shape[1]
         closed = additive.expand(call.batch, heads, -1, -1).clone()
-        if self.heads is None:
-            closed[example, :, place, key] = lowest
-        else:
-            closed[example[:, None], self.heads.to(additive.device), place[:, None], key[:, None]] = lowest
+        chosen = torch.arange(heads) if self.heads is None else self.heads
+        closed[example[:, None], chosen.to(additive.device), place[:, None], key[:, None]] = lowest
         before, after = unedited > lowest, closed > lowest  # which keys each row may see [B or 1, H or 1, R, S]
         if (before.any(-1) & ~after.any(-1)).any():
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")
@@ -281,7 +225,7 @@ class Knockout(Indexed):
         return closed
 
 
-class Splice(Indexed):
+class Splice(Instrument):
     """Let chosen queries read chosen keys and values from an earlier forward pass (resample ablation).
 
     codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
@@ -308,7 +252,7 @@ class Splice(Indexed):
         self.tables = {layer: self.index("table", table, dims=2, by_example=False) for layer, table in tables.items()}
         kinds = int(self.codes.max()) + 1
         for table in self.tables.values():
-            _check_range("Splice table", table, len(donors) + 1)
+            check_range("Splice table", table, len(donors) + 1)
             if table.shape[1] < kinds or table[:, 0].any():
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"

@@ -129,39 +129,37 @@ def label_log_probs(
     runs: where several edits of the same plan are scored, one for all of them, so that layers before an edit are not
     computed again; it changes no bit.
     """
-    rows, dtype = _rows(model, plan), array_type(model)
-    owners = np.array([row.prompt for row in rows])
+    owners, rows, reads = zip(*_rows(model, plan), strict=True)
+    dtype = array_type(model)
     results: Arrays = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
     if text:
         results["text_loss"] = np.empty(len(plan.ids), dtype)
 
     def visit(batch: Batch) -> None:
-        batch_rows = [rows[number] for number in batch.numbers]
-        attached = attach(replace(batch, numbers=owners[batch.numbers]))
+        attached = attach(replace(batch, numbers=batch.prompts))
         first = batch.lengths[:, None] - 1
         places = first + torch.arange(int((batch.ends - batch.lengths).max()) + 1)
         places = places.where(places < batch.ends[:, None], first)  # rows with fewer places repeat their first one
         with _started(runs, batch, attached):
             if text:
                 everywhere = all_logits(model, batch, *attached)
-                by_row = [_text_loss(everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
+                by_row = [_text_loss(everywhere[i], plan.tokens[prompt]) for i, prompt in enumerate(batch.prompts)]
                 losses = torch.stack(by_row).cpu().numpy()
-                results["text_loss"][owners[batch.numbers]] = losses
+                results["text_loss"][batch.prompts] = losses
                 check_finite(losses, "the losses", model, batch.rows, batch.prompts)
-                logits = at_least_float32(everywhere[torch.arange(len(batch_rows))[:, None], places])
-                check_finite(logits, "the logits", model, batch.rows, batch.prompts)
+                logits = _at(model, batch, everywhere, places)
             else:
                 logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
-        labels = [(i, label, reads) for i, row in enumerate(batch_rows) for label, reads in row.reads.items()]
-        example, place, token = np.array([(i, *read) for i, _, reads in labels for read in reads]).T
+        labels = [(i, *label) for i, number in enumerate(batch.numbers) for label in reads[number].items()]
+        example, place, token = np.array([(i, *read) for i, _, of_label in labels for read in of_label]).T
         terms = logits[example, place, token].cpu().numpy() - normaliser[example, place]
-        ends = np.cumsum([len(reads) for _, _, reads in labels])
+        ends = np.cumsum([len(of_label) for *_, of_label in labels])
         for (i, label, _), of_label in zip(labels, np.split(terms, ends[:-1]), strict=True):
-            results["log_prob"][batch_rows[i].prompt, label] = of_label.sum()
+            results["log_prob"][batch.prompts[i], label] = of_label.sum()
 
     budget = _budget(model, token_budget) if text else token_budget
-    run_rows(model, [row.row for row in rows], visit, budget, prompts=owners.tolist())
+    run_rows(model, rows, visit, budget, prompts=owners)
     return results
 
 
@@ -170,38 +168,30 @@ def _budget(model: PreTrainedModel, token_budget: int) -> int:
     return min(token_budget, max(1, LOGITS // model.config.get_text_config().vocab_size))
 
 
-@dataclass(frozen=True)
-class _LabelRow:
-    """A row of a batch that scores some labels of a prompt.
+# For each label that a row scores, by its index, its tokens as pairs (place, the token that follows there). Place 0 is
+# the end of the prompt, and the others are the branches.
+Reads = dict[int, list[tuple[int, int]]]
 
-    prompt: its number; reads: for each label, by its index, its tokens as pairs (place, the token that follows there).
-    Place 0 is the end of the prompt, and the others are the branches.
+
+def _rows(model: PreTrainedModel, plan: Scoring) -> list[tuple[int, Row, Reads]]:
+    """The rows that score labels, with the numbers of their prompts: one for each prompt.
+
+    Where the model does not allow branches, there is one for each label of several tokens.
     """
-
-    row: Row
-    prompt: int
-    reads: dict[int, list[tuple[int, int]]]
-
-
-def _rows(model: PreTrainedModel, plan: Scoring) -> list[_LabelRow]:
-    """One row for each prompt; where the model does not allow branches, one row for each label of several tokens."""
     support = prepare(model)
     rows = []
     for number, (ids, labels) in enumerate(zip(plan.ids, plan.labels, strict=True)):
-        shared_row = _label_row(number, ids, dict(enumerate(labels)))
-        long = {c: label for c, label in enumerate(labels) if len(label) > 1}
+        groups = [dict(enumerate(labels))]  # of labels that share a row
+        long = [{c: label} for c, label in enumerate(labels) if len(label) > 1]
         # a single label of several tokens continues the prompt without branching
-        if len(long) < 2 or may_branch(support, len(shared_row.row)):
-            rows.append(shared_row)
-            continue
-        short = {c: label for c, label in enumerate(labels) if len(label) == 1}
-        for c, label in long.items():
-            rows.append(_label_row(number, ids, {c: label} | short))
-            short = {}  # the first of these rows has scored them
+        if len(long) > 1 and not may_branch(support, len(_label_row(ids, groups[0])[0])):
+            short = {c: label for c, label in enumerate(labels) if len(label) == 1}
+            groups = [long[0] | short, *long[1:]]
+        rows += [(number, *_label_row(ids, group)) for group in groups]
     return rows
 
 
-def _label_row(prompt: int, ids: Ids, labels: Mapping[int, Label]) -> _LabelRow:
+def _label_row(ids: Ids, labels: Mapping[int, Label]) -> tuple[Row, Reads]:
     """The row for some labels of a prompt. Its branches are all tokens of the labels except the last of each.
 
     Labels that begin with the same tokens share their branches.
@@ -217,7 +207,7 @@ def _label_row(prompt: int, ids: Ids, labels: Mapping[int, Label]) -> _LabelRow:
     # by the beginning of a label, the place whose logits are those of its next token
     place_of = {(): 0} | {tokens: branch + 1 for tokens, branch in branches.items()}
     reads = {c: [(place_of[label[:i]], token) for i, token in enumerate(label)] for c, label in labels.items()}
-    return _LabelRow(row, prompt, reads)
+    return row, reads
 
 
 def _text_loss(logits: Tensor, tokens: LabelledTokens) -> Tensor:
@@ -303,9 +293,14 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     The unembedding runs at these places only (at each of them for all rows).
     """
     kept, index = places.unique(return_inverse=True)
-    with logits_at(model, kept) as options:
-        logits = all_logits(model, batch, *instruments, **options)
-    logits = at_least_float32(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
+    with logits_at(model, kept):
+        logits = all_logits(model, batch, *instruments)
+    return _at(model, batch, logits, index)
+
+
+def _at(model: PreTrainedModel, batch: Batch, logits: Tensor, places: Tensor) -> Tensor:
+    """Of logits [B, T, V] those at places [B, P] of each row, in float32 or better. Raises NotFinite."""
+    logits = at_least_float32(logits[torch.arange(len(places))[:, None], places.to(logits.device)])
     check_finite(logits, "the logits", model, batch.rows, batch.prompts)
     return logits
 

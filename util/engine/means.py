@@ -11,10 +11,9 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import head_writes, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, array_type, forward, run_rows
-from util.engine.call import UnsupportedModel, in_double
+from util.engine.call import UnsupportedModel, in_double, recorded
 from util.engine.handshake import prepare
 from util.engine.instruments import ByLayer, CaptureHeads, SumHeads
-from util.engine.layer_calls import recorded
 
 
 def mean_outputs(

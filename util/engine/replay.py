@@ -17,16 +17,31 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import DynamicCache, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from util.engine import memory
 from util.engine.attention import input_device, instrument, once, random_ids, support
 from util.engine.batches import logits_at
-from util.engine.call import Instrument, at_least_float32
+from util.engine.call import (
+    Before,
+    Instrument,
+    LayerCall,
+    Path,
+    Stop,
+    at_least_float32,
+    bypassed,
+    first_of,
+    in_place_of,
+    recorded,
+    scaled_arguments,
+)
 from util.engine.finite import check_finite
 from util.engine.handshake import (
     FAILURES,
@@ -38,18 +53,6 @@ from util.engine.handshake import (
     well_past,
 )
 from util.engine.instruments import PatchHeads
-from util.engine.layer_calls import (
-    Before,
-    FewRows,
-    LayerCall,
-    Path,
-    Stop,
-    bypassed,
-    first_of,
-    in_place_of,
-    recorded,
-    scaled_arguments,
-)
 
 BUDGET = 2**30  # bytes of activations at a time
 KEPT = 2**30  # bytes of layer outputs that `BaseRuns` keeps
@@ -58,10 +61,9 @@ REPLAYED = "replayed layers"
 
 
 class Place(NamedTuple):
-    """Where in the work an edit is: the layer; which prompts; their rows `examples` [N] in the batch; and the tokens
-    `queries` of the call: an instrument's row 0 is token queries.start, while keys count from the first token."""
+    """Where in the work an edit is: which prompts; their rows `examples` [N] in the batch; and the tokens `queries` of
+    the call: an instrument's row 0 is token queries.start, while keys count from the first token."""
 
-    layer: int
     prompts: slice
     examples: Tensor
     queries: range
@@ -73,8 +75,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Edit:
-    """What is done to one run of every prompt: start, the model's own number of the first layer that is edited, and
-    what to attach at each place.
+    """What is done to one run of every prompt: start, the model's own number of the layer that is edited, and what to
+    attach to it at each place.
 
     hidden: the hidden states [N, T, d] with which the run enters that layer, None for those of the base run.
     """
@@ -89,8 +91,6 @@ def head_edit(layer: int, head: int, z: Tensor) -> Edit:
     own = z[:, :, head : head + 1].clone()  # z is not kept
 
     def instruments(place: Place) -> list[PatchHeads]:
-        if place.layer != layer:
-            return []
         return [PatchHeads(layer, head, own[place.prompts, place.tokens], examples=place.examples)]
 
     return Edit(layer, instruments)
@@ -143,14 +143,12 @@ def replay(
         )
     # as many prompts as fit with all edits, or else one, and as many edits as fit with these
     together = max(1, min(len(ids), rows // max(1, len(edits))))
+    some = max(1, rows // together)
     order = sorted(range(len(edits)), key=lambda i: edits[i].start)
+    chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
     run = Runs(model, plan, log_probabilities, budget // 2)
-    parts = []
-    for start in range(0, len(ids), together):
-        part = slice(start, min(start + together, len(ids)))
-        some = max(1, rows // together)
-        chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
-        parts.append(run(ids[part], part, chunks, answers[part], first))
+    slices = [slice(start, start + together) for start in range(0, len(ids), together)]
+    parts = [run(ids[part], part, chunks, answers[part], first) for part in slices]
     base, logits = (torch.cat(values, dim=-2) for values in zip(*parts, strict=True))
     check_finite(base, "the logits", model, ids)
     check_finite(logits.movedim(1, 0), "the logits of edited runs", model, ids)
@@ -210,13 +208,11 @@ class Runs:
         attached = [
             one
             for number, edit in enumerate(edits)
-            for layer in support(self.model).layers
-            if layer >= edit.start
-            for one in edit.instruments(Place(layer, prompts, rows + number * len(ids), range(ids.shape[1])))
+            for one in edit.instruments(Place(prompts, rows + number * len(ids), range(ids.shape[1])))
         ]
         last = torch.tensor([ids.shape[1] - 1])
-        with instrument(self.model, *attached), logits_at(self.model, last) as options:
-            return self.model(ids.repeat(max(1, len(edits)), 1), use_cache=False, **options).logits[:, -1]
+        with instrument(self.model, *attached), logits_at(self.model, last):
+            return self.model(ids.repeat(max(1, len(edits)), 1), use_cache=False).logits[:, -1]
 
     def ends(self, hidden: Tensor, out: Any, columns: Tensor) -> Tensor:
         """What is read behind hidden states [R, 1, d], on the CPU: logits of a few tokens, or log-probabilities.
@@ -250,8 +246,7 @@ class Runs:
     def unembedding(self, answers: Tensor) -> Iterator[Tensor]:
         """Where in the logits the answers [N, A] are, while only they are computed, if that is possible."""
         head = self.model.get_output_embeddings()
-        few = not self.log_probabilities and type(head) is nn.Linear and head.weight.device.type != "meta"
-        if not few:
+        if self.log_probabilities or plain_weight(head) is None:
             yield answers
             return
         tokens, columns = answers.unique(return_inverse=True)
@@ -262,6 +257,28 @@ class Runs:
             self.model.set_output_embeddings(head)
 
 
+def plain_weight(module: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a linear map; None where it is not there as it is: in 4 bits, offloaded."""
+    weight: Any = getattr(module, "weight", None)
+    if type(module) not in (nn.Linear, Conv1D) or weight.device.type == "meta":
+        return None
+    return weight.T if type(module) is Conv1D else weight
+
+
+class FewRows(nn.Module):
+    """The unembedding of some tokens only, in float32 or better, because 16 bits lose small differences of logits."""
+
+    def __init__(self, head: nn.Linear, tokens: Tensor) -> None:
+        super().__init__()
+        self.weight = at_least_float32(head.weight.detach()[tokens])
+        self.bias = None if head.bias is None else at_least_float32(head.bias.detach()[tokens])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits [N, S, A] of the A chosen tokens, for x [N, S, d]."""
+        # tied to the embeddings, it may be on another device than the last layer, and accelerate's hook is not on it
+        return linear(x.to(self.weight), self.weight, self.bias)
+
+
 class _Base:
     """The base run of a batch of prompts, to be gone on with from any layer."""
 
@@ -269,7 +286,7 @@ class _Base:
         self.model, self.plan, self.prompts, self.rows = model, plan, prompts, torch.arange(len(ids))
         self.queries = range(first, ids.shape[1])
         cache = DynamicCache() if plan.cached else None
-        self.prefix, self.calls = plan.base_run(model, ids, first, cache)
+        self.calls = plan.base_run(model, ids, first, cache)
         self.last: LayerCall | None = None
         if plan.trims and len(self.queries) > 1:
             assert cache is not None
@@ -285,28 +302,27 @@ class _Base:
         if edits[-1].start >= len(self.calls):
             raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.calls)}")
         hidden = self.calls[0].hidden[:0]
-        entered = 0
         for number, call in enumerate(self.calls):
-            fresh = [self.entering(edit, call) for edit in edits if edit.start == number]
-            if fresh:
-                hidden = torch.cat([hidden.to(call.hidden), *fresh])
-                entered += len(fresh)
-            if not entered:
+            entering, before = [edit for edit in edits if edit.start == number], len(hidden)
+            if entering:
+                hidden = torch.cat([hidden.to(call.hidden), *(self.entering(edit, call) for edit in entering)])
+            if not len(hidden):
                 continue
-            (keys, values), queries = self.prefix[number], self.queries
+            queries = self.queries
             if self.last is not None and number == len(self.calls) - 1:
-                before = Before(keys, values, stop=True)
+                cache = Before(*call.prefix, stop=True)
                 with suppress(Stop):  # up to its keys and values for all tokens, then all of it for the last one
-                    call.again(hidden, before)
-                keys, values = (part[:, :, :-1] for part in before.together())
-                hidden, call, queries = hidden[:, -1:], self.last, self.queries[-1:]
+                    call.again(hidden, cache)
+                keys, values = (part[:, :, :-1] for part in cache.together())
+                call = replace(self.last, prefix=(keys, values))
+                hidden, queries = hidden[:, -1:], queries[-1:]
             attached = [
                 one
-                for place, edit in enumerate(edits[:entered])
-                for one in edit.instruments(Place(number, self.prompts, self.rows + place * len(self.rows), queries))
+                for place, edit in enumerate(entering)
+                for one in edit.instruments(Place(self.prompts, self.rows + before + place * len(self.rows), queries))
             ]
             with instrument(self.model, *attached):
-                hidden = call.again(hidden, Before(keys, values) if self.plan.cached else None)
+                hidden = call.again(hidden)
         return hidden[:, -1:]
 
     def entering(self, edit: Edit, call: LayerCall) -> Tensor:
@@ -346,22 +362,21 @@ class Plan:
         for call, scaled in zip(calls, self.scaled, strict=True):
             call.scaled = scaled
 
-    def base_run(
-        self, model: PreTrainedModel, ids: Tensor, first: int, cache: DynamicCache | None
-    ) -> tuple[list[tuple[Any, Any]], list[LayerCall]]:
+    def base_run(self, model: PreTrainedModel, ids: Tensor, first: int, cache: DynamicCache | None) -> list[LayerCall]:
         """Run prompts [N, T] on an empty cache, or on none, which does only where `first` is 0.
 
-        Returns by layer the keys and values [N, H, first, d] of the tokens before `first`, or None twice; and all calls
-        of layers for the tokens from there on.
+        Returns all calls of layers for the tokens from `first` on, with the keys and values of those before as prefix.
         """
         options = {"past_key_values": cache, "use_cache": cache is not None}
-        prefix: list[tuple[Any, Any]] = [(None, None)] * len(self.layers)
+        prefix: list[tuple[Any, Any]] = []
         if first and cache is not None:
             model.base_model(ids[:, :first], **options)
             prefix = [(layer.keys, layer.values) for layer in cache.layers]
         with self.recorded() as calls:
             model.base_model(ids[:, first:], **options)
-        return prefix, calls
+        for call, keys_and_values in zip(calls, prefix, strict=bool(prefix)):
+            call.prefix = keys_and_values
+        return calls
 
 
 def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
@@ -380,40 +395,39 @@ def plan_at(model: PreTrainedModel, length: int) -> Plan:
     """Returns the plan that is right on a random prompt of `length` tokens."""
     known, count = support(model), model.config.get_text_config(decoder=True).num_hidden_layers
     lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    whole = Plan(_why("its layers are not in one list"), nn.ModuleList())
     if len(lists) != 1:
-        return whole
+        return _whole_passes("its layers are not in one list")
     cached = len(known.layers) == count  # other layers keep a state of all tokens, not keys
     trims = cached and not any(hasattr(module, "_hf_hook") for module in model.modules())
     ids, answers = random_ids(model, 2, length), torch.tensor([[0, 1], [2, 3]])
     layers = known.layers if length == SHORT else {known.layers[0], known.layers[-1]}  # long prompts are dear
     edits = [_probe(layer, length) for layer in sorted(layers)]
     beside = {switch - 1 for switch in known.switches if 1 < switch < length - 4}  # a prefix short of a switch
-    runs = []
+    runs: list[Tensor] = []
     try:
         plan = Plan(REPLAYED, lists[0], scaled_arguments(model, lists[0], ids, cached), cached, trims)
         for first in sorted({length - 4, 0, *beside} if cached else {0}):
-            runs.append(Runs(model, plan)(ids, slice(0, 2), [edits], answers, first))
+            runs += Runs(model, plan)(ids, slice(0, 2), [edits], answers, first)
     except FAILURES as error:
         if out_of_memory(error):
             raise
-        return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
-    references = Runs(model, whole)(ids, slice(0, 2), [edits], answers, 0)
-    for logits, reference in zip((one for run in runs for one in run), references * len(runs), strict=True):
+        return _whole_passes(f"{type(error).__name__}: {error}")
+    references = Runs(model, _whole_passes("as a reference"))(ids, slice(0, 2), [edits], answers, 0)
+    for logits, reference in zip(runs, cycle(references), strict=False):
         gap, bound = tolerance(model, logits, reference)
         if not gap <= bound:
-            return replace(whole, path=_why(f"its layers, called alone, change the logits by {gap:.2g}"))
+            return _whole_passes(f"its layers, called alone, change the logits by {gap:.2g}")
     return plan
 
 
-def _why(reason: str) -> str:
-    return f"whole forward passes ({reason})"
+def _whole_passes(reason: str) -> Plan:
+    return Plan(f"whole forward passes ({reason})", nn.ModuleList())
 
 
 def _probe(layer: int, length: int) -> Edit:
     def instruments(place: Place) -> list[Instrument]:
         positions = torch.tensor([t - place.queries.start for t in (length - 3, length - 1) if t in place.queries])
-        return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)] if place.layer == layer else []
+        return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)]
 
     return Edit(layer, instruments)
 

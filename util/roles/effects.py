@@ -74,8 +74,6 @@ def head_cut(layer: int, head: int, cells: Sequence[Cells]) -> Edit:
     """
 
     def instruments(place: Place) -> list[Knockout]:
-        if place.layer != layer:
-            return []
         together = [
             (example, query - place.queries.start, key)
             for example, of_prompt in zip(place.examples.tolist(), cells[place.prompts], strict=True)
@@ -94,8 +92,6 @@ def last_write(layer: int, head: int, values: Tensor) -> Edit:
     """
 
     def instruments(place: Place) -> list[PatchHeads]:
-        if place.layer != layer:
-            return []
         last = torch.tensor([len(place.queries) - 1])
         return [PatchHeads(layer, head, values[place.prompts, None, None], last, examples=place.examples)]
 

@@ -225,8 +225,8 @@ class SequenceRoles(SequenceStudy):
         log_probability = np.empty(len(ids))
 
         def visit(batch: Batch) -> None:
-            with self._runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places) as options:
-                logits = all_logits(model, batch, *attached, **options)
+            with self._runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places):
+                logits = all_logits(model, batch, *attached)
             check_finite(logits, "the logits", model, batch.rows, batch.prompts)
             wanted = ids[batch.numbers][:, places + 1, None].to(logits.device)
             logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

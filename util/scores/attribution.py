@@ -30,14 +30,15 @@ from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import instrument
 from util.engine.call import Call
-from util.engine.components import Block, Components, Parts, Tap, blocks_of, parallel_mlps, plain_weight
+from util.engine.components import Block, Components, Parts, blocks_of, parallel_mlps
 from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, prepare
-from util.engine.replay import row_bytes
+from util.engine.instruments import CaptureHeads
+from util.engine.replay import plain_weight, row_bytes
 from util.scores.graph import ComponentGraph
 
 
-class _CallTap(Tap):
+class _Tap(CaptureHeads):
     """Keeps the attention call, too; None before there is one."""
 
     call: Call | None = None
@@ -63,7 +64,7 @@ def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor
     the device of the layer. Heads that share keys and values have a reading of them each. The gradient of a layer's
     input is that of its output, and what its readers add: the MLP's is the rest.
     """
-    device, reads, tap = parts.base.hidden[layer].device, list[_Read](), _CallTap(layer)
+    device, reads, tap = parts.base.hidden[layer].device, list[_Read](), _Tap(layers=layer, copy=False)
     hidden, after = hidden.detach().to(device).requires_grad_(), after.to(device)
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
@@ -75,16 +76,16 @@ def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor
             if isinstance(module, nn.Linear | Conv1D):
                 stack.callback(module.register_forward_hook(keep).remove)
         out = parts.whole(layer, hidden)
-    before, z = torch.autograd.grad(out, [hidden, tap.z], after, retain_graph=True)
-    call = tap.call
+    call, z = tap.call, tap.z[layer]
+    before, of_z = torch.autograd.grad(out, [hidden, z], after, retain_graph=True)
     assert call is not None  # the layer was called
     states = (call.query, call.key, call.value)
     shared = parts.heads // call.key.shape[1]
     members = []  # of each group of heads that share keys and values, one head at a time
     for member in range(shared):
-        own = torch.zeros_like(z)
-        own[:, :, member::shared] = z[:, :, member::shared]
-        members.append(torch.autograd.grad(tap.z, states, own, retain_graph=True))
+        own = torch.zeros_like(of_z)
+        own[:, :, member::shared] = of_z[:, :, member::shared]
+        members.append(torch.autograd.grad(z, states, own, retain_graph=True))
     query = torch.stack([member[0] for member in members]).sum(0)
     readers = before.new_zeros(len(before), 3 * parts.heads + 1, *before.shape[1:])
     heads, mlp = readers[:, :-1], readers[:, -1]
@@ -308,8 +309,7 @@ def hidden_states(parts: Components, embedded: Tensor) -> list[Tensor]:
     """What goes into each layer, and what comes out of the last one, in a run from these embeddings [N, T, d]."""
     hidden = [embedded]
     for layer in range(parts.layers):
-        with instrument(parts.model, Tap(layer)):
-            hidden.append(parts.whole(layer, hidden[-1]))
+        hidden.append(parts.whole(layer, hidden[-1]))
     return hidden
 
 

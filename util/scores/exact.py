@@ -27,10 +27,9 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from util.engine.call import Call
+from util.engine.call import Call, repeated
 from util.engine.components import Components, Parts, parallel_mlps
 from util.engine.finite import check_finite
-from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, head_edit, replay, row_bytes
 from util.scores.attribution import Sender, check_pairs, first_difference, metric, model_graph, senders_of
 from util.scores.graph import ComponentGraph

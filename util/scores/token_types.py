@@ -137,8 +137,8 @@ class PrunedRun(Ablated):
         """The loss of each prompt [B], and the log-probabilities [B, V] of its next token, beside donors that ran."""
         owners, steps, places, which = self.answer_places(numbers)
         ids = self.ids(numbers)
-        with logits_at(self.model, places) as options:
-            out = _forward(self.model, self.model, ids, [*self.beside(numbers, donors), *watching], **options)
+        with logits_at(self.model, places):
+            out = _forward(self.model, self.model, ids, [*self.beside(numbers, donors), *watching])
         device = out.logits.device
         owners, logits = owners.to(device), out.logits[owners.to(device), which.to(device)]
         check_finite(logits.detach(), "the logits", self.model, [ids[owner] for owner in owners.tolist()])
@@ -187,12 +187,11 @@ def _forward(
     module: Any,
     ids: Sequence[tuple[int, ...]],
     instruments: Sequence[Instrument],
-    **options: Any,
 ) -> Any:
     batch = Batch.of([*map(Row, ids)])
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     with instrument(model, *instruments):
-        return module(**inputs, use_cache=False, **options)
+        return module(**inputs, use_cache=False)
 
 
 # ------------------------------------------------------------------------------------------------ scores

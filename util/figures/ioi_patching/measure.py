@@ -64,8 +64,8 @@ def heads_of(model: PreTrainedModel, ids: Tensor) -> dict[int, Tensor]:
 @torch.inference_mode()
 def last_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """The logits [N, V] behind the last token of prompts ids [N, T], float32, on the CPU."""
-    with logits_at(model, torch.tensor([ids.shape[1] - 1])) as options:
-        return model(ids.to(input_device(model)), use_cache=False, **options).logits[:, -1].float().cpu()
+    with logits_at(model, torch.tensor([ids.shape[1] - 1])):
+        return model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
 
 
 def logit_difference(model: PreTrainedModel, ids: Tensor, answers: Tensor, *instruments: Instrument) -> Tensor:
