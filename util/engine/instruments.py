@@ -160,6 +160,12 @@ class SumHeads(Instrument):
         self.weights, self.by_position = weights, by_position
         self.sums: ByLayer = {}
 
+    def check_call(self, call: Call) -> None:
+        if self.weights.shape != (call.batch, call.queries):  # einsum repeats one row for the whole batch
+            raise ValueError(
+                f"SumHeads weights: {tuple(self.weights.shape)} for {call.batch} rows of {call.queries} tokens"
+            )
+
     def visit(self, call: Call, out: Tensor) -> Tensor:
         equation = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"
         wide = in_double(out)
