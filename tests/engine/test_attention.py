@@ -157,6 +157,7 @@ def every_write(layer, heads, value, positions):
 
 
 names = pytest.mark.parametrize("name", SUPPORTED | ADAPTED)
+some = pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -338,7 +339,7 @@ def test_restored_bit_for_bit_after_an_exception(name):
 # --------------------------------------------------------------------------- autograd, modes, caches, types, memory
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_oss", *ADAPTED])
+@some
 @pytest.mark.parametrize("length", [1, TOTAL])
 def test_gradients_equal_those_of_eager_attention(name, length):
     """Of logits, z and rows behind a knockout and a patch, by the embeddings and by what is patched in.
@@ -366,7 +367,7 @@ def test_gradients_equal_those_of_eager_attention(name, length):
             assert other.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
+@some
 @pytest.mark.parametrize("prefix", [6, TOTAL - 1])
 @torch.no_grad()
 def test_suffix_on_a_cached_prefix(name, prefix):
@@ -589,7 +590,7 @@ def test_two_threads_equal_serial_runs(pair):
             assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
+@some
 @torch.no_grad()
 def test_bfloat16(name):
     """Rows, heads and logits of a bfloat16 model stay within 2e-2 of the float32 reference of the same weights.

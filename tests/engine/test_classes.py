@@ -11,6 +11,8 @@ import pytest
 import torch
 import transformers
 from transformers import (
+    BertConfig,
+    BertLMHeadModel,
     Kosmos2Config,
     Kosmos2ForConditionalGeneration,
     T5Config,
@@ -120,6 +122,7 @@ OTHERS = {
     "does not run a prompt": lambda: Kosmos2ForConditionalGeneration(
         Kosmos2Config(text_config=KOSMOS, vision_config=VISION)
     ),
+    "no causal distributions": lambda: BertLMHeadModel(BertConfig(**SMALL)),
 }
 
 

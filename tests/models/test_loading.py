@@ -10,12 +10,11 @@ from functools import partial
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError
-from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, OpenAIGPTLMHeadModel, PreTrainedConfig
+from transformers import AutoConfig, OpenAIGPTLMHeadModel, PreTrainedConfig
 
 from tests import toys
 from util import load_model_and_data as loading
 from util.engine import attention, call
-from util.engine.handshake import prepare
 from util.study.model import Model
 
 
@@ -57,12 +56,6 @@ def test_quantized_is_nf4_with_bfloat16_compute(tmp_path):
     exact, _ = loading.load_ICL_model(tmp_path, "cpu", None, False, False, None, verbose=False)  # as in the reference
     assert loading.describe(model).replace(", 4-bit NF4", "").replace("bfloat16", "float32") == loading.describe(exact)
     assert not getattr(loading.untrained_twin(model), "is_quantized", False)
-
-
-def test_a_bidirectional_class_is_refused():
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
-    with pytest.raises(call.UnsupportedModel, match="no causal distributions"):
-        prepare(AutoModelForCausalLM.from_config(BertConfig(vocab_size=99, **shape)).eval())
 
 
 @pytest.mark.parametrize("name", ["embedded", "embedded/generalist", "smollm2", "a folder", "a missing folder"])
