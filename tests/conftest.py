@@ -43,14 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if wants_a_class_beyond_the_quick(item):
             item.add_marker(pytest.mark.slow)
-    wanting = [item for item in items if item.get_closest_marker("gpu")]
-    if not wanting:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        for item in wanting:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 def wants_a_class_beyond_the_quick(item: pytest.Item) -> bool:

@@ -34,8 +34,12 @@ CHUNK = 100 * 2**20  # bytes that a row takes while memory is short
 pytestmark = pytest.mark.filterwarnings("ignore:Knockout")
 
 
+WITHOUT = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
 @pytest.fixture(
-    scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+    scope="module",
+    params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=[pytest.mark.gpu, WITHOUT])],
 )
 def device(request):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
