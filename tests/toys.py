@@ -91,6 +91,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-mqa": ("llama", LLAMA | {"num_key_value_heads": 1}),
     "qwen2": ("qwen2", LLAMA),
     "mistral-window": ("mistral", LLAMA | {"sliding_window": 40}),
+    "llama-biased": ("llama", LLAMA | {"attention_bias": True}),
+    "gemma3": ("gemma3_text", LLAMA | {"head_dim": 256, "sliding_window": 40}),
+    "gemma3-of-128": ("gemma3_text", LLAMA | {"head_dim": 128, "query_pre_attn_scalar": 168}),
     "wide": ("llama", LLAMA | WIDE),  # enough for 4-bit kernels: multiples of 64 in, of 32 out
 }
 
