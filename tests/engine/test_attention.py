@@ -165,35 +165,27 @@ layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 @names
+@torch.no_grad()
 def test_handshake(name):
-    model = prepared(name)
+    model, inputs = prepared(name), batch("plain").inputs
     found = prepare(model)
     assert found is support(model)
-    own = build(name).config._attn_implementation
+    stock = build(name)
+    own = stock.config._attn_implementation
     assert model.config._attn_implementation == (own if name in ADAPTED else IMPLEMENTATION)
+    if name not in SINKS | SOFTCAP | OWN_KERNEL:
+        assert own == "sdpa" and torch.equal(model(**inputs).logits, stock(**inputs).logits)
     assert found.layers == attention_layers(name)
     assert found.heads == HEADS
     assert found.switch == (WINDOW if name in WINDOWED else 4 if name == "llama4_text" else NO_LIMIT)
     assert name not in ADAPTED or found.branches == (name not in ALIBI)  # which counts tokens, not position ids
 
 
-@names
-@layouts
-@torch.no_grad()
-def test_plain_logits(name, layout):
-    inputs, real, _ = batch(layout)
-    ours = prepared(name)(**inputs).logits
-    close(ours[real], baseline(name, layout).logits[real])
-    if layout == "plain" and name not in SINKS | SOFTCAP | OWN_KERNEL:
-        stock = build(name)
-        assert stock.config._attn_implementation == "sdpa"
-        assert torch.equal(ours, stock(**inputs).logits)
-
-
 def check_captures(name, layout, dtype=torch.float32, bound=1e-5):
-    """Rows whole or at some keys (in the future, too), and z, at positions that prompts share or have of their own."""
+    """Logits; rows whole or at some keys (in the future, too), and z, at positions that prompts share or have alone."""
     model, (inputs, real, _) = prepared(name, dtype), batch(layout)
     plain, wanted, layers = logits(model, inputs), baseline(name, layout, dtype), attention_layers(name)
+    close(plain[real], wanted.logits[real], bound)
     shared, own, last = shared_positions(layout), own_positions(layout), layers[-1:]
     keys = torch.stack([shared, shared.flip(0)], dim=1)  # [R, 2]
     own_keys = torch.stack([own, (own - 1).clamp(min=0)], dim=2)  # [B, R, 2]
@@ -508,17 +500,22 @@ def test_unprepared_training_and_switched_models():
 # ----------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("name", BYPASSING)
 @torch.no_grad()
-def test_bypassing_classes_are_refused_by_name(name):
-    model, inputs = build(name), dict(input_ids=random_ids(2, 8), use_cache=False)
+def check_refused(model, message):
+    """The handshake fails, and leaves the model as it was."""
+    inputs = batch("plain").inputs
     implementation, before = model.config._attn_implementation, model(**inputs).logits
-    with pytest.raises(UnsupportedModel, match=BYPASSING[name][2]):
+    with pytest.raises(UnsupportedModel, match=message):
         prepare(model)
     assert model.config._attn_implementation == implementation
     assert torch.equal(model(**inputs).logits, before)
     with pytest.raises(ValueError, match="prepare"):
-        support(model)
+        logits(model, inputs, CaptureHeads())
+
+
+@pytest.mark.parametrize("name", BYPASSING)
+def test_bypassing_classes_are_refused_by_name(name):
+    check_refused(build(name), BYPASSING[name][2])
     assert issubclass(UnsupportedModel, ValueError)
 
 
@@ -556,18 +553,11 @@ class ScalesAfterwards(LlamaAttention):
 
 @pytest.mark.parametrize("broken", [CalledTwice, IgnoresTheMask, LosesThePadding, ScalesAfterwards])
 @pytest.mark.parametrize("layers", [(0, 1, 2), (1,)])
-@torch.no_grad()
 def test_a_broken_attention_fails_the_handshake(broken, layers):
-    model, inputs = build("llama"), batch("plain").inputs
+    model = build("llama")
     for layer in layers:
         model.model.layers[layer].self_attn.__class__ = broken
-    implementation, before = model.config._attn_implementation, model(**inputs).logits
-    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM"):
-        prepare(model)
-    assert model.config._attn_implementation == implementation
-    assert torch.equal(model(**inputs).logits, before)
-    with pytest.raises(ValueError, match="prepare"):
-        logits(model, inputs, CaptureHeads())
+    check_refused(model, "LlamaForCausalLM")
 
 
 @pytest.mark.parametrize("pair", [("gpt2", "llama"), ("gemma2", "mistral"), ("llama", "llama")])
