@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -36,6 +37,7 @@ EDITS = {
     **{mode: Edit.ablate(HEADS, mode) for mode in get_args(Mode)},
     **{pattern: Edit.knock_out(HEADS, pattern, seed=3) for pattern in induction_pattern.PATTERNS},
 }
+asked_of_no_task = partial(Request, task="plain")
 SINGLE, DOUBLE = 1e-5, 1e-9  # log-probabilities in nats
 
 
@@ -99,14 +101,17 @@ def test_zeroed_heads_are_heads_without_an_output_projection(wide, without_heads
     texts = [prompt.text for prompt in classification.prompts(classification.task("wordseq1"), 12, limit=4)]
     texts += ["apple cat", "a short text about a dog"]
     assert max(len(wide.pair[1](text)["input_ids"]) for text in texts) > 64
-    choices = [Request(text[:40], label) for text in texts for label in (" Foo", " Bar bar", "x")]
+    choices = [asked_of_no_task(text[:40], label) for text in texts for label in (" Foo", " Bar bar", "x")]
     found, expected, other = (lm.loglikelihood(choices, disable_tqdm=True) for lm in (ablated, plain, whole))
     np.testing.assert_allclose([p for p, _ in found], [p for p, _ in expected], rtol=0, atol=DOUBLE)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
     assert np.abs(np.subtract([p for p, _ in found], [p for p, _ in other])).max() > 0.1
-    rolled = [lm.loglikelihood_rolling([Request(text) for text in texts], disable_tqdm=True) for lm in (ablated, plain)]
+    rolled = [
+        lm.loglikelihood_rolling([asked_of_no_task(text) for text in texts], disable_tqdm=True)
+        for lm in (ablated, plain)
+    ]
     np.testing.assert_allclose(rolled[0], rolled[1], rtol=0, atol=1e-7)
-    asked = [Request(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
+    asked = [asked_of_no_task(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
     before = weights_digest(wide.pair[0]), tokenizer_digest(tokenizer), tokenizer.padding_side
     written = [lm.generate_until(asked, disable_tqdm=True) for lm in (ablated, plain, whole)]
     assert written[0] == written[1] != written[2]
@@ -118,10 +123,10 @@ def test_a_mean_ablation_acts_on_what_is_written_too(wide, tokenizer):
     reference = {"reference": "staicc", "reference_prompts": 8}
     lm = InterventionLM(wide.pair[0], tokenizer=tokenizer, edit=EDITS["mean"], reference=reference, batch_size=4)
     texts = [prompt.text for prompt in classification.prompts(classification.task("wordseq1"), 3, limit=3)]
-    asked = [Request(text, {"until": ["\n\n"], "max_gen_toks": 5}) for text in [*texts, "apple"]]
+    asked = [asked_of_no_task(text, {"until": ["\n\n"], "max_gen_toks": 5}) for text in [*texts, "apple"]]
     together = lm.generate_until(asked, disable_tqdm=True)
     assert together == [lm.generate_until([one], disable_tqdm=True)[0] for one in asked]
-    attach = lm.intervention.attach("icl_wordseq1", [])
+    attach = lm.intervention.attach("plain", [])
     for request, written in zip(asked, together, strict=True):
         ids = wide.pair[1](request.args[0])["input_ids"]
         for _ in range(5):
@@ -137,7 +142,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
     eager = eager_runs.reference(model)
     text = classification.prompts(classification.task("repetition"), 6, limit=1)[0].text
     lm = InterventionLM(wide, edit=EDITS["exact tokens"], batch_size=2)
-    (found,) = lm.loglikelihood_rolling([Request(text)], disable_tqdm=True)
+    (found,) = lm.loglikelihood_rolling([asked_of_no_task(text)], disable_tqdm=True)
     ids = [lm.prefix_token_id, *tokenizer(text)["input_ids"]]
     row = ids[:-1]
     cells = [(q, k) for q in range(len(row)) for k in range(1, q) if row[k - 1] == row[q]]
@@ -146,7 +151,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
         rows = eager_runs.run(eager, {"input_ids": torch.tensor([row])}, cuts=cuts).logits[0].log_softmax(-1)
     expected = float(rows[torch.arange(len(row)), torch.tensor(ids[1:])].sum())
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
-    assert abs(found - InterventionLM(wide, batch_size=2).loglikelihood_rolling([Request(text)])[0]) > 1
+    assert abs(found - InterventionLM(wide, batch_size=2).loglikelihood_rolling([asked_of_no_task(text)])[0]) > 1
 
 
 # ------------------------------------------------------------------------------------------------ models and means
