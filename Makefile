@@ -156,7 +156,7 @@ test-gpu: $(STAMP) ## everything that a GPU can get wrong, on the GPU of this ma
 	$(PY) -m torch.utils.collect_env; \
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) $(PY) -m pytest -m gpu -rP tests $(PYTEST_ARGS)
 
-torture: $(STAMP) ## damage records and kill studies, thousands of times and at random moments (an hour at most)
+torture: $(STAMP) ## kill studies at random moments (half an hour at most)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)
 
 claims: $(STAMP) ## the papers' claims with more prompts, for notebooks 02 and 04 (hours; resumes): data/values/

@@ -48,6 +48,21 @@ LATENT = dict(
     first_k_dense_replace=1,
 )
 
+ORIGINAL = 16  # tokens, of the context that a rotation was made for
+LONGROPE = dict(  # changes of "phi3"
+    max_position_embeddings=64,
+    original_max_position_embeddings=ORIGINAL,
+    sliding_window=None,
+    rope_parameters=dict(
+        rope_type="longrope",
+        rope_theta=10000.0,
+        factor=4.0,
+        original_max_position_embeddings=ORIGINAL,
+        short_factor=[1.0] * 8,
+        long_factor=[2.0] * 8,
+    ),
+)
+
 # name -> (model type, configuration); classes that call attention as another one does are left to `make classes`
 SUPPORTED: dict[str, Any] = {
     "gpt2": ("gpt2", GPT2),

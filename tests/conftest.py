@@ -29,8 +29,6 @@ import pytest  # noqa: E402
 
 matplotlib.use("Agg")  # not MPLBACKEND: the kernels of notebooks would inherit it and show no figures
 
-REAL_MODEL = Path(__file__).resolve().parent / "real_model"
-
 # outputs of notebook cells that nbval would compare and that are not results
 NOT_COMPARED = ("text/html", "application/vnd.jupyter.widget-view+json", "application/javascript", "stderr")
 
@@ -40,29 +38,11 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
         collector.skip_compare += NOT_COMPARED
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The tests on a real model want it fetched and minutes: they run where named, as by `make test-real`."""
-    return True if collection_path == REAL_MODEL and not names_real_model(config) else None
-
-
-def names_real_model(config: pytest.Config) -> bool:
-    places = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
-    return any(place == REAL_MODEL or REAL_MODEL in place.parents for place in places)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of classes beyond `architectures.QUICK` are slow: `make test` leaves them to `make test-all`."""
     for item in items:
         if wants_a_class_beyond_the_quick(item):
             item.add_marker(pytest.mark.slow)
-    wanting = [item for item in items if item.get_closest_marker("gpu")]
-    if not wanting:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        for item in wanting:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 def wants_a_class_beyond_the_quick(item: pytest.Item) -> bool:
@@ -92,11 +72,9 @@ def wide_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.functional, "softmax", wide)
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
+def pytest_report_header() -> str:
     threads = os.environ.get("OMP_NUM_THREADS", f"all of {os.cpu_count()}")
-    first = f"cache: {os.environ['ICL_MATERIAL']}, output: {os.environ['ICL_OUTPUT']}, threads: {threads}"
-    apart = "tests/real_model is left out: it wants SmolLM2 and minutes; `make test-real`, or name the folder"
-    return [first] if names_real_model(config) else [first, apart]
+    return f"cache: {os.environ['ICL_MATERIAL']}, output: {os.environ['ICL_OUTPUT']}, threads: {threads}"
 
 
 def pytest_unconfigure() -> None:

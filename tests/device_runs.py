@@ -276,11 +276,8 @@ class Letters:
 
 def written(model):
     """Tokens that are written behind ablated prompts, on caches: a letter each."""
-    texts = [
-        *continuations(model, Letters(), groups(), EDGES),
-        *continuations(model, Letters(), groups(), EDGES, store=Store()),
-    ]
-    return {"tokens": np.array([ord(letter) for text in texts for letter in text], np.float64)}
+    texts = [continuations(model, Letters(), groups(), EDGES, store=store) for store in (None, Store())]
+    return {"tokens": np.array([ord(letter) for text in sum(texts, []) for letter in text], np.float64)}
 
 
 WHOLE: dict[str, Run] = {

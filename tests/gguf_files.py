@@ -17,25 +17,29 @@ def write(file, model, tokenizer, split="gpt-2", **more):
     """A GGUF file of float32 tensors; more: further metadata, by key (a dot is written as two underscores)."""
     config, kind = model.config, model.config.model_type
     writer = GGUFWriter(file, {"gemma3_text": "gemma3"}.get(kind, kind))
-    writer.add_name("tiny")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_head_count(config.num_attention_heads)
+    entries = {
+        "name": "tiny",
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "head_count": config.num_attention_heads,
+    }
     if kind == "gpt2":
-        writer.add_feed_forward_length(4 * config.hidden_size)
-        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        entries |= {"feed_forward_length": 4 * config.hidden_size, "layer_norm_eps": config.layer_norm_epsilon}
     else:
-        writer.add_feed_forward_length(config.intermediate_size)
-        writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
         rope = config.rope_parameters
-        writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
-        writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+        entries |= {
+            "feed_forward_length": config.intermediate_size,
+            "head_count_kv": config.num_key_value_heads,
+            "layer_norm_rms_eps": config.rms_norm_eps,
+            "rope_freq_base": rope.get("full_attention", rope)["rope_theta"],
+            "rope_dimension_count": config.hidden_size // config.num_attention_heads,
+        }
     if kind == "gemma3_text":
-        writer.add_key_length(config.head_dim)
-        writer.add_value_length(config.head_dim)
-        writer.add_sliding_window(config.sliding_window)
+        entries |= {"key_length": config.head_dim, "value_length": config.head_dim}
+        entries |= {"sliding_window": config.sliding_window}
+    for name, value in entries.items():
+        getattr(writer, f"add_{name}")(value)
     for key, value in more.items():
         name = key.replace("__", ".")
         writer.add_string(name, value) if isinstance(value, str) else writer.add_float32(name, value)

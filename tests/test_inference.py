@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import StaICC
 import torch
 from StaICC.util import hgf_dataset_loader
@@ -41,6 +42,7 @@ def test_counts_through_the_doors_equal_those_of_eager_attention():
     assert seen >= 24  # at least one head counts on every prompt
 
 
+@pytest.mark.slow
 def test_the_reference_notebook_runs_as_it_stands_in_a_clone(tmp_path):
     """Its eleven cells with another model, device and fewer prompts. All that they save is git-ignored.
 

@@ -8,23 +8,16 @@ from typing import Any
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
+    AutoConfig,
+    AutoModelForCausalLM,
     OpenAIGPTConfig,
+    PreTrainedModel,
     PreTrainedTokenizer,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 from util import paths
-from util.load_model_and_data import staicc_prompts
+from util.load_model_and_data import load_ICL_model, staicc_prompts
 
 KINDS = ("bpe", "bpe-no-bos", "unigram")
 
@@ -87,35 +80,30 @@ def by_pattern(pattern, words):
     return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
 
 
-SHAPE: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
-SHAPE |= {"initializer_range": 0.2, "max_position_embeddings": 1024}
-MLP = {"intermediate_size": 96, "num_key_value_heads": 2}
-
-FAMILIES = {
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=1000,
-            n_embd=64,
-            n_layer=3,
-            n_head=4,
-            n_positions=1024,
-            initializer_range=0.2,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    ),
-    "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE, intermediate_size=96)),
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, **MLP)),
-    "llama-mqa": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, intermediate_size=96, num_key_value_heads=1)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, **MLP)),
-    "mistral-window": lambda: MistralForCausalLM(MistralConfig(**SHAPE, **MLP, sliding_window=40)),
+SHAPE = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+LLAMA = {"intermediate_size": 96, "num_key_value_heads": 2}
+WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "initializer_range": 0.02}
+# name -> (model type, what is its own of the configuration)
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", {"bos_token_id": 0, "eos_token_id": 0}),
+    "gpt_neox": ("gpt_neox", {"intermediate_size": 96}),
+    "llama": ("llama", LLAMA),
+    "llama-mqa": ("llama", LLAMA | {"num_key_value_heads": 1}),
+    "qwen2": ("qwen2", LLAMA),
+    "mistral-window": ("mistral", LLAMA | {"sliding_window": 40}),
+    "llama-biased": ("llama", LLAMA | {"attention_bias": True}),
+    "gemma3": ("gemma3_text", LLAMA | {"head_dim": 256, "sliding_window": 40}),
+    "gemma3-of-128": ("gemma3_text", LLAMA | {"head_dim": 128, "query_pre_attn_scalar": 168}),
+    "wide": ("llama", LLAMA | WIDE),  # enough for 4-bit kernels: multiples of 64 in, of 32 out
 }
 
 
 def model(family="llama", seed=0):
     """A tiny random model whose weights are large enough for attention to be far from uniform."""
+    kind, own = FAMILIES[family]
+    sizes: dict[str, Any] = SHAPE | {"initializer_range": 0.2, "max_position_embeddings": 1024} | own
     torch.manual_seed(seed)
-    return FAMILIES[family]().eval()
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
 
 
 def save(folder, model_=None):
@@ -123,6 +111,12 @@ def save(folder, model_=None):
     (model("llama") if model_ is None else model_).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
+
+
+def load(place, **options):
+    """The model of a file or folder, or a built one with the toy tokenizer, as the suite loads it."""
+    given = (place, tokenizer()) if isinstance(place, PreTrainedModel) else place
+    return load_ICL_model(given, verbose=False, **options)[0]
 
 
 class Slow(PreTrainedTokenizer):
@@ -140,10 +134,3 @@ class Slow(PreTrainedTokenizer):
 def bypassing():
     """A class whose attention bypasses the attention interface and has no adapter."""
     return OpenAIGPTConfig(vocab_size=1000, n_embd=64, n_layer=2, n_head=4)
-
-
-def wide():
-    """A Llama wide enough for 4-bit kernels: multiples of 64 in, of 32 out."""
-    torch.manual_seed(0)
-    shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=128, intermediate_size=256, **shape)).eval()

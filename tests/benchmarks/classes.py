@@ -22,10 +22,10 @@ import transformers
 from torch import Tensor
 
 from tests import eager_runs
-from tests.device_runs import INSTRUMENTS
+from tests.device_runs import INSTRUMENTS, ids
 from tests.fake_gpu.comparison import assert_alike
 from tests.fake_gpu.fake_cuda import Devices, put, spread
-from tests.tiny_models import KINDS, VOCABULARY, tiny_model
+from tests.tiny_models import KINDS, tiny_model
 from util import paths
 from util.engine.adapters import adapts
 from util.engine.attention import instrument, support
@@ -131,13 +131,17 @@ def gap(ours, theirs):
 @torch.no_grad()
 def compared(ours, theirs, length):
     """How far a prepared model is from the reference at one length: logits, rows, outputs, values, edits."""
-    ids = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(length))
+    prompt, mate = ids(1, length, length), ids(1, length, 99)
     layers = support(ours).layers
     layer = layers[len(layers) // 2]
     token, query, key = length - 3, length - 2, length - 4
-    with instrument(ours, rows := CaptureRows(torch.arange(length)), z := CaptureHeads(), kept := CaptureStates()):
-        logits = ours(ids, use_cache=False).logits
-    plain, weights, heads = reference(theirs, ids)
+
+    def logits(*instruments, ids=prompt):
+        with instrument(ours, *instruments):
+            return ours(ids, use_cache=False).logits
+
+    found = logits(rows := CaptureRows(torch.arange(length)), z := CaptureHeads(), kept := CaptureStates())
+    plain, weights, heads = reference(theirs, prompt)
     values = {
         at: kept.states[at][1].repeat_interleave(z.z[at].shape[2] // kept.states[at][1].shape[1], 1) for at in layers
     }
@@ -145,23 +149,19 @@ def compared(ours, theirs, length):
     if support(ours).scaled_outputs:  # eager gives the weights without what the sink takes
         weights = {at: weights[at] * rows.weights[at].sum(-1, keepdim=True) for at in layers}
     errors = {
-        "logits": gap(logits, plain),
+        "logits": gap(found, plain),
         "rows": max(gap(rows.weights[at], weights[at]) for at in layers),
         "outputs": max(gap(z.z[at], heads[at]) for at in layers),
         "values": max(gap(read[at], heads[at]) for at in layers),
     }
-    with instrument(ours, PatchHeads(layer, 1, 0.0, torch.tensor([token]))):
-        patched = ours(ids, use_cache=False).logits
-    errors["patch"] = gap(patched, reference(theirs, ids, patch=(layer, token, 1))[0])
-    with instrument(ours, Knockout(torch.tensor([[query, key]]), layer)):
-        cut = ours(ids, use_cache=False).logits
-    errors["knockout"] = gap(cut, reference(theirs, ids, cut=(layer, query, key))[0])
-    mate = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(99))
-    together = ours(torch.cat([ids, mate]), use_cache=False).logits[:1]
-    errors["batch"] = gap(together, plain)
+    patched = logits(PatchHeads(layer, 1, 0.0, torch.tensor([token])))
+    cut = Knockout(torch.tensor([[query, key]]), layer)
+    errors["patch"] = gap(patched, reference(theirs, prompt, patch=(layer, token, 1))[0])
+    errors["knockout"] = gap(logits(cut), reference(theirs, prompt, cut=(layer, query, key))[0])
+    errors["batch"] = gap(logits(ids=torch.cat([prompt, mate]))[:1], plain)
     some = [query, length - 1]
     with logits_at(ours, torch.tensor(some)):
-        errors["logits of some tokens"] = gap(ours(ids, use_cache=False).logits, plain[:, some])
+        errors["logits of some tokens"] = gap(logits(), plain[:, some])
 
     def instruments(place):
         at = [token - place.queries.start] if token in place.queries else []
@@ -169,7 +169,7 @@ def compared(ours, theirs, length):
 
     answers = torch.tensor([[5, 7]])
     for first in (0, token):
-        again = replay(ours, ids, [Edit(layer, instruments)], answers, first)
+        again = replay(ours, prompt, [Edit(layer, instruments)], answers, first)
         errors[f"replay from {first and 'the end'}"] = gap(again.logits[0], patched[:, -1].gather(1, answers))
     return errors
 

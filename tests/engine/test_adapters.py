@@ -11,9 +11,9 @@ from accelerate.hooks import ModelHook, add_hook_to_module
 from transformers import BloomForCausalLM, DynamicCache, PreTrainedModel
 
 from tests import eager_runs
-from tests.architectures import ADAPTED, ALIBI, LAYERS, build
-from tests.device_runs import instrumented
-from tests.engine.test_attention import batch, close, logits, moved, prepared, random_ids
+from tests.architectures import ADAPTED, LAYERS, build
+from tests.device_runs import ids, instrumented
+from tests.engine.test_attention import batch, close, logits, moved, prepared
 from util.engine import adapters
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
@@ -144,22 +144,16 @@ def test_alibi_of_mpt_in_bfloat16(prefix):
     """Counted from the last key, as the class does in float32, near and far would be rounded to one number."""
     model = build("mpt", torch.bfloat16, spread=0.06, max_seq_len=1024)
     twin = copy.deepcopy(model).float()
-    ids, found = random_ids(1, 1024), []
+    prompt, found = ids(1, 1024), []
     for one in (model, twin):
         prepare(one)
         cache = DynamicCache()
         if prefix:
-            one(ids[:, :prefix], past_key_values=cache)
-        logits(one, dict(input_ids=ids[:, prefix:], past_key_values=cache), rows := CaptureRows(torch.tensor([20])))
+            one(prompt[:, :prefix], past_key_values=cache)
+        logits(one, dict(input_ids=prompt[:, prefix:], past_key_values=cache), rows := CaptureRows(torch.tensor([20])))
         found.append(rows.weights)
     for layer in range(LAYERS):
         close(found[0][layer], found[1][layer], 2e-2)
-
-
-@torch.no_grad()
-def test_which_models_may_share_rows():
-    """Alibi counts tokens, not position ids."""
-    assert {name for name in ADAPTED if support(prepared(name)).branches} == ADAPTED.keys() - ALIBI
 
 
 # ------------------------------------------------------------------------------------------------- refused or converted

@@ -11,6 +11,8 @@ import pytest
 import torch
 import transformers
 from transformers import (
+    BertConfig,
+    BertLMHeadModel,
     Kosmos2Config,
     Kosmos2ForConditionalGeneration,
     T5Config,
@@ -20,8 +22,10 @@ from transformers import (
 )
 from transformers.models.mistral.modeling_mistral import MistralAttention
 
+from tests.architectures import LONGROPE, ORIGINAL
 from tests.benchmarks import classes
 from tests.benchmarks.classes import outcome
+from tests.device_runs import ids
 from tests.tiers import quick
 from tests.tiny_models import KINDS, SWITCH, tiny_model
 from util import paths
@@ -35,16 +39,6 @@ from util.engine.label_scores import next_token_logits
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 
-ORIGINAL = 16  # tokens, of the context that a rotation was made for
-LONGROPE = {
-    "max_position_embeddings": 64,
-    "original_max_position_embeddings": ORIGINAL,
-    "sliding_window": None,
-    "rope_parameters": {
-        "rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": ORIGINAL,
-        "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
-    },
-}  # fmt: skip
 DYNAMIC = {
     "max_position_embeddings": ORIGINAL,
     "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
@@ -100,10 +94,6 @@ def prepared(kind, **changes):
     return model
 
 
-def ids(length, seed=0):
-    return torch.randint(3, 99, (1, length), generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.mark.parametrize("name", quick(["recurrent_gemma"], EXACT))
 def test_exact(name):
     kind, changes = EXACT[name]
@@ -132,6 +122,7 @@ OTHERS = {
     "does not run a prompt": lambda: Kosmos2ForConditionalGeneration(
         Kosmos2Config(text_config=KOSMOS, vision_config=VISION)
     ),
+    "no causal distributions": lambda: BertLMHeadModel(BertConfig(**SMALL)),
 }
 
 
@@ -189,17 +180,17 @@ def test_a_short_switch_is_tried_on_loading_and_a_long_one_when_a_prompt_reaches
         prepare(losing(12))
     model, window = losing(SOON + 44), SOON + 44
     prepare(model)
-    model(ids(window), use_cache=False)
+    model(ids(1, window), use_cache=False)
     for use in (
-        lambda: model(ids(window + 1), use_cache=False),
-        lambda: model.model(input_ids=ids(window + 1), use_cache=False),
-        lambda: next_token_logits(model, [ids(window + 1)[0].tolist()]),
+        lambda: model(ids(1, window + 1), use_cache=False),
+        lambda: model.model(input_ids=ids(1, window + 1), use_cache=False),
+        lambda: next_token_logits(model, [ids(1, window + 1)[0].tolist()]),
         lambda: run_rows(model, [Row((5,) * (window + 1))], lambda batch: pytest.fail("ran")),
     ):
         with pytest.raises(UnsupportedModel, match=rf"MistralForCausalLM.*past the {window}"):
             use()
     assert model.config._attn_implementation == IMPLEMENTATION  # shorter prompts go on as before
-    model(ids(window), use_cache=False)
+    model(ids(1, window), use_cache=False)
 
 
 def test_a_length_is_tried_once_and_leaves_instruments_alone(monkeypatch):
@@ -207,9 +198,9 @@ def test_a_length_is_tried_once_and_leaves_instruments_alone(monkeypatch):
     tried, own = [], handshake._Handshake.try_length
     monkeypatch.setattr(handshake._Handshake, "try_length", lambda *given: tried.append(given[1]) or own(*given))
     with instrument(model, rows := CaptureRows(torch.tensor([window]))), torch.no_grad():
-        logits = model(ids(window + 1), use_cache=False).logits
+        logits = model(ids(1, window + 1), use_cache=False).logits
     assert rows.weights[0].shape[-1] == window + 1 and not rows.weights[0][..., 0].any()
-    assert torch.equal(model(ids(window + 1), use_cache=False).logits, logits)
+    assert torch.equal(model(ids(1, window + 1), use_cache=False).logits, logits)
     check_length(model, 3 * window)  # there is no further switch
     assert tried == [support(model).tried] and tried[0] > window + 8  # well past the switch
 
@@ -246,7 +237,7 @@ def test_longrope_has_batches_of_its_own_beyond_the_original_context():
     assert plan([20, 12, 16, 17], 1000, 16) == [[0, 3], [2, 1]]
     assert plan([20, 12, 16, 17], 1000) == [[0, 3, 2, 1]]
     model = prepared("phi3", **LONGROPE)
-    rows = [ids(length, length)[0].tolist() for length in (9, 24, ORIGINAL, ORIGINAL + 1)]
+    rows = [ids(1, length, length)[0].tolist() for length in (9, 24, ORIGINAL, ORIGINAL + 1)]
     together = torch.from_numpy(next_token_logits(model, rows))
     alone = torch.cat([torch.from_numpy(next_token_logits(model, [row])) for row in rows])
     assert (together - alone).abs().max() < 1e-4

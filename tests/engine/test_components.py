@@ -7,20 +7,17 @@ import torch
 
 from tests import architectures
 from tests.architectures import prepared
+from tests.device_runs import ids
 from util.engine.components import Components, UnsupportedModel, blocks_of, parallel_mlps
 
 PARALLEL = {"gpt_neox", "phi", "cohere", "cohere2", "gptj", "codegen", "falcon_7b", "falcon_40b"}
 NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}
 # why a class is refused
 REFUSED = {"qwen3_next": "some of its layers have no attention"}
-IDS = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
+IDS = ids(2, 7)
 
 
-def names():
-    return sorted(architectures.SUPPORTED | architectures.ADAPTED)
-
-
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", architectures.SUPPORTED | architectures.ADAPTED)
 @torch.no_grad()
 def test_parts_put_together_give_the_models_hidden_states(name):
     """And the model is left as it was."""

@@ -12,7 +12,7 @@ from tests import architectures, toys
 from util.engine import memory
 from util.engine.memory import Estimate, check, estimate
 from util.figures.forerunner_heads import measure as magnitudes
-from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
+from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.study.model import Model
 from util.study.study import Study
 
@@ -46,8 +46,8 @@ def test_a_configuration_is_as_good_as_its_model(name):
 def test_4_bit_weights_are_estimated_as_they_are_loaded(tmp_path):
     four = estimate(LlamaConfig(**LLAMA), quantized=True, device_map="cpu")
     assert four.activations == {"cpu": 4 * 64 * 96}  # the largest matrix, unpacked
-    toys.save(tmp_path, toys.wide())
-    model, _ = load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
+    toys.save(tmp_path, toys.model("wide"))
+    model = toys.load(tmp_path, device="cpu", quantized=True)
     states = [p.quant_state for p in model.parameters() if hasattr(p, "quant_state")]
     parts = [t for s in states for t in (s.absmax, s.code, s.offset, s.state2.absmax, s.state2.code)]
     size = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *parts))
@@ -117,9 +117,9 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read_with_settings_
     config = AutoConfig.from_pretrained(folder)
     sizes = [estimate(config, dtype=torch.bfloat16, quantized=bits, device_map="cpu").total for bits in (False, True)]
     room["cpu"] = 2 * NUMBERS
-    load_ICL_model(folder, device_map="auto", verbose=False)  # which would take the disk
+    toys.load(folder, device_map="auto")  # which would take the disk
     room["cpu"] = 3 * NUMBERS
-    load_ICL_model(folder, device="cpu", dtype="bfloat16", verbose=False)
+    toys.load(folder, device="cpu", dtype="bfloat16")
     (folder / "model.safetensors").unlink()
     for free, ending in (
         (sizes[0], "This fits here: dtype='bfloat16' (0.00 GB), quantized=True (0.00 GB)"),
@@ -129,7 +129,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read_with_settings_
         room["cpu"] = free
         for place in ({"device": "cpu"}, {"device_map": {"": "cpu"}}):
             with pytest.raises(MemoryError, match=re.escape(ending) + "$"):
-                load_ICL_model(folder, dtype="float32", verbose=False, **place)
+                toys.load(folder, dtype="float32", **place)
 
 
 def test_an_untrained_twin_that_does_not_fit_is_refused_before_it_is_made(tmp_path, room):

@@ -21,7 +21,6 @@ from util.engine.attention import instrument
 from util.engine.handshake import input_device
 from util.engine.instruments import PatchHeads
 from util.engine.replay import plan_of
-from util.load_model_and_data import load_ICL_model
 
 CPU = torch.device("cpu")
 # wide enough for 4-bit blocks of 64; the prompts are no longer than the window
@@ -104,9 +103,9 @@ def dequantised(model):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_4_bit_weights_act_as_the_matrices_they_stand_for(family, folder, dtype):
-    model, tokenizer = load_ICL_model(folder, device="cpu", quantized=True, dtype=dtype, verbose=False)
+    model = toys.load(folder, device="cpu", quantized=True, dtype=dtype)
     reference, count = dequantised(model)
-    reference, _ = load_ICL_model((reference, tokenizer), verbose=False)
+    toys.load(reference)
     assert count == (12 if family == "gpt2" else 21)  # Conv1D too, never the unembedding
     assert_same(model, reference)
     for name, parameter in dequantised(model)[0].named_parameters():
@@ -115,40 +114,41 @@ def test_4_bit_weights_act_as_the_matrices_they_stand_for(family, folder, dtype)
 
 def test_shapes_that_the_repacking_kernels_refuse_are_loaded_in_4_bit(tmp_path):
     built = architectures.build("llama", **WIDE | {"hidden_size": 96, "intermediate_size": 72})
-    model, tokenizer = load_ICL_model(toys.save(tmp_path, built), device="cpu", quantized=True, verbose=False)
-    assert_same(model, load_ICL_model((dequantised(model)[0], tokenizer), verbose=False)[0])
+    model = toys.load(toys.save(tmp_path, built), device="cpu", quantized=True)
+    assert_same(model, toys.load(dequantised(model)[0]))
 
 
-def test_a_stored_or_built_4_bit_model_is_kept_exact_too(family, folder, tmp_path):
+def in_4_bits(folder):
+    """The model of a folder as transformers packs it."""
     options = {"quantization_config": loading._nf4(), "device_map": {"": "cpu"}, "dtype": torch.float32}
-    model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+def test_a_stored_or_built_4_bit_model_is_kept_exact_too(folder, tmp_path):
+    model = in_4_bits(folder)
     toys.save(tmp_path, model)
     for module in model.modules():
         if isinstance(module, bnb.nn.Linear4bit):
             module.support_avx512bf16_for_cpu = True  # as bitsandbytes has it on such a CPU
-    built, tokenizer = load_ICL_model((model, toys.tokenizer()), verbose=False)
-    reference, _ = load_ICL_model((dequantised(built)[0], tokenizer), verbose=False)
-    assert_same(built, reference)
-    stored, _ = load_ICL_model(tmp_path, device="cpu", verbose=False)
-    assert_same(stored, reference)
+    reference = toys.load(dequantised(toys.load(model))[0])
+    assert_same(model, reference)
+    assert_same(toys.load(tmp_path, device="cpu"), reference)
 
 
 def test_a_4_bit_model_that_was_repacked_is_refused(tmp_path):
-    save("llama", tmp_path)
-    options = {"quantization_config": loading._nf4(), "device_map": {"": "cpu"}, "dtype": torch.float32}
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, **options).eval()
+    model = in_4_bits(save("llama", tmp_path))
     with torch.no_grad():
         model(torch.tensor([[1, 2, 3]]))
     repacked = model.model.layers[0].mlp.up_proj.weight.quant_state
     repacked.packing_format_for_cpu = True  # as the forward pass leaves it on a CPU with AVX512-BF16
     with pytest.raises(ValueError, match="has run already"):
-        load_ICL_model((model, toys.tokenizer()), verbose=False)
+        toys.load(model)
 
 
 def test_4_bit_weights_cannot_be_offloaded(tmp_path):
     save("llama", tmp_path)
     with pytest.raises(ValueError, match="dispatched on the CPU or the disk"):
-        load_ICL_model(tmp_path, quantized=True, device_map=spread("llama"), verbose=False)
+        toys.load(tmp_path, quantized=True, device_map=spread("llama"))
 
 
 # ------------------------------------------------------------------------------------------------ offload
@@ -159,17 +159,16 @@ MAPS = {"auto": "auto", "one place": {"": "cpu"}, "disk": {"": "disk"}}
 
 @pytest.mark.parametrize("kind", quick(["disk", "layers from the second"], [*MAPS, "layers"]))
 def test_device_maps_change_no_bit(family, folder, kind):
-    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
     chosen = MAPS.get(kind) or spread(family, "disk" if kind == "layers" else "cpu")
-    model, _ = load_ICL_model(folder, device_map=chosen, dtype="float32", verbose=False)
+    model = toys.load(folder, device_map=chosen, dtype="float32")
     assert ("meta" in {p.device.type for p in model.parameters()}) == (kind in {"disk", "layers"} or "second" in kind)
-    assert_same(model, plain)
+    assert_same(model, toys.load(folder, device="cpu"))
 
 
 def test_replayed_runs_of_offloaded_layers_are_those_of_the_plain_model(tmp_path):
     folder, runs = save("gpt2", tmp_path), []
     for where in ({"device": "cpu"}, {"device_map": spread("gpt2")}, {"device_map": spread("gpt2", "disk", "cpu")}):
-        model, _ = load_ICL_model(folder, dtype="float32", verbose=False, **where)
+        model = toys.load(folder, dtype="float32", **where)
         assert plan_of(model).replays
         runs.append(replayed(model))
     for name, plain in runs[0].items():
@@ -179,28 +178,26 @@ def test_replayed_runs_of_offloaded_layers_are_those_of_the_plain_model(tmp_path
 
 @pytest.mark.parametrize("kind", quick(["disk_offload"], ["cpu_offload"]))
 def test_accelerates_own_offload_changes_no_bit(folder, kind, tmp_path):
-    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
     built = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     built = cpu_offload(built, CPU) if kind == "cpu_offload" else disk_offload(built, tmp_path, CPU)
-    model, _ = load_ICL_model((built, tokenizer), verbose=False)
+    model = toys.load(built)
     assert model.device.type == "meta" and input_device(model) == CPU
-    assert_same(model, plain)
+    assert_same(model, toys.load(folder, device="cpu"))
 
 
 @pytest.mark.parametrize("family_", ["llama", "mixtral"])
 def test_weights_that_are_written_anew_need_a_folder_with_room(family_, tmp_path, monkeypatch):
     folder = save(family_, tmp_path / "model", safetensors=family_ == "mixtral")  # whose experts are merged on loading
-    options = {"device_map": spread(family_), "dtype": "float32", "verbose": False}
+    options = {"device_map": spread(family_), "dtype": "float32"}
     with pytest.raises(ValueError, match=r"pass offload_folder=\.\.\., a folder with room"):
-        load_ICL_model(folder, **options)
-    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
-    model, _ = load_ICL_model(folder, offload_folder=tmp_path / "room", **options)
+        toys.load(folder, **options)
+    model = toys.load(folder, offload_folder=tmp_path / "room", **options)
     assert any((tmp_path / "room").iterdir())
-    assert_same(model, plain)
+    assert_same(model, toys.load(folder, device="cpu"))
 
     def full(*args, **kwargs):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("transformers.integrations.accelerate.save_file", full)
     with pytest.raises(OSError, match="No space left on device"):
-        load_ICL_model(folder, offload_folder=tmp_path / "full", **options)
+        toys.load(folder, offload_folder=tmp_path / "full", **options)

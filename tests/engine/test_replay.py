@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from tests import architectures
-from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY
+from tests.architectures import ADAPTED, HEADS, SUPPORTED
+from tests.device_runs import ids
 from tests.tiny_models import tiny_model
 from util.engine import replay as room
 from util.engine.attention import instrument, support
@@ -32,10 +33,9 @@ prepared = partial(architectures.prepared, dtype=torch.float64)
 
 
 def prompts(count=2):
-    generator = torch.Generator().manual_seed(1)
-    base = torch.randint(3, VOCABULARY, (count, LENGTH), generator=generator)
+    base = ids(count, LENGTH, seed=1)
     source = base.clone()
-    source[:, FIRST] = torch.randint(3, VOCABULARY, (count,), generator=generator)
+    source[:, FIRST] = ids(1, count)[0]
     return base, source
 
 
@@ -222,9 +222,9 @@ def test_the_model_is_left_as_it_was_after_errors(arguments, wrong, error, messa
     model = prepared("gpt2")
     before, logits = state(model), model(BASE).logits
     edits = [*every_head(model, heads_of(model, BASE)), wrong]
-    ids, *others = arguments
+    base, *others = arguments
     with pytest.raises(error, match=message):
-        replay(model, ids, edits, *others)
+        replay(model, base, edits, *others)
     assert state(model) == before and torch.equal(model(BASE).logits, logits)
 
 

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from tests.architectures import HEADS, VOCABULARY, prepared
-from util.engine.attention import instrument, support
+from tests.architectures import HEADS, prepared
+from tests.device_runs import ids as random_ids
+from tests.engine.test_attention import logits
+from util.engine.attention import support
 from util.engine.instruments import CaptureRows, CaptureStates, Knockout, Splice
 
 pytestmark = pytest.mark.usefixtures("wide_softmax")
@@ -12,27 +14,17 @@ pytestmark = pytest.mark.usefixtures("wide_softmax")
 LENGTH = 12
 
 
-def states_of(model, ids):
-    with torch.no_grad(), instrument(model, kept := CaptureStates()):
-        model(ids, use_cache=False)
-    return kept.states
-
-
 def drawn(model):
     """A donor and a prompt [2, T], and random codes and tables of a splice."""
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(3, VOCABULARY, (2, LENGTH), generator=generator)
-    codes = torch.randint(4, (1, LENGTH, LENGTH), generator=generator).tril(-1)
-    tables = {
-        layer: torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]).repeat(HEADS // 2, 1) for layer in support(model).layers
-    }
-    return ids, {"codes": codes, "tables": tables, "donors": [states_of(model, ids[:1])]}
+    ids = random_ids(2, LENGTH)
+    codes = torch.randint(4, (1, LENGTH, LENGTH), generator=torch.Generator().manual_seed(0)).tril(-1)
+    tables = dict.fromkeys(support(model).layers, torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]).repeat(HEADS // 2, 1))
+    run(model, ids[:1], kept := CaptureStates())
+    return ids, {"codes": codes, "tables": tables, "donors": [kept.states]}
 
 
-@torch.no_grad()
 def run(model, ids, *instruments):
-    with instrument(model, *instruments):
-        return model(ids, use_cache=False).logits
+    return logits(model, {"input_ids": ids, "use_cache": False}, *instruments)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])

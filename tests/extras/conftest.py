@@ -34,6 +34,13 @@ def counted(monkeypatch):
     return rows
 
 
+class Request:
+    """What the harness asks of a model."""
+
+    def __init__(self, *args, task="icl_wordseq1"):
+        self.args, self.task_name = args, task
+
+
 def harness_run(lm, tasks, k, limit, seed=42):
     """What the harness makes of one task or several. Its `simple_evaluate` does the same and adds slow reports."""
     from lm_eval.evaluator import evaluate

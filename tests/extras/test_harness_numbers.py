@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-ha
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
 from tests import eager_runs  # noqa: E402
-from tests.extras.conftest import harness_run, log_probs  # noqa: E402
+from tests.extras.conftest import Request, harness_run, log_probs  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.edits import (
     INTACT,
@@ -36,45 +37,36 @@ EDITS = {
     **{mode: Edit.ablate(HEADS, mode) for mode in get_args(Mode)},
     **{pattern: Edit.knock_out(HEADS, pattern, seed=3) for pattern in induction_pattern.PATTERNS},
 }
+asked_of_no_task = partial(Request, task="plain")
 SINGLE, DOUBLE = 1e-5, 1e-9  # log-probabilities in nats
 
 
-def both_ways(model, edits, task, k, prompts, batch_size, atol, reference_prompts=96):
-    """Compare the suite's answers with the harness's, and give the largest effects of the edits."""
-    study = TaskStudy(model, task, k, prompts, 42, reference_prompts=reference_prompts)
-    ours = study.answers(edits)
-    reference = {"k": k, "prompts": prompts, "reference_prompts": reference_prompts}
-    effects = {}
-    for name, edit in edits.items():
-        lm = InterventionLM(model, edit=edit, reference=reference, batch_size=batch_size)
-        results = harness_run(lm, f"icl_{task}", k, prompts)
-        np.testing.assert_allclose(log_probs(results), ours[name].log_prob, rtol=0, atol=atol, err_msg=name)
-        found = results["results"][f"icl_{task}"]
-        assert found["acc,none"] == ours[name].right.mean()
-        which, mass = which_label(ours[name].log_prob, ours[name].gold), label_mass(ours[name].log_prob)
-        np.testing.assert_allclose(
-            (found["which_label,none"], found["label_mass,none"]), (which.mean(), mass.mean()), atol=2 * atol
-        )
-        effects[name] = np.abs(ours[name].log_prob - ours["whole"].log_prob).max()
-    return effects
-
-
-@pytest.mark.parametrize("dtype, atol", [("embedded", SINGLE), ("wide", DOUBLE)])
-@pytest.mark.parametrize("task, k, batch_size", [("wordseq1", 5, 4), ("centre_embedding", 4, 3)])
-def test_the_harness_gives_what_the_suite_gives_under_every_edit(request, dtype, atol, task, k, batch_size):
-    effects = both_ways(request.getfixturevalue(dtype), EDITS, task, k, 7, batch_size, atol)
-    assert min(effect for name, effect in effects.items() if name != "whole") > 100 * SINGLE, effects
-
-
-@pytest.mark.parametrize("name, labels", [("sst2", None), ("sst2_sul", ("Foo", "Bar"))])
-def test_texts_that_people_wrote(embedded, name, labels):
-    edits = {"mean": EDITS["mean"], "induction": EDITS["induction"], "exact": EDITS["exact tokens"]}
-    study = TaskStudy(embedded, name.removesuffix("_sul"), 2, 3, 42, labels=labels)
-    ours = study.answers(edits)
-    for key, edit in edits.items():
-        lm = InterventionLM(embedded, edit=edit, reference={"k": 2, "prompts": 3}, batch_size=4)
-        found = log_probs(harness_run(lm, f"icl_{name}", 2, 3))
-        np.testing.assert_allclose(found, ours[key].log_prob, rtol=0, atol=5 * SINGLE, err_msg=key)
+@pytest.mark.parametrize(
+    "dtype, atol, task, labels, k, prompts",
+    [
+        ("embedded", SINGLE, "wordseq1", None, 5, 7),
+        ("wide", DOUBLE, "wordseq1", None, 5, 7),
+        ("embedded", SINGLE, "centre_embedding", None, 4, 7),
+        ("wide", DOUBLE, "centre_embedding", None, 4, 7),
+        ("embedded", 5 * SINGLE, "sst2", None, 2, 3),  # texts that people wrote
+        ("embedded", 5 * SINGLE, "sst2", ("Foo", "Bar"), 2, 3),
+    ],
+)
+def test_the_harness_gives_what_the_suite_gives_under_every_edit(request, dtype, atol, task, labels, k, prompts):
+    model, name = request.getfixturevalue(dtype), f"icl_{task}{'_sul' if labels else ''}"
+    reference = {"k": k, "prompts": prompts, "reference_prompts": 96}
+    edits = EDITS if prompts == 7 else {edit: EDITS[edit] for edit in ("whole", "mean", "induction", "exact tokens")}
+    study = TaskStudy(model, task, k, prompts, 42, labels=labels, reference_prompts=96)
+    answers = study.answers(edits)
+    for key, ours in answers.items():
+        lm = InterventionLM(model, edit=EDITS[key], reference=reference, batch_size=4)
+        results = harness_run(lm, name, k, prompts)
+        np.testing.assert_allclose(log_probs(results), ours.log_prob, rtol=0, atol=atol, err_msg=key)
+        found = results["results"][name]
+        assert found["acc,none"] == ours.right.mean()
+        means = which_label(ours.log_prob, ours.gold).mean(), label_mass(ours.log_prob).mean()
+        np.testing.assert_allclose((found["which_label,none"], found["label_mass,none"]), means, atol=2 * atol)
+        assert key == "whole" or np.abs(ours.log_prob - answers["whole"].log_prob).max() > 100 * SINGLE
 
 
 # ------------------------------------------------------------------------------------------------ plain references
@@ -90,11 +82,6 @@ def without_heads(wide):
         for layer, head in HEADS:
             model.model.layers[layer].self_attn.o_proj.weight[:, head * size : (head + 1) * size] = 0
     return model
-
-
-class _Request:
-    def __init__(self, *args):
-        self.args, self.task_name = args, "plain"
 
 
 @pytest.fixture(scope="module")
@@ -114,16 +101,17 @@ def test_zeroed_heads_are_heads_without_an_output_projection(wide, without_heads
     texts = [prompt.text for prompt in classification.prompts(classification.task("wordseq1"), 12, limit=4)]
     texts += ["apple cat", "a short text about a dog"]
     assert max(len(wide.pair[1](text)["input_ids"]) for text in texts) > 64
-    choices = [_Request(text[:40], label) for text in texts for label in (" Foo", " Bar bar", "x")]
+    choices = [asked_of_no_task(text[:40], label) for text in texts for label in (" Foo", " Bar bar", "x")]
     found, expected, other = (lm.loglikelihood(choices, disable_tqdm=True) for lm in (ablated, plain, whole))
     np.testing.assert_allclose([p for p, _ in found], [p for p, _ in expected], rtol=0, atol=DOUBLE)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
     assert np.abs(np.subtract([p for p, _ in found], [p for p, _ in other])).max() > 0.1
     rolled = [
-        lm.loglikelihood_rolling([_Request(text) for text in texts], disable_tqdm=True) for lm in (ablated, plain)
+        lm.loglikelihood_rolling([asked_of_no_task(text) for text in texts], disable_tqdm=True)
+        for lm in (ablated, plain)
     ]
     np.testing.assert_allclose(rolled[0], rolled[1], rtol=0, atol=1e-7)
-    asked = [_Request(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
+    asked = [asked_of_no_task(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
     before = weights_digest(wide.pair[0]), tokenizer_digest(tokenizer), tokenizer.padding_side
     written = [lm.generate_until(asked, disable_tqdm=True) for lm in (ablated, plain, whole)]
     assert written[0] == written[1] != written[2]
@@ -135,7 +123,7 @@ def test_a_mean_ablation_acts_on_what_is_written_too(wide, tokenizer):
     reference = {"reference": "staicc", "reference_prompts": 8}
     lm = InterventionLM(wide.pair[0], tokenizer=tokenizer, edit=EDITS["mean"], reference=reference, batch_size=4)
     texts = [prompt.text for prompt in classification.prompts(classification.task("wordseq1"), 3, limit=3)]
-    asked = [_Request(text, {"until": ["\n\n"], "max_gen_toks": 5}) for text in [*texts, "apple"]]
+    asked = [asked_of_no_task(text, {"until": ["\n\n"], "max_gen_toks": 5}) for text in [*texts, "apple"]]
     together = lm.generate_until(asked, disable_tqdm=True)
     assert together == [lm.generate_until([one], disable_tqdm=True)[0] for one in asked]
     attach = lm.intervention.attach("plain", [])
@@ -154,7 +142,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
     eager = eager_runs.reference(model)
     text = classification.prompts(classification.task("repetition"), 6, limit=1)[0].text
     lm = InterventionLM(wide, edit=EDITS["exact tokens"], batch_size=2)
-    (found,) = lm.loglikelihood_rolling([_Request(text)], disable_tqdm=True)
+    (found,) = lm.loglikelihood_rolling([asked_of_no_task(text)], disable_tqdm=True)
     ids = [lm.prefix_token_id, *tokenizer(text)["input_ids"]]
     row = ids[:-1]
     cells = [(q, k) for q in range(len(row)) for k in range(1, q) if row[k - 1] == row[q]]
@@ -163,7 +151,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
         rows = eager_runs.run(eager, {"input_ids": torch.tensor([row])}, cuts=cuts).logits[0].log_softmax(-1)
     expected = float(rows[torch.arange(len(row)), torch.tensor(ids[1:])].sum())
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
-    assert abs(found - InterventionLM(wide, batch_size=2).loglikelihood_rolling([_Request(text)])[0]) > 1
+    assert abs(found - InterventionLM(wide, batch_size=2).loglikelihood_rolling([asked_of_no_task(text)])[0]) > 1
 
 
 # ------------------------------------------------------------------------------------------------ models and means

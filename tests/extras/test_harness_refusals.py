@@ -7,6 +7,7 @@ import pytest
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
+from tests.extras.conftest import Request  # noqa: E402
 from util.edges.edge import Edge  # noqa: E402
 from util.extras.harness.model import (  # noqa: E402
     InterventionLM,
@@ -18,11 +19,6 @@ from util.prompts import classification  # noqa: E402
 
 HEADS = ((2, 1),)
 INDUCTION, EXACT = Edit.knock_out(HEADS), Edit.knock_out(HEADS, "exact tokens")
-
-
-class Request:
-    def __init__(self, *args, task="icl_wordseq1"):
-        self.args, self.task_name = args, task
 
 
 def prompt_text(name="wordseq1", k=3):

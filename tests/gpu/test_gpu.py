@@ -23,7 +23,7 @@ from util.engine.attention import instrument, support
 from util.engine.batches import all_logits, run_rows
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
-from util.load_model_and_data import load_ICL_model, untrained_twin
+from util.load_model_and_data import untrained_twin
 
 MODELS = ("llama", "gpt2", "gemma2", "mixtral")
 FLOAT32, BFLOAT16, HALVED = 1e-4, 5e-2, 1e-5  # bounds
@@ -34,8 +34,12 @@ CHUNK = 100 * 2**20  # bytes that a row takes while memory is short
 pytestmark = pytest.mark.filterwarnings("ignore:Knockout")
 
 
+WITHOUT = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
 @pytest.fixture(
-    scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+    scope="module",
+    params=[pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=[pytest.mark.gpu, WITHOUT])],
 )
 def device(request):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -94,7 +98,7 @@ def packed(model):
 
 def test_nf4(device, place):
     """4-bit weights: loaded, instrumented, and with a twin that is not in 4 bits."""
-    model, _ = load_ICL_model(place, device=device, quantized=True, dtype="bfloat16", verbose=False)
+    model = toys.load(place, device=device, quantized=True, dtype="bfloat16")
     ids = device_runs.ids(2).to(input_device(model))
 
     def logits(*instruments):
@@ -107,7 +111,7 @@ def test_nf4(device, place):
     for weights in rows.weights.values():
         within("sums of captured rows", weights.sum(-1), torch.ones_like(weights[..., 0]), 1e-2)
     with pytest.raises(ValueError, match="disk"):
-        load_ICL_model(place, quantized=True, device_map={"": "disk"}, verbose=False)
+        toys.load(place, quantized=True, device_map={"": "disk"})
 
 
 @pytest.mark.parametrize("others", ["auto", "disk", "cpu", 1])
@@ -118,9 +122,9 @@ def test_device_maps(device, place, others):
     first = 0 if device == "cuda" else "cpu"
     around = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), first)
     layers = {f"model.layers.{layer}": others if layer else first for layer in range(architectures.LAYERS)}
-    plain, _ = load_ICL_model(place, device=device, dtype="float32", verbose=False)
+    plain = toys.load(place, device=device, dtype="float32")
     device_map = "auto" if others == "auto" else around | layers
-    model, _ = load_ICL_model(place, device_map=device_map, dtype="float32", verbose=False)
+    model = toys.load(place, device_map=device_map, dtype="float32")
     for run in ("capture rows", "patch heads", "knockout", "label scores"):
         compared(run, model, plain, FLOAT32)
 

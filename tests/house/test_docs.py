@@ -14,7 +14,7 @@ from util.prompts.row_files import column
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("notebooks", "util", "util/commands", "data", "data/embedded_models", "experiment_material", "workflow")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"{folder}/README.md" for folder in FOLDERS))
-LONG = ("README.md", "util/README.md")  # half a minute of code
+LONG = ("README.md", "util/README.md", "data/embedded_models/README.md")  # half a minute of code
 FENCE = re.compile(r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

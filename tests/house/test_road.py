@@ -50,8 +50,11 @@ def traced(call):
 @pytest.mark.parametrize(
     ("stem", "part", "settings", "most_frames", "most_files"),
     [
-        ("forerunner_heads", "counts", {"prompts": 4, "k": 1, "untrained_control": False}, 8, 12),
         ("ioi_patching", "p5", {}, 6, 13),
+        pytest.param(
+            *("forerunner_heads", "counts", {"prompts": 4, "k": 1, "untrained_control": False}, 8, 12),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_number_takes_few_frames_to_a_forward_pass_and_few_files_to_a_picture(

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests import toys
 from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
 from util.models import internlm2
@@ -127,12 +128,12 @@ def test_what_cannot_be_read_is_named(tmp_path):
     checkpoint(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(sentencepiece(kind=1))
     with pytest.raises(ValueError, match="tokenizer.model is damaged, or of another kind than BPE"):
-        load_ICL_model(tmp_path, verbose=False)
+        toys.load(tmp_path)
     (tmp_path / "tokenizer.model").unlink()
     with pytest.raises(ValueError, match=f"{tmp_path.name} has no tokenizer.model"):
-        load_ICL_model(tmp_path, verbose=False)
+        toys.load(tmp_path)
     checkpoint(tmp_path)
     for file in tmp_path.glob("*.safetensors"):
         file.unlink()
     with pytest.raises(OSError, match="has no weights"):
-        load_ICL_model(tmp_path, verbose=False)
+        toys.load(tmp_path)

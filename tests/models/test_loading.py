@@ -10,12 +10,11 @@ from functools import partial
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError
-from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, OpenAIGPTLMHeadModel, PreTrainedConfig
+from transformers import AutoConfig, OpenAIGPTLMHeadModel, PreTrainedConfig
 
 from tests import toys
 from util import load_model_and_data as loading
 from util.engine import attention, call
-from util.engine.handshake import prepare
 from util.study.model import Model
 
 
@@ -29,19 +28,19 @@ def test_a_folder_and_a_built_model_are_ready_for_instruments(folder, capsys):
     assert not model.training and attention.support(model).heads == 4 and tokenizer.is_fast
     assert "LlamaForCausalLM, 3 layers x 4 heads, 0.2 M parameters, float32 on cpu" in capsys.readouterr().out
     built = toys.model("gpt2").train()
-    again, _ = loading.load_ICL_model((built, toys.tokenizer()), verbose=False)
+    again = toys.load(built)
     assert again is built and attention.support(built).layers == (0, 1, 2)
 
 
 def test_dtypes(folder, tmp_path, monkeypatch):
-    model, _ = loading.load_ICL_model(folder, dtype="bfloat16", verbose=False)
+    model = toys.load(folder, dtype="bfloat16")
     assert model.dtype == torch.bfloat16 and "bfloat16" in loading.describe(model)
-    assert loading.load_ICL_model(folder, dtype=torch.float64, verbose=False)[0].dtype == torch.float64
+    assert toys.load(folder, dtype=torch.float64).dtype == torch.float64
     half = toys.save(tmp_path, toys.model("llama").half())  # the stored dtype does not leak in
-    assert loading.load_ICL_model(half, verbose=False)[0].dtype == torch.float32
+    assert toys.load(half).dtype == torch.float32
     for unknown in ("fp32", "float8_e4m3fn"):
         with pytest.raises(ValueError, match=f"unknown dtype '{unknown}'"):
-            loading.load_ICL_model(folder, dtype=unknown)
+            toys.load(folder, dtype=unknown)
     config = AutoConfig.from_pretrained(folder)
     assert loading.resolve_dtype("auto", "cpu", config) == torch.float32
     assert loading.resolve_dtype(None, "cuda", config) == torch.float32
@@ -50,19 +49,13 @@ def test_dtypes(folder, tmp_path, monkeypatch):
 
 
 def test_quantized_is_nf4_with_bfloat16_compute(tmp_path):
-    toys.save(tmp_path, toys.wide())
-    model, _ = loading.load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
+    toys.save(tmp_path, toys.model("wide"))
+    model = toys.load(tmp_path, device="cpu", quantized=True)
     config = model.config.quantization_config
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
     exact, _ = loading.load_ICL_model(tmp_path, "cpu", None, False, False, None, verbose=False)  # as in the reference
     assert loading.describe(model).replace(", 4-bit NF4", "").replace("bfloat16", "float32") == loading.describe(exact)
     assert not getattr(loading.untrained_twin(model), "is_quantized", False)
-
-
-def test_a_bidirectional_class_is_refused():
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
-    with pytest.raises(call.UnsupportedModel, match="no causal distributions"):
-        prepare(AutoModelForCausalLM.from_config(BertConfig(vocab_size=99, **shape)).eval())
 
 
 @pytest.mark.parametrize("name", ["embedded", "embedded/generalist", "smollm2", "a folder", "a missing folder"])
@@ -92,7 +85,7 @@ def test_a_damaged_config_ends_in_one_sentence(changes, said, folder, tmp_path):
     text = changes if isinstance(changes, str) else json.dumps(json.loads(file.read_text()) | changes)
     file.write_text(text)
     with pytest.raises(ValueError, match=said) as caught:
-        loading.load_ICL_model(tmp_path / "damaged", device="cpu", verbose=False)
+        toys.load(tmp_path / "damaged", device="cpu")
     assert "damaged" in str(caught.value) or isinstance(caught.value, call.UnsupportedModel)
     assert "\n" not in str(caught.value)
 
@@ -131,7 +124,7 @@ def test_what_cannot_be_loaded_is_refused_in_words(name, options, error, said, f
 @pytest.mark.parametrize("device_map", [{"": 999}, {"": None}, {"": [1]}, {}], ids=str)
 def test_a_device_map_that_does_not_fit_is_refused(device_map, folder):
     with pytest.raises(ValueError, match=r"^tiny cannot be loaded \(.*, and device_map=\{.*\} one for its modules"):
-        loading.load_ICL_model(folder, device_map=device_map)
+        toys.load(folder, device_map=device_map)
 
 
 def test_kernels_that_are_turned_off_are_not_missed(caplog):
@@ -151,7 +144,7 @@ def test_a_gated_model_without_access_says_how_to_get_it(monkeypatch):
 
     monkeypatch.setattr(PreTrainedConfig, "get_config_dict", gated)
     with pytest.raises(PermissionError, match="set HF_TOKEN"):
-        loading.load_ICL_model("meta-llama/Meta-Llama-3-70B")
+        toys.load("meta-llama/Meta-Llama-3-70B")
 
 
 def test_the_token_is_passed_on_and_never_written(monkeypatch, folder):
@@ -170,9 +163,9 @@ def test_the_token_is_passed_on_and_never_written(monkeypatch, folder):
 def test_a_bypassing_class_is_refused_by_name_before_its_weights_are_read(tmp_path):
     toys.bypassing().save_pretrained(tmp_path)  # a config alone: reading weights would fail in another way
     with pytest.raises(call.UnsupportedModel, match="OpenAIGPTLMHeadModel"):
-        loading.load_ICL_model(tmp_path)
+        toys.load(tmp_path)
     with pytest.raises(call.UnsupportedModel, match="OpenAIGPTLMHeadModel"):
-        loading.load_ICL_model((OpenAIGPTLMHeadModel(toys.bypassing()), toys.tokenizer()))
+        toys.load(OpenAIGPTLMHeadModel(toys.bypassing()))
 
 
 OWN_CODE = {
@@ -193,7 +186,7 @@ def test_code_that_a_model_brings_is_refused_and_nothing_is_asked(kind, folder, 
     (place / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: pass\n")
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(ValueError, match="own brings code of its own, which the suite never runs"):
-        loading.load_ICL_model(place)
+        toys.load(place)
     assert not ran.exists()
 
 
@@ -238,7 +231,7 @@ def test_a_large_folder_is_read_once_and_again_when_its_content_changes(tmp_path
 
 
 def test_untrained_twin_has_the_shape_and_other_weights(folder):
-    model, _ = loading.load_ICL_model(folder, verbose=False)
+    model = toys.load(folder)
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
     one, two = loading.untrained_twin(model, 3), loading.untrained_twin(model, 3)

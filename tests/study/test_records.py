@@ -206,16 +206,7 @@ def test_a_model_with_a_hook_of_its_user_is_refused_by_name(kind, tmp_path):
         study.replace().sum()
 
 
-LONGROPE = {
-    "original_max_position_embeddings": 16,
-    "rope_parameters": {
-        "rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
-        "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "changes"), [("gpt_neo", {}), ("phi3", LONGROPE), ("gemma3_text", {})])
+@pytest.mark.parametrize(("name", "changes"), [("gpt_neo", {}), ("phi3", architectures.LONGROPE), ("gemma3_text", {})])
 def test_settings_are_the_same_before_and_after_work_and_when_offloaded(name, changes):
     built = [architectures.build(name, **changes) for _ in range(2)]
     first = settings_digest(built[0], toys.tokenizer())

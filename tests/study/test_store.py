@@ -48,12 +48,13 @@ def test_what_goes_in_comes_out_and_opens_without_the_suite(tmp_path):
     assert found.stdout == "3 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] False\n"
 
 
-def test_no_changed_byte_is_read():
+def test_no_damaged_byte_is_read():
+    """One is changed, or the file is cut off there, or blanked from there."""
     payload = encode(RECORD)
     for place in range(0, len(payload), 3):
         changed = bytearray(payload)
         changed[place] ^= 1 << place % 8
-        for damaged in (changed, payload[:place]):
+        for damaged in (changed, payload[:place], payload[:place].ljust(len(payload), b"\0")):
             with pytest.raises(Damaged):
                 decode(bytes(damaged))
 
