@@ -62,7 +62,7 @@ def test_a_record_holds_what_inference_measures(study, model_folder, tmp_path):
     direct = measure.copy_magnitudes(model, run, control_tokens=4)
     for place, ending in enumerate(measure.ENDINGS):
         np.testing.assert_allclose(found[ending]["magnitude"], direct["magnitude"][:, place], atol=1e-6)
-        np.testing.assert_array_equal(found[ending]["n_t"], run.n_t[:, place])
+        assert found[ending]["n_t"].tolist() == [labelled.n_t for labelled in [*run[0].values()][place]]
     np.testing.assert_allclose(found["correct"]["control"], direct["control"], atol=1e-6)
     (file,) = tmp_path.glob("*.pickle")
     record = records.decode(file.read_bytes())

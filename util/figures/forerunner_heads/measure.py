@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -14,7 +13,17 @@ from transformers import PreTrainedModel
 
 from util.engine import batches, memory
 from util.engine.attention import input_device, support
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, TooLong, check_context, forward, may_branch, run_rows
+from util.engine.batches import (
+    TOKEN_BUDGET,
+    Batch,
+    Row,
+    TooLong,
+    array_type,
+    check_context,
+    forward,
+    may_branch,
+    run_rows,
+)
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
@@ -96,27 +105,9 @@ def check(study: Study) -> None:
 # ------------------------------------------------------------------------------------------------ copy magnitudes
 
 
-@dataclass(frozen=True)
-class LabelRun:
-    """Prompts with labels, as tokens and as rows: all that a copy-magnitude run will do, checked before it starts.
-
-    tokens[appended][n] is prompt n with that label or word after it. rows: each with the number of its prompt, and of
-    the condition of each of its branches.
-    """
-
-    tokens: dict[Appended, list[LabelledTokens]]
-    rows: list[tuple[Row, int, list[int]]]
-
-    @property
-    def n_t(self) -> np.ndarray:
-        """Tokens of each labelled prompt, [N, C]."""
-        return np.array([[t.n_t for t in tokens] for tokens in self.tokens.values()], dtype=np.int64).T
-
-    @property
-    def label_lengths(self) -> np.ndarray:
-        """Tokens of each appended label, [N, C]."""
-        lengths = [[t.label_lengths[-1] for t in tokens] for tokens in self.tokens.values()]
-        return np.array(lengths, dtype=np.int64).T
+# Prompts with labels: by what is appended, the tokens of each prompt; and rows, each with the number of its prompt, and
+# of the condition of each of its branches
+LabelRun = tuple[dict[Appended, list[LabelledTokens]], list[tuple[Row, int, list[int]]]]
 
 
 def label_run(
@@ -124,6 +115,7 @@ def label_run(
 ) -> LabelRun:
     """Plan one pass over prompts with each of `appended` after them (0 correct label, 1 wrong one, or a word).
 
+    All that the pass will do is checked before it starts.
     Labels of one prompt share a row where the model supports branches, the window is long enough and the tokenizer
     splits the prompt in the same way for each; otherwise they get rows of their own, with the same result.
     Raises ValueError for bad input of any prompt: see `labelled_tokens`, `check_first_tokens`, `check_context`.
@@ -132,7 +124,7 @@ def label_run(
     tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
-    run = LabelRun(tokens, [])
+    rows = []
     for number in range(len(prompts)):
         groups: dict[tuple[int, ...], list[int]] = {}
         for place, what in enumerate(appended):
@@ -141,8 +133,8 @@ def label_run(
             together = may_branch(support, len(ids) + len(places))
             for served in [places] if together else [[place] for place in places]:
                 row = Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served))
-                run.rows.append((row, number, served))
-    return run
+                rows.append((row, number, served))
+    return tokens, rows
 
 
 def copy_magnitudes(
@@ -162,23 +154,22 @@ def copy_magnitudes(
     `numbers`, default all; C conditions; and oom_backoff (bool). One pass serves all conditions, because no label can
     change what stands before it. Raises MemoryError before it where memory is too short for it.
     """
-    support = prepare(model)
-    tokens = next(iter(run.tokens.values()))
-    place = {number: i for i, number in enumerate(range(len(tokens)) if numbers is None else numbers)}
+    support, (tokens, rows) = prepare(model), run
+    first = next(iter(tokens.values()))
+    numbers = range(len(first)) if numbers is None else numbers
     planned = []  # rows, each with its prompt, the conditions of its branches, and the cells that are read of it
-    for row, owner, labels in run.rows:
-        if owner in place:
-            others = draw_control_tokens(tokens[owner], control_tokens, (seed, owner)) if 0 in labels else []
+    for row, owner, labels in rows:
+        if owner in numbers:
+            others = draw_control_tokens(first[owner], control_tokens, (seed, owner)) if 0 in labels else []
             cells_read = [(branch, len(row.ids) - 1) for branch in range(len(row.ids), len(row))]
             planned.append((row, owner, labels, cells_read + [(t, t - 1) for t in others]))
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
     most = max(len(cells_read) for *_, cells_read in planned)
     memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most))
-    heads = (len(support.layers), support.heads)
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    magnitude = np.full((len(place), len(run.tokens), *heads), np.nan, dtype)
-    control = np.full((len(place), *heads), np.nan, dtype)
+    heads, dtype = (len(support.layers), support.heads), array_type(model)
+    magnitude: np.ndarray = np.full((len(first), len(tokens), *heads), np.nan, dtype)
+    control: np.ndarray = np.full((len(first), *heads), np.nan, dtype)
 
     def visit(batch: Batch) -> None:
         here = [planned[i] for i in batch.numbers]
@@ -187,13 +178,13 @@ def copy_magnitudes(
         forward(model, batch, attention)
         weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
         for (_, owner, labels, cells_read), read in zip(here, weights, strict=True):  # read: [L, H, R]
-            magnitude[place[owner], labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
+            magnitude[owner, labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
             if len(cells_read) > len(labels):
-                control[place[owner]] = read[..., len(labels) : len(cells_read)].mean(-1)
+                control[owner] = read[..., len(labels) : len(cells_read)].mean(-1)
 
-    rows, owners, *_ = zip(*planned, strict=True)
-    halved = run_rows(model, rows, visit, token_budget, prompts=owners)
-    return {"magnitude": magnitude, "control": control, "oom_backoff": halved}
+    asked, owners, *_ = zip(*planned, strict=True)
+    halved = run_rows(model, asked, visit, token_budget, prompts=owners)
+    return {"magnitude": magnitude[list(numbers)], "control": control[list(numbers)], "oom_backoff": halved}
 
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:
@@ -214,9 +205,14 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     plan = cache(lambda: label_run(*study.pair, data.items, appended))
 
     def join(blocks: list[Arrays]) -> Arrays:
+        tokens = plan()[0].values()
         return {
             **joined("magnitude", "control")(blocks),
-            **{"n_t": plan().n_t, "label_lengths": plan().label_lengths, **data.labels},
+            "n_t": np.array([[labelled.n_t for labelled in of_ending] for of_ending in tokens]).T,
+            "label_lengths": np.array(
+                [[labelled.label_lengths[-1] for labelled in of_ending] for of_ending in tokens]
+            ).T,
+            **data.labels,
             "provenance": {"oom_backoff": any(block["oom_backoff"] for block in blocks)},
         }
 
@@ -306,10 +302,7 @@ def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condi
     plan = cache(lambda: scoring(*study.pair, data.items))
 
     def measured(condition: Condition) -> Arrays:
-        attach: Attach = nothing
-        if condition.cut is not None:
-            layers = layer_range(support(study.pair[0]).layers, condition.part)  # the model's own numbers
-            attach = knockouts(_cells(study, data, plan(), condition), dict.fromkeys(layers))
+        attach = _attached(study, data, plan(), condition)
         text = condition.part == EVERYWHERE and condition.draw is None
         scores = label_log_probs(study.pair[0], plan(), attach, token_budget=batches.TOKEN_BUDGET, text=text)
         return {**scores, **data.labels}
@@ -321,22 +314,26 @@ def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condi
             data.texts,
             **data.request,
             cells="corrected",
-            **{**condition._asdict(), "part": list(condition.part)},
+            cut=condition.cut,
+            part=list(condition.part),
+            draw=condition.draw,
         ).data
         for condition in study.progress(wanted, f"{data.dataset}: cuts")
     }
 
 
-def _cells(study: Study, data: Data, plan: Scoring, condition: Condition) -> list[np.ndarray]:
-    """What is cut of each prompt, or the control that it is: [C, 2]."""
-    assert condition.cut is not None
+def _attached(study: Study, data: Data, plan: Scoring, condition: Condition) -> Attach:
+    """Nothing, or the knockout of the cells of a cut in each prompt, or of as many random ones."""
+    cut, part, draw = condition
+    if cut is None:
+        return nothing
     special = with_bos(data.items[0].text, study.pair[1]).spans.count(None)  # tokens in front of a prompt
-    cut = [cells(condition.cut, tokens, special) for tokens in plan.tokens]
-    if condition.draw is None:
-        return cut
-    seed = (data.seed, CUTS.index(condition.cut))
-    both = enumerate(zip(cut, plan.ids, strict=True))
-    return [control_cells(which, len(ids), (*seed, number)) for number, (which, ids) in both]
+    knocked_out = [cells(cut, tokens, special) for tokens in plan.tokens]
+    if draw is not None:
+        seed, both = (data.seed, CUTS.index(cut)), enumerate(zip(knocked_out, plan.ids, strict=True))
+        knocked_out = [control_cells(which, len(ids), (*seed, number)) for number, (which, ids) in both]
+    layers = layer_range(support(study.pair[0]).layers, part)  # the model's own numbers
+    return knockouts(knocked_out, dict.fromkeys(layers))
 
 
 def ablation(study: Study) -> Arrays:

@@ -7,7 +7,7 @@ forerunner token head on a prompt when its magnitude exceeds c / n_t (strictly),
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,14 +65,14 @@ def cells(cut: str, tokens: LabelledTokens, special: int = 1) -> Cells:
     *s, s_q = tokens.forerunners
     *y, _ = tokens.label_tokens
     *x, x_q = map(range, [special, *(label.stop for label in y)], [*s, s_q])  # with their templates
-    readers_and_read: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {
-        "xi_to_si": [([forerunner], text) for forerunner, text in zip(s, x, strict=True)],
-        "xq_to_sq": [([s_q], x_q)],
-        "si_to_yi": [(label, [forerunner]) for label, forerunner in zip(y, s, strict=True)],
-        "yi_to_sq": [([s_q], label) for label in y],
-        "si_to_si": [([forerunner], s[:i]) for i, forerunner in enumerate([*s, s_q])],
+    pairs: dict[str, Iterable[tuple[int, Sequence[int]]]] = {
+        "xi_to_si": zip(s, x, strict=True),
+        "xq_to_sq": [(s_q, x_q)],
+        "si_to_yi": [(token, [forerunner]) for label, forerunner in zip(y, s, strict=True) for token in label],
+        "yi_to_sq": [(s_q, label) for label in y],
+        "si_to_si": [(forerunner, s[:i]) for i, forerunner in enumerate([*s, s_q])],
     }
-    listed = [(reader, key) for readers, read in readers_and_read[cut] for reader in readers for key in read]
+    listed = [(reader, key) for reader, keys in pairs[cut] for key in keys]
     return np.array(listed, dtype=np.int64).reshape(-1, 2)
 
 
