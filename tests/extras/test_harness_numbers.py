@@ -48,14 +48,14 @@ def both_ways(model, edits, task, k, prompts, batch_size, atol, reference_prompt
     for name, edit in edits.items():
         lm = InterventionLM(model, edit=edit, reference=reference, batch_size=batch_size)
         results = harness_run(lm, f"icl_{task}", k, prompts)
-        np.testing.assert_allclose(log_probs(results), ours[name].log_prob, rtol=0, atol=atol, err_msg=name)
+        np.testing.assert_allclose(log_probs(results), ours[name]["log_prob"], rtol=0, atol=atol, err_msg=name)
         found = results["results"][f"icl_{task}"]
-        assert found["acc,none"] == ours[name].right.mean()
-        which, mass = which_label(ours[name].log_prob, ours[name].gold), label_mass(ours[name].log_prob)
+        assert found["acc,none"] == ours[name]["right"].mean()
+        which, mass = which_label(ours[name]["log_prob"], ours[name]["gold"]), label_mass(ours[name]["log_prob"])
         np.testing.assert_allclose(
             (found["which_label,none"], found["label_mass,none"]), (which.mean(), mass.mean()), atol=2 * atol
         )
-        effects[name] = np.abs(ours[name].log_prob - ours["whole"].log_prob).max()
+        effects[name] = np.abs(ours[name]["log_prob"] - ours["whole"]["log_prob"]).max()
     return effects
 
 
@@ -74,7 +74,7 @@ def test_texts_that_people_wrote(embedded, name, labels):
     for key, edit in edits.items():
         lm = InterventionLM(embedded, edit=edit, reference={"k": 2, "prompts": 3}, batch_size=4)
         found = log_probs(harness_run(lm, f"icl_{name}", 2, 3))
-        np.testing.assert_allclose(found, ours[key].log_prob, rtol=0, atol=5 * SINGLE, err_msg=key)
+        np.testing.assert_allclose(found, ours[key]["log_prob"], rtol=0, atol=5 * SINGLE, err_msg=key)
 
 
 # ------------------------------------------------------------------------------------------------ plain references

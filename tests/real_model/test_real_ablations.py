@@ -77,5 +77,5 @@ def test_ablated_and_knocked_out_heads_answer_as_the_reference(real, tmp_path):
                     log_probability(plain.with_heads(real.reference, ids[:, :-1], HEADS, value), ids, start)
                 )
     for name, found in theirs.items():
-        real.check(f"{name}: log-probabilities of labels", ours[name].log_prob.flatten(), torch.stack(found))
+        real.check(f"{name}: log-probabilities of labels", ours[name]["log_prob"].flatten(), torch.stack(found))
         assert name == "whole" or float((torch.stack(found) - torch.stack(theirs["whole"])).abs().max()) > 1e-3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,7 +35,7 @@ from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS, THEIRS
 from util.roles.effects import heads_by_layer
-from util.stats import answers
+from util.stats.answers import right
 from util.stats.heads import Head
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
 from util.study.model import digest
@@ -47,19 +47,6 @@ SAMPLE_TOKENS = 3000  # of a sample of MNLI's premises
 REFERENCE_PROMPTS = {"default": 64, "paper": 500}  # that means are taken over, by `settings`
 SKIPPED_POSITIONS = 8  # first tokens of a prompt or sample that no mean counts
 BY_POSITION = ("mean_pos", "input_mean")  # modes with a value for each position
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Log-probabilities of the labels, log_prob [N, C] in nats, and which is the right one, gold [N]."""
-
-    log_prob: NDArray[np.floating]
-    gold: NDArray[np.integer]
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """Which queries are answered right, [N]."""
-        return answers.right(self.log_prob, self.gold)
 
 
 @checked
@@ -275,9 +262,10 @@ class TaskStudy(Measurement):
         values = torch.from_numpy(self.means_by_position(edit)).split([len(heads) for heads in by_layer.values()], 1)
         return replacements(by_layer, dict(zip(by_layer, values, strict=True)))
 
-    def answers(self, edits: Mapping[str, Edit]) -> dict[str, Answers]:
+    def answers(self, edits: Mapping[str, Edit]) -> dict[str, dict[str, Any]]:
         """What the model answers under each edit, by the edit's name; each is a record of its own.
 
+        log_prob [N, C]: of the labels, in nats; gold [N]: the right one's index; right [N]: whether it is the answer.
         An ablation acts on the tokens of a label as on all others; a knockout on the prompt's alone. Raises ValueError,
         before any forward pass, for what `scoring` refuses in labels and lengths; and what `instruments` raises.
         """
@@ -288,7 +276,7 @@ class TaskStudy(Measurement):
             return {**scores, "gold": self.scoring.gold}
 
         measured = under_edits(self, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
-        return {name: Answers(data["log_prob"], data["gold"]) for name, data in measured.items()}
+        return {name: data | {"right": right(data["log_prob"], data["gold"])} for name, data in measured.items()}
 
     def losses(self, edits: Mapping[str, Edit]) -> dict[str, dict[str, Any]]:
         """The mean next-token "loss" of plain texts, StaICC's without labels, under each ablation, [N] in nats.
@@ -319,16 +307,14 @@ class TaskStudy(Measurement):
 
         def compute() -> dict[str, Any]:
             model, tokenizer = self.pair
-            ((layer, (place,)),) = heads_by_layer(support(model), [head]).items()
             tokens = with_bos(self.drawn[0].text, tokenizer)
-            rows = CaptureRows(torch.arange(len(tokens.ids)), layers=layer)
-            forward(model, Batch.of([Row(tokens.ids)], [0]), rows)
+            [attention] = whole_attention(model, tokens.ids, [head])
             kinds = [""] * len(tokens.ids)
             for part in induction_pattern.parts(self.drawn[0]):
                 for token in tokens.under(part.span):
                     kinds[token] = part.kind or "text"
             return {
-                "attention": rows.weights[layer][0, place].cpu().numpy(),
+                "attention": attention,
                 "tokens": [tokenizer.decode([token]) for token in tokens.ids],
                 "kinds": kinds,
             }
@@ -352,6 +338,14 @@ def task_studies(study: Study, task: str, **changes: Any) -> list[TaskStudy]:
         **changes,
     }
     return [TaskStudy(study.model, task, seed=seed, **of) for seed in s.demonstration_seeds]
+
+
+def whole_attention(model: PreTrainedModel, ids: Sequence[int], heads: Sequence[Head]) -> list[NDArray[np.floating]]:
+    """The attention [T, T] of some heads on one text, query by key. Raises ValueError for heads that there are not."""
+    layers, by_layer = prepare(model).layers, heads_by_layer(prepare(model), heads)
+    rows = CaptureRows(torch.arange(len(ids)), layers=by_layer)
+    forward(model, Batch.of([Row(tuple(ids))], [0]), rows)
+    return [rows.weights[layers[layer]][0, head].cpu().numpy() for layer, head in heads]
 
 
 def samples(premises: Iterable[str], tokenizer: Any, tokens: int, count: int) -> list[Row]:

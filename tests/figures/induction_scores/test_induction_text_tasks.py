@@ -44,11 +44,11 @@ def test_the_answers_are_those_of_plain_forward_passes(rte, tmp_path):
     found = study.answers({"whole": INTACT})["whole"]
     prompts = classification.prompts(load_text_task("rte", rte)[0], 2, 42, 4)
     for number, prompt in enumerate(prompts):
-        np.testing.assert_allclose(found.log_prob[number], by_hand(study.pair, prompt), atol=1e-4)
-        assert found.gold[number] == prompt.gold
+        np.testing.assert_allclose(found["log_prob"][number], by_hand(study.pair, prompt), atol=1e-4)
+        assert found["gold"][number] == prompt.gold
     assert study.texts[:4] == [prompt.text for prompt in prompts]
     again = unloaded(study).answers({"whole": INTACT})["whole"]
-    np.testing.assert_array_equal(again.log_prob, found.log_prob)  # read from its record
+    np.testing.assert_array_equal(again["log_prob"], found["log_prob"])  # read from its record
 
 
 def test_requests_say_which_texts_were_read(rte, tmp_path):

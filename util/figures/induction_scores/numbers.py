@@ -9,7 +9,7 @@ few-shot answers have the most demonstrations.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -36,6 +36,7 @@ from util.stats.verdicts import (
 )
 
 Arrays = Mapping[str, Any]
+Setup = Mapping[str, Any]  # what is measured of a model, see `measure.setup_for`
 Numbers = dict[str, Any]
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -83,36 +84,8 @@ def is_control_set(row: str) -> bool:
     return row.startswith((LAYER_MATCHED, NORM_MATCHED))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The edits that are compared, by their rows.
-
-    setup: what is measured of the model, see `measure.setup_for`; chosen: the heads that are ablated; controls: sets of
-    other heads, of either kind.
-    """
-
-    setup: Mapping[str, Any]
-    chosen: list[Head]
-    controls: Mapping[str, list[list[Head]]]
-    edits: Mapping[str, Edit]
-
-    @property
-    def ablated(self) -> str:
-        """The row of the ablation of the chosen heads."""
-        return ablated_row(len(self.chosen))
-
-    def by_shots(self, shots: int) -> dict[str, Edit]:
-        """The edits that are measured with some number of demonstrations.
-
-        These are the whole model, the ablation, the knockout, and `other_sets` control sets: layer-matched ones, then
-        norm-matched ones where there are too few. Prompts without demonstrations have no pattern to knock out.
-        """
-        controls = [row for row in self.edits if is_control_set(row)][: self.setup["other_sets"]]
-        return {row: self.edits[row] for row in (WHOLE, self.ablated, *[KNOCKED_OUT] * bool(shots), *controls)}
-
-
-def planned(score: Floats, norms: Floats, setup: Mapping[str, Any], seed: int = 0) -> Plan:
-    """The sets of heads and the edits for prefix-matching scores [L, H].
+def planned(score: Floats, norms: Floats, setup: Setup, seed: int = 0) -> dict[str, Edit]:
+    """The edits that are compared, by their rows, for prefix-matching scores [L, H]: the best heads, and control sets.
 
     norms: the lengths [L, H] of what heads write. No head of a control set has a score of 0.3 or more; layers with too
     few such heads leave no layer-matched sets. Raises ValueError where there are too few heads for norm-matched sets.
@@ -133,8 +106,17 @@ def planned(score: Floats, norms: Floats, setup: Mapping[str, Any], seed: int = 
     for kind, drawn in controls.items():
         edits |= numbered(kind, drawn, ablate)
     edits |= {KNOCKED_OUT: Edit.knock_out(chosen), **numbered(KNOCKED_OUT_IN_OTHERS, others, Edit.knock_out)}
-    edits |= {pattern: Edit.knock_out(chosen, pattern, seed) for pattern in OTHER_PATTERNS}
-    return Plan(setup, chosen, controls, edits)
+    return edits | {pattern: Edit.knock_out(chosen, pattern, seed) for pattern in OTHER_PATTERNS}
+
+
+def by_shots(edits: Mapping[str, Edit], setup: Setup, shots: int) -> dict[str, Edit]:
+    """Those of the edits that are measured with some number of demonstrations.
+
+    These are the whole model, the ablation, the knockout, and `other_sets` control sets: layer-matched ones, then
+    norm-matched ones where there are too few. Prompts without demonstrations have no pattern to knock out.
+    """
+    controls = [row for row in edits if is_control_set(row)][: setup["other_sets"]]
+    return {row: edits[row] for row in (WHOLE, ablated_row(setup["primary"]), *[KNOCKED_OUT] * bool(shots), *controls)}
 
 
 # ------------------------------------------------------------------------------------------------ what was measured
@@ -211,15 +193,18 @@ def pattern(arrays: Arrays, settings: Any) -> Numbers:
 
 def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """Accuracies on the primary task with demonstrations by row, and the primary endpoint."""
-    plan, rows, task, check = (arrays[name] for name in ("plan", "right", "task", "check"))
-    others = [drawn.mean() for row, drawn in rows.items() if is_control_set(row)]
-    p, least = rank_p(rows[plan.ablated].mean(), others)
-    lost = paired_interval(rows[WHOLE].mean(axis=0) - rows[plan.ablated].mean(axis=0))
+    edits, rows, task, check = (arrays[name] for name in ("edits", "right", "task", "check"))
+    whole, ablated = rows[WHOLE], rows[arrays["ablated"]]
+    p, least = rank_p(ablated.mean(), [drawn.mean() for row, drawn in rows.items() if is_control_set(row)])
+    lost = paired_interval(whole.mean(axis=0) - ablated.mean(axis=0))
     return {
-        "controls": plan.controls,
+        "controls": {
+            kind: [edit.heads for row, edit in edits.items() if row.startswith(kind)]
+            for kind in (LAYER_MATCHED, NORM_MATCHED)
+        },
         "primary": {"task": task, "chance": arrays["chance"], "p": p, "least p": least, "lost": lost},
         "tasks_done": {task: check} if check and check.done else {},
-        "queries": {task: rows[WHOLE].shape[1]},
+        "queries": {task: whole.shape[1]},
         "accuracy": {task: {row: accuracy(drawn) for row, drawn in rows.items()}},
     }
 
@@ -231,7 +216,7 @@ def plain_text(arrays: Arrays, settings: Any) -> Numbers:
         "losses": {row: mean_interval(loss) for row, loss in losses.items()} | {"uniform": arrays["uniform"]},
         "plain text": {
             "texts": len(losses[WHOLE]),
-            "lost": mean_interval(losses[arrays["plan"].ablated] - losses[WHOLE]),
+            "lost": mean_interval(losses[arrays["ablated"]] - losses[WHOLE]),
         },
     }
 
@@ -335,12 +320,21 @@ def judge(tasks: Sequence[TaskShots]) -> tuple[Claim, ...]:
     texts = [task for task in done if task.task in TEXT_TASKS and 0 in task.right]
     of_own = {task.task: task for task in own if task.ablated in task.right[task.most]}
     both = [task for task in unrelated if task.check.done and task.task in of_own]
-    first, third, none = _claim(1, pattern), _claim(3, pattern), NOT_DONE if unrelated else NOT_ASKED
+    none, more = NOT_DONE if unrelated else NOT_ASKED, lost_more_than({task.task: of_own[task.task] for task in both})
+    first, second, third, *others = (
+        _claim(1, pattern),
+        _claim(2, [worst_hit(pattern)] if pattern else []),
+        _claim(3, pattern),
+        _claim(4, texts, none),
+        _claim(5, texts, none),
+        _claim(6, both, none, more),
+        _claim(7, [task for task in own if task.does_bare]),
+    )
+    if any(part.high < 0 for part in second.parts):
+        second = replace(second, note="accuracy falls below chance")
     if third.verdict != NOT_DONE and first.verdict != HOLDS:
         third = Claim(3, TEXTS[3], NO_PREMISE, note=f"claim 1 {first.verdict}")
-    more = lost_more_than({task.task: of_own[task.task] for task in both})
-    last = _claim(6, both, none, more), _claim(7, [task for task in own if task.does_bare])
-    return first, _near_chance(pattern), third, _claim(4, texts, none), _claim(5, texts, none), *last
+    return first, second, third, *others
 
 
 def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, share: Shares | None = None) -> Claim:
@@ -355,20 +349,12 @@ def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, share:
     return Claim(number, TEXTS[number], part.verdict, (part,), beside=tuple(single))
 
 
-def worst_hit(tasks: Sequence[TaskShots]) -> tuple[TaskShots, Effect]:
-    """Claim 2: the task that loses most by a random half of the queries, and what it has left by the other half."""
+def worst_hit(tasks: Sequence[TaskShots]) -> TaskShots:
+    """Claim 2: the task that loses most by a random half of the queries, with the other half alone."""
     worst = max(tasks, key=lambda one: float(shares(1, one)[0][halves(one.queries)[0]].mean()))
-    left, whole = (values[halves(worst.queries)[1]] for values in shares(2, worst))
-    return worst, Effect.of((left, whole))
-
-
-def _near_chance(tasks: Sequence[TaskShots]) -> Claim:
-    if not tasks:
-        return Claim(2, TEXTS[2], NOT_DONE)
-    worst, left = worst_hit(tasks)
-    part = judged(worst.name, left, MARGINS[2], above=False, available=worst.available // 2)
-    note = "accuracy falls below chance" if part.high < 0 else ""
-    return Claim(2, TEXTS[2], part.verdict, (part,), note)
+    other = halves(worst.queries)[1]
+    right = {shots: {row: drawn[:, other] for row, drawn in rows.items()} for shots, rows in worst.right.items()}
+    return replace(worst, right=right, available=worst.available // 2)
 
 
 # ------------------------------------------------------------------------------------------------ the paper's numbers
@@ -429,7 +415,7 @@ def stored(title: str, arrays: Mapping[str, Any], settings: Any) -> dict[str, An
 
     title: of the model; arrays: what `measure.shots` gives.
     """
-    setup = arrays["plan"].setup
+    setup = arrays["setup"]
     return {
         "model": title,
         "setting": f"{setup['mode']} ablation of {setup['primary']} heads, {setup['other_sets']} control sets",

@@ -262,7 +262,7 @@ def function_vectors(study: Study) -> Fields:
         "pairs": pairs.answers(edits),
         "task": s.primary_task,
         "chance": 1 / len(classified.classes.labels),
-        "classified": {name: answers.right for name, answers in classified.answers(edits).items()},
+        "classified": {name: answers["right"] for name, answers in classified.answers(edits).items()},
     }
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, context_length, forward
+from util.engine.batches import TOKEN_BUDGET, Row, context_length
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, PatchHeads
+from util.engine.instruments import PatchHeads
 from util.engine.label_scores import text_losses
 from util.engine.means import position_means
 from util.engine.replay import BaseRuns
 from util.figures.planted_controls import planted_control
-from util.figures.task_study import SKIPPED_POSITIONS
+from util.figures.task_study import SKIPPED_POSITIONS, whole_attention
 from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
 from util.models import planted
 from util.prompts.sequences import Sequences, excerpts, repeated_sequences
@@ -69,11 +69,8 @@ def attention(study: Study) -> Fields:
     heads = [head for head, _ in best.values()]
 
     def measured(model: PreTrainedModel, sequences: Sequences) -> Fields:
-        ids, layers = sequences.ids[-1], prepare(model).layers
-        rows = CaptureRows(torch.arange(len(ids)), layers={layers[layer] for layer, _ in heads})
-        forward(model, Batch.of([Row(tuple(ids.tolist()))], [0]), rows)
-        attention = [rows.weights[layers[layer]][0, head].float().cpu().numpy() for layer, head in heads]
-        return {"attention": np.stack(attention), "ids": ids}
+        ids = sequences.ids[-1]
+        return {"attention": np.array(whole_attention(model, ids.tolist(), heads), np.float32), "ids": ids}
 
     rows = _on_sequences(study, "sequence patterns", measured, heads=[*map(list, heads)])
     return {"title": study.model.title, "best": best, "attention": dict(zip(best, rows["attention"], strict=True))}
