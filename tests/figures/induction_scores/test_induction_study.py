@@ -32,7 +32,6 @@ from util.figures.edits import INTACT, Edit, Mode
 from util.figures.induction_scores import measure
 from util.figures.induction_scores.measure import answered_right, check_task
 from util.figures.induction_scores.numbers import TASKS, by_shots, planned
-from util.figures.planted_controls import planted_control
 from util.figures.task_study import TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
@@ -45,7 +44,7 @@ from util.roles.sequences_study import SequenceStudy, head_scores
 from util.show import files
 from util.stats.heads import heads_where, top
 from util.study.checked import capped
-from util.study.model import Model
+from util.study.model import Model, planted_control
 from util.study.study import Study
 
 F64 = torch.float64

@@ -37,7 +37,6 @@ from util.figures.forerunner_heads.numbers import (
     control_cells,
     layer_range,
 )
-from util.figures.planted_controls import first_tokens, planted_control
 from util.load_model_and_data import staicc_prompts, staicc_request
 from util.models import planted as circuits
 from util.prompts.prompt import (
@@ -50,6 +49,7 @@ from util.prompts.prompt import (
 )
 from util.roles import label_roles
 from util.stats.answers import chosen
+from util.study.model import first_tokens, planted_control
 from util.study.records import chunks, joined
 from util.study.study import Study
 

@@ -22,7 +22,6 @@ from util.figures.induction_scores.numbers import (
     is_control_set,
     planned,
 )
-from util.figures.planted_controls import planted_control
 from util.figures.task_study import TaskStudy, task_studies
 from util.models import planted as circuits
 from util.prompts.classification import LABELS
@@ -33,6 +32,7 @@ from util.stats.answers import TaskCheck, task_check, which_label
 from util.stats.heads import top
 from util.stats.intervals import accuracy
 from util.study.checked import capped
+from util.study.model import planted_control
 from util.study.study import Study
 
 QUERIES = 60  # of each task, of a model of fewer than 100 heads
