@@ -333,8 +333,7 @@ def task_studies(study: Study, task: str, **changes: Any) -> list[TaskStudy]:
         "reference": s.reference,
         "reference_data": str(folder / "mnli") if folder and s.reference == "mnli" else None,
         "reference_prompts": REFERENCE_PROMPTS[s.settings],
-        "folder": study.folder,
-        "redo": study.redo,
+        **study.places,
         **changes,
     }
     return [TaskStudy(study.model, task, seed=seed, **of) for seed in s.demonstration_seeds]

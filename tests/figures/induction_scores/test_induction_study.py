@@ -674,17 +674,17 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     rng = np.random.default_rng(0)
     score, best = rng.random((12, 12)) * 0.2, [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
-    setup = setup_for(144, control_sets=3, other_sets=1)
-    edits = planned(score, rng.random((12, 12)) + 1, setup)
+    plan = planned(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
+    edits = plan["edits"]
     for draw in (1, 2, 3):
         heads = edits[f"layer-matched {draw}"].heads
         assert sorted(layer for layer, _ in heads) == [5, 7] and not {*heads} & {*best}
     assert edits["top 2 ablated"] == Edit.ablate(best[:2])
     assert edits["pattern knocked out"] == Edit.knock_out(best[:2])
-    none, five = (by_shots(edits, setup, shots) for shots in (0, 5))
+    none, five = (by_shots(plan, shots) for shots in (0, 5))
     assert [*none] == [name for name in five if name != "pattern knocked out"]
     few = np.array([[0.5] * 3, [0.1] * 3])
-    by_norm = planned(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
+    by_norm = planned(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))["edits"]
     assert "layer-matched 1" not in by_norm and "pattern in others 2" in by_norm
 
 

@@ -17,7 +17,6 @@ from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, how_many
 from util.figures.induction_scores.numbers import (
     NORM_MATCHED,
     TaskShots,
-    ablated_row,
     by_shots,
     is_control_set,
     planned,
@@ -28,6 +27,7 @@ from util.prompts.classification import LABELS
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
+from util.show.part import Arrays
 from util.stats.answers import TaskCheck, task_check, which_label
 from util.stats.heads import top
 from util.stats.intervals import accuracy
@@ -84,11 +84,10 @@ def check(study: Study) -> None:
 # ------------------------------------------------------------------------------------------------ heads
 
 
-def on_sequences(study: Study, **changes: Any) -> SequenceStudy:
+def on_sequences(study: Study) -> SequenceStudy:
     """The study of the same model on repeated random sequences."""
     s = study.settings
-    of = {"model": study.model, "length": s.length, "copies": s.copies, "sequences": s.sequences, "seed": s.seed}
-    return SequenceStudy(**{**of, "bos": s.bos, "folder": study.folder, "redo": study.redo, **changes})
+    return SequenceStudy(study.model, s.length, s.copies, s.sequences, s.seed, bos=s.bos, **study.places)
 
 
 def scores(study: Study) -> dict[str, Any]:
@@ -120,14 +119,9 @@ def primary_studies(study: Study) -> list[TaskStudy]:
 
 
 def plan_of(study: Study) -> dict[str, Any]:
-    """setup: what is measured; edits: what is done to the model, by row; ablated: the row of the best heads' ablation.
-
-    Raises what `numbers.planned` raises.
-    """
+    """What is done to the model, see `numbers.planned`, and what that raises."""
     scored, norms = study.arrays("scores"), primary_studies(study)[0].means()["norms"]
-    setup = scored["setup"]
-    edits = planned(scored["heads"].mean(), norms, setup, study.settings.seed)
-    return {"setup": setup, "edits": edits, "ablated": ablated_row(setup["primary"])}
+    return planned(scored["heads"].mean(), norms, scored["setup"], study.settings.seed)
 
 
 def answered_right(studies: Sequence[TaskStudy], edits: Mapping[str, Edit]) -> dict[str, NDArray[np.bool_]]:
@@ -193,7 +187,7 @@ def _shots_of(study: Study, task: str) -> tuple[int, ...]:
     return FOUR_WAY_SHOTS if task.endswith("_4way") else study.settings.shots
 
 
-def _by_shots(study: Study, task: str, unrelated: bool, plan: Mapping[str, Any], candidates: int) -> TaskShots:
+def _by_shots(study: Study, task: str, unrelated: bool, plan: Arrays, candidates: int) -> TaskShots:
     """Whether a task is done is asked on other queries (the same, where there are too few), with most demonstrations.
 
     Where it is not done the model is measured alone, unless `all_tasks`; without demonstrations all edits are measured
@@ -212,9 +206,9 @@ def _by_shots(study: Study, task: str, unrelated: bool, plan: Mapping[str, Any],
     right = {}
     for k in shots:
         ablated = check.done or study.settings.all_tasks or (bare and not k)
-        rows = by_shots(plan["edits"], plan["setup"], k) if ablated else {WHOLE: INTACT}
+        rows = by_shots(plan, k) if ablated else {WHOLE: INTACT}
         right[k] = answered_right(task_studies(study, task, k=k, **changes), rows)
-    controls = tuple(filter(is_control_set, by_shots(plan["edits"], plan["setup"], 0)))
+    controls = tuple(filter(is_control_set, by_shots(plan, 0)))
     return TaskShots(task, unrelated, right, plan["ablated"], controls, first.chance, check, available, bare)
 
 
@@ -224,7 +218,7 @@ def _by_shots(study: Study, task: str, unrelated: bool, plan: Mapping[str, Any],
 def planted(study: Study) -> dict[str, Any]:
     """The prefix-matching scores [L, H] of a model whose induction heads are known, and the truth."""
     model, truth = planted_control(circuits.induction, {})
-    return {"score": on_sequences(study, model=model, redo=False).scores().mean(), "truth": truth}
+    return {"score": on_sequences(study).replace(model=model, redo=False).scores().mean(), "truth": truth}
 
 
 def claims(study: Study) -> dict[str, Any]:

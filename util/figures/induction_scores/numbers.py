@@ -15,14 +15,14 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from util.figures.edits import INTACT, WHOLE, Edit
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show import files
+from util.show.part import Arrays
 from util.stats.answers import TaskCheck
-from util.stats.heads import Head, layer_matched, norm_matched, shortage, top
+from util.stats.heads import Bools, Floats, Head, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import Interval, accuracy, halves, mean_interval, paired_interval, rank_p
 from util.stats.verdicts import (
     HOLDS,
@@ -35,11 +35,7 @@ from util.stats.verdicts import (
     shown,
 )
 
-Arrays = Mapping[str, Any]
-Setup = Mapping[str, Any]  # what is measured of a model, see `measure.setup_for`
 Numbers = dict[str, Any]
-Floats = NDArray[np.floating]
-Bools = NDArray[np.bool_]
 
 
 # ------------------------------------------------------------------------------------------------ what is done
@@ -84,8 +80,11 @@ def is_control_set(row: str) -> bool:
     return row.startswith((LAYER_MATCHED, NORM_MATCHED))
 
 
-def planned(score: Floats, norms: Floats, setup: Setup, seed: int = 0) -> dict[str, Edit]:
-    """The edits that are compared, by their rows, for prefix-matching scores [L, H]: the best heads, and control sets.
+def planned(score: Floats, norms: Floats, setup: Arrays, seed: int = 0) -> Numbers:
+    """What is done to a model with prefix-matching scores [L, H].
+
+    setup: what is measured of it, see `measure.setup_for`; edits: those that are compared, by their rows; ablated: the
+    row of the ablation of the best heads.
 
     norms: the lengths [L, H] of what heads write. No head of a control set has a score of 0.3 or more; layers with too
     few such heads leave no layer-matched sets. Raises ValueError where there are too few heads for norm-matched sets.
@@ -102,21 +101,24 @@ def planned(score: Floats, norms: Floats, setup: Setup, seed: int = 0) -> dict[s
         return {f"{kind} {draw}": edit(heads) for draw, heads in enumerate(drawn, 1)}
 
     ablate = partial(Edit.ablate, mode=setup["mode"])
-    edits = {WHOLE: INTACT, ablated_row(len(chosen)): ablate(chosen)}
+    ablated = ablated_row(len(chosen))
+    edits = {WHOLE: INTACT, ablated: ablate(chosen)}
     for kind, drawn in controls.items():
         edits |= numbered(kind, drawn, ablate)
     edits |= {KNOCKED_OUT: Edit.knock_out(chosen), **numbered(KNOCKED_OUT_IN_OTHERS, others, Edit.knock_out)}
-    return edits | {pattern: Edit.knock_out(chosen, pattern, seed) for pattern in OTHER_PATTERNS}
+    edits |= {pattern: Edit.knock_out(chosen, pattern, seed) for pattern in OTHER_PATTERNS}
+    return {"setup": setup, "edits": edits, "ablated": ablated}
 
 
-def by_shots(edits: Mapping[str, Edit], setup: Setup, shots: int) -> dict[str, Edit]:
-    """Those of the edits that are measured with some number of demonstrations.
+def by_shots(plan: Arrays, shots: int) -> dict[str, Edit]:
+    """The edits of a plan that are measured with some number of demonstrations.
 
     These are the whole model, the ablation, the knockout, and `other_sets` control sets: layer-matched ones, then
     norm-matched ones where there are too few. Prompts without demonstrations have no pattern to knock out.
     """
-    controls = [row for row in edits if is_control_set(row)][: setup["other_sets"]]
-    return {row: edits[row] for row in (WHOLE, ablated_row(setup["primary"]), *[KNOCKED_OUT] * bool(shots), *controls)}
+    edits = plan["edits"]
+    controls = [row for row in edits if is_control_set(row)][: plan["setup"]["other_sets"]]
+    return {row: edits[row] for row in (WHOLE, plan["ablated"], *[KNOCKED_OUT] * bool(shots), *controls)}
 
 
 # ------------------------------------------------------------------------------------------------ what was measured
@@ -158,11 +160,11 @@ class TaskShots:
         """How many queries were asked."""
         return self.right[self.most][WHOLE].shape[1]
 
-    def by_query(self, shots: int, row: str) -> NDArray[np.float64]:
+    def by_query(self, shots: int, row: str) -> Floats:
         """How often each query is answered right, [N]; the mean of all runs."""
         return np.asarray(self.right[shots][row], dtype=np.float64).mean(axis=0)
 
-    def benefit(self, row: str = WHOLE) -> NDArray[np.float64]:
+    def benefit(self, row: str = WHOLE) -> Floats:
         """What demonstrations are worth under an edit, by query [N]."""
         return self.by_query(self.most, row) - self.by_query(0, row)
 
@@ -410,7 +412,7 @@ def verdicts_on_paper() -> dict[str, dict[str, Any]]:
     }
 
 
-def stored(title: str, arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def stored(title: str, arrays: Arrays, settings: Any) -> dict[str, Any]:
     """The verdicts on the claims and what they are about, for `files.save_claims`.
 
     title: of the model; arrays: what `measure.shots` gives.

@@ -46,7 +46,7 @@ from util.show.panels import (
     triples,
 )
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
-from util.stats.heads import head_name, top
+from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AsList, AtLeastTwo, Count, Distinct, Natural, Text, checked, distinct
 
@@ -58,6 +58,7 @@ PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Ll
 
 
 Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
+Naturals = Annotated[tuple[Natural, ...], AsList, Distinct]
 TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
 NoneTwice = AfterValidator(lambda names: distinct(names) if names else names)
 
@@ -85,7 +86,7 @@ class Settings:
     seed: Natural = 0
     _: KW_ONLY
     settings: Literal["default", "paper"] = "default"
-    demonstration_seeds: Annotated[tuple[Natural, ...], AsList, Distinct] | None = None
+    demonstration_seeds: Naturals | None = None
     reference: Literal["task", "staicc", "mnli"] | None = None
     primary: Count | None = None
     mode: Mode | None = None
@@ -94,7 +95,7 @@ class Settings:
     all_tasks: bool | None = None
     text_tasks: Annotated[tuple[TextTaskName, ...], AsList, NoneTwice] | None = None
     text_data: Text | None = None
-    shots: Annotated[tuple[Natural, ...], AsList, Distinct] = (0, 5, 10)
+    shots: Naturals = (0, 5, 10)
     sequences: Count = 5
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
@@ -126,11 +127,11 @@ def the_best(count: int) -> str:
 def scores_say(values: Values) -> Iterator[str]:
     scores = values["scores"]
     mean = np.array(scores["mean"], dtype=float)
-    layers = np.flatnonzero((mean >= INDUCTION_HEAD).any(axis=1))
-    ends = dict.fromkeys(map(str, layers[[0, -1]])) if len(layers) else {}
-    count, where = int((mean >= INDUCTION_HEAD).sum()), f", in layer{'s' * (len(ends) > 1)} {' to '.join(ends)}"
-    having = f"{none_or(count).capitalize()} of {mean.size} heads {'has' if count < 2 else 'have'}"
-    yield f"{having} a prefix-matching score of {INDUCTION_HEAD} or more{where if ends else ''}"
+    strong = heads_where(mean >= INDUCTION_HEAD)
+    ends = dict.fromkeys(str(layer) for layer, _ in strong[:1] + strong[-1:])
+    where = f", in layer{'s' * (len(ends) > 1)} {' to '.join(ends)}" if ends else ""
+    having = f"{none_or(len(strong)).capitalize()} of {mean.size} heads {'has' if len(strong) < 2 else 'have'}"
+    yield f"{having} a prefix-matching score of {INDUCTION_HEAD} or more{where}"
     (best,) = top(mean, 1)
     untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if scores["untrained"] is not None else ""
     yield f"The best is {head_name(best)}: {interval_at(scores, *best, value='mean')}{untrained}."

@@ -16,8 +16,9 @@ from util.engine.instruments import PatchHeads
 from util.engine.label_scores import text_losses
 from util.engine.means import position_means
 from util.engine.replay import BaseRuns
+from util.figures.edits import WHOLE
 from util.figures.task_study import SKIPPED_POSITIONS, whole_attention
-from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
+from util.figures.toy_induction_head.numbers import WITHOUT
 from util.models import planted
 from util.prompts.sequences import Sequences, excerpts, repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads

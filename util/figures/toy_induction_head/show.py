@@ -14,6 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
+from util.figures.edits import WHOLE
 from util.figures.toy_induction_head import numbers
 from util.figures.toy_induction_head.numbers import (
     COPY,
@@ -23,7 +24,6 @@ from util.figures.toy_induction_head.numbers import (
     TOKENS,
     VISIBLE,
     VOCABULARY,
-    WHOLE,
     WITHOUT,
 )
 from util.show.draw import BLUE, GREY, ORANGE, Grid, Panel, matrix
