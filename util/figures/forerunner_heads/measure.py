@@ -50,10 +50,9 @@ from util.prompts.prompt import (
 from util.roles import label_roles
 from util.stats.answers import chosen
 from util.study.model import first_tokens, planted_control
-from util.study.records import chunks, joined
+from util.study.records import Fields, chunks, joined
 from util.study.study import Study
 
-Arrays = dict[str, Any]
 ENDINGS: dict[str, Appended] = {"correct": 0, "wrong": 1, "other word": "the"}  # what is appended, see `Prompt.label`
 CONTROL_TOKENS = 32  # of a prompt: so many others of its tokens are compared with the label
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
@@ -77,12 +76,12 @@ class Data(NamedTuple):
         return [prompt.with_label() for prompt in self.items]
 
     @property
-    def request(self) -> Arrays:
+    def request(self) -> Fields:
         """What of a request they decide."""
         return staicc_request(*self)
 
     @property
-    def labels(self) -> Arrays:
+    def labels(self) -> Fields:
         """The numbers of the labels: gold [N], and demonstrations [N, k]."""
         shown = np.array([prompt.demonstrations for prompt in self.items], np.int64)
         return {
@@ -144,7 +143,7 @@ def copy_magnitudes(
     seed: int = 0,
     numbers: Sequence[int] | None = None,
     token_budget: int = TOKEN_BUDGET,
-) -> Arrays:
+) -> Fields:
     """Attention from an appended label to its forerunner, A[y_q, s_q], of every head (Cho et al. 2025, Fig. 5 middle).
 
     The control is A[t, t-1], averaged over up to `control_tokens` other tokens t of the same prompt, drawn by seed and
@@ -194,7 +193,7 @@ def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int
     return sorted(eligible[drawn].tolist())
 
 
-def readings(study: Study, data: Data) -> dict[str, Arrays]:
+def readings(study: Study, data: Data) -> dict[str, Fields]:
     """What all heads read of the previous token, by what is appended (ENDINGS).
 
     Of each: magnitude and control [N, L, H], of the ending to its forerunner and of other tokens, see
@@ -204,7 +203,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     appended = [*ENDINGS.values()]
     plan = cache(lambda: label_run(*study.pair, data.items, appended))
 
-    def join(blocks: list[Arrays]) -> Arrays:
+    def join(blocks: list[Fields]) -> Fields:
         tokens = plan()[0].values()
         return {
             **joined("magnitude", "control")(blocks),
@@ -235,7 +234,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     }
 
 
-def counts(study: Study) -> dict[str, Arrays]:
+def counts(study: Study) -> dict[str, Fields]:
     """The `readings` of the study's data set, and as "untrained" those of the twin behind the correct label."""
     s = study.settings
     data = Data(s.dataset, s.k, s.prompts, s.seed)
@@ -246,7 +245,7 @@ def counts(study: Study) -> dict[str, Arrays]:
     return read
 
 
-def specificity(study: Study) -> Arrays:
+def specificity(study: Study) -> Fields:
     """The `counts`, and as "planted" the reading behind the correct label of a planted model.
 
     roles: of planted heads, [layer, head, role].
@@ -260,12 +259,12 @@ def specificity(study: Study) -> Arrays:
     return {**study.arrays("counts"), "planted": {**reading, "roles": roles}}
 
 
-def grid(study: Study) -> Arrays:
+def grid(study: Study) -> Fields:
     """The `readings` of every data set by its name, and as "left out" why others do not fit the model.
 
     Raises TooLong where none does.
     """
-    s, left_out, measured = study.settings, dict[str, str](), Arrays()
+    s, left_out, measured = study.settings, dict[str, str](), Fields()
     for name in s.grid_datasets:
         try:
             measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))
@@ -279,7 +278,7 @@ def grid(study: Study) -> Arrays:
 # ------------------------------------------------------------------------------------------------ a task, and its cuts
 
 
-def task(study: Study) -> Arrays:
+def task(study: Study) -> Fields:
     """The checks of data sets, tried in order until the model does one, and as "left out" why others do not fit."""
     s = study.settings
     measured = max(s.ablated, s.grid_prompts)
@@ -293,7 +292,7 @@ def _of_task(study: Study, prompts: int) -> Data:
     return Data(check.name, check.k, prompts, study.settings.seed)
 
 
-def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condition, Arrays]:
+def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condition, Fields]:
     """What the model says under conditions, each kept on its own.
 
     log_prob [N, C]: of the labels behind the query; gold [N]; text_loss [N]: of all of the prompt but its labels, where
@@ -301,7 +300,7 @@ def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condi
     """
     plan = cache(lambda: scoring(*study.pair, data.items))
 
-    def measured(condition: Condition) -> Arrays:
+    def measured(condition: Condition) -> Fields:
         attach = _attached(study, data, plan(), condition)
         text = condition.part == EVERYWHERE and condition.draw is None
         scores = label_log_probs(study.pair[0], plan(), attach, token_budget=batches.TOKEN_BUDGET, text=text)
@@ -336,7 +335,7 @@ def _attached(study: Study, data: Data, plan: Scoring, condition: Condition) -> 
     return knockouts(knocked_out, dict.fromkeys(layers))
 
 
-def ablation(study: Study) -> Arrays:
+def ablation(study: Study) -> Fields:
     """The `answers` under all cuts, as "alone" those without demonstrations; done: whether the model does the task."""
     data = _of_task(study, study.settings.ablated)
     return {
@@ -346,7 +345,7 @@ def ablation(study: Study) -> Arrays:
     }
 
 
-def induction(study: Study) -> Arrays:
+def induction(study: Study) -> Fields:
     """What the query's forerunner reads of the labels (Fig. 6 left, middle).
 
     reads [N, L, H, k]: A[s_q, y_i]; similarity [N, L, k]: of the forerunners' states; gold, n_t [N]; demonstrations
@@ -354,7 +353,7 @@ def induction(study: Study) -> Arrays:
     """
     data = _of_task(study, study.settings.grid_prompts)
 
-    def measured() -> Arrays:
+    def measured() -> Fields:
         plan = scoring(*study.pair, data.items)
         n_t = np.array([tokens.n_t for tokens in plan.tokens])
         reads = label_reads(study.pair[0], plan, batches.TOKEN_BUDGET)

@@ -6,14 +6,12 @@ Source: Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from util.engine.batches import TooLong
-from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, how_many
+from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, how_many
 from util.figures.induction_scores.numbers import (
     NORM_MATCHED,
     TaskShots,
@@ -21,7 +19,7 @@ from util.figures.induction_scores.numbers import (
     is_control_set,
     planned,
 )
-from util.figures.task_study import TaskStudy, task_studies
+from util.figures.task_study import Edits, TaskStudy, task_studies
 from util.models import planted as circuits
 from util.prompts.classification import LABELS
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS
@@ -29,10 +27,11 @@ from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
 from util.show.part import Arrays
 from util.stats.answers import TaskCheck, task_check, which_label
-from util.stats.heads import top
+from util.stats.heads import Bools, top
 from util.stats.intervals import accuracy
 from util.study.checked import capped
 from util.study.model import planted_control
+from util.study.records import Fields
 from util.study.study import Study
 
 QUERIES = 60  # of each task, of a model of fewer than 100 heads
@@ -44,7 +43,7 @@ TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, w
 # ------------------------------------------------------------------------------------------------ settings
 
 
-def setup_for(study: Study, heads: int) -> dict[str, Any]:
+def setup_for(study: Study, heads: int) -> Fields:
     """What is measured of a model with so many heads.
 
     prompts: queries of each task; mode: of ablations; primary: how many of the best heads are ablated; control_sets: of
@@ -90,7 +89,7 @@ def on_sequences(study: Study) -> SequenceStudy:
     return SequenceStudy(study.model, s.length, s.copies, s.sequences, s.seed, bos=s.bos, **study.places)
 
 
-def scores(study: Study) -> dict[str, Any]:
+def scores(study: Study) -> Fields:
     """The attention scores of all heads, those of the untrained twin, and the primary set of the best.
 
     Raises ValueError where `primary` is more than the heads of the model.
@@ -103,7 +102,7 @@ def scores(study: Study) -> dict[str, Any]:
     return {"heads": heads, "untrained": untrained, "setup": setup, "chosen": chosen, "description": heads.description}
 
 
-def pattern(study: Study) -> dict[str, Any]:
+def pattern(study: Study) -> Fields:
     """What the best head attends to in the first prompt of the primary task, see `TaskStudy.pattern`."""
     head = study.arrays("scores")["chosen"][0]
     return {"head": head, "task": study.settings.primary_task, **primary_studies(study)[0].pattern(head)}
@@ -118,13 +117,13 @@ def primary_studies(study: Study) -> list[TaskStudy]:
     return task_studies(study, study.settings.primary_task, prompts=prompts)
 
 
-def plan_of(study: Study) -> dict[str, Any]:
+def plan_of(study: Study) -> Fields:
     """What is done to the model, see `numbers.planned`, and what that raises."""
     scored, norms = study.arrays("scores"), primary_studies(study)[0].means()["norms"]
     return planned(scored["heads"].mean(), norms, scored["setup"], study.settings.seed)
 
 
-def answered_right(studies: Sequence[TaskStudy], edits: Mapping[str, Edit]) -> dict[str, NDArray[np.bool_]]:
+def answered_right(studies: Sequence[TaskStudy], edits: Edits) -> dict[str, Bools]:
     """Which queries are answered right under each edit, [R, N] by name: a row for each study."""
     runs = [study.answers(edits) for study in studies]
     return {name: np.stack([run[name]["right"] for run in runs]) for name in edits}
@@ -143,7 +142,7 @@ def check_task(study: TaskStudy, candidates: int = 1) -> TaskCheck:
     )
 
 
-def ablation(study: Study) -> dict[str, Any]:
+def ablation(study: Study) -> Fields:
     """Right answers to the primary task with demonstrations, [R, N] by row, under all edits of the plan.
 
     check: whether the whole model does the task, on as many other queries, so that what it is chosen by is not measured
@@ -155,7 +154,7 @@ def ablation(study: Study) -> dict[str, Any]:
     return {**plan, "task": s.primary_task, "chance": chance, "check": check, "right": right}
 
 
-def plain_text(study: Study) -> dict[str, Any]:
+def plain_text(study: Study) -> Fields:
     """Losses of plain texts [N] in nats by row, of the whole model and without heads, and that of equal odds."""
     plan = plan_of(study)
     sets = [row for row in plan["edits"] if row.startswith(NORM_MATCHED)][:CONTROLS_OF_TEXT]
@@ -164,7 +163,7 @@ def plain_text(study: Study) -> dict[str, Any]:
     return {**plan, "losses": losses, "uniform": float(np.log(measured[WHOLE]["vocabulary"]))}
 
 
-def shots(study: Study) -> dict[str, Any]:
+def shots(study: Study) -> Fields:
     """Right answers with several numbers of demonstrations, on the tasks and on those with texts, as `TaskShots`.
 
     Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Tasks whose prompts are
@@ -193,7 +192,7 @@ def _by_shots(study: Study, task: str, unrelated: bool, plan: Arrays, candidates
     Where it is not done the model is measured alone, unless `all_tasks`; without demonstrations all edits are measured
     where it is above chance without any.
     """
-    changes: dict[str, Any] = {"prompts": plan["setup"]["prompts"], "labels": LABELS[:2] if unrelated else None}
+    changes: Fields = {"prompts": plan["setup"]["prompts"], "labels": LABELS[:2] if unrelated else None}
     if task in (*TEXT_TASKS, *DATASETS) and study.settings.reference != "mnli":
         changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
     shots = _shots_of(study, task)
@@ -215,12 +214,12 @@ def _by_shots(study: Study, task: str, unrelated: bool, plan: Arrays, candidates
 # ------------------------------------------------------------------------------------------------ controls
 
 
-def planted(study: Study) -> dict[str, Any]:
+def planted(study: Study) -> Fields:
     """The prefix-matching scores [L, H] of a model whose induction heads are known, and the truth."""
     model, truth = planted_control(circuits.induction, {})
     return {"score": on_sequences(study).replace(model=model, redo=False).scores().mean(), "truth": truth}
 
 
-def claims(study: Study) -> dict[str, Any]:
+def claims(study: Study) -> Fields:
     """The verdicts that `make claims` has stored of the model."""
     return judged_of(study.figure.stem, study.model.name)

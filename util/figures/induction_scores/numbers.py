@@ -243,9 +243,8 @@ def shots(arrays: Arrays, settings: Any) -> Numbers:
     """The entry "benefits": what `benefits` has, what was left out, and, where they help most, what examples bring."""
     worth = {}
     measured = [task for task in arrays["tasks"] if task.check.done and task.ablated in task.right.get(0, {})]
-    helped = [task for task in measured if mean_interval(task.benefit()).low > 0]
-    if helped:
-        most = max(helped, key=lambda task: float(task.benefit().mean()))
+    if helped := [task for task in measured if mean_interval(task.benefit()).low > 0]:
+        most = max(helped, key=lambda task: task.benefit().mean())
         whole, without = (mean_interval(most.benefit(row), within=(-1, 1)) for row in (WHOLE, most.ablated))
         worth = {"task": most.name, "shots": most.most, "whole": whole, "without induction heads": without}
     return {"benefits": benefits(arrays["tasks"]) | {"worth most": worth, "left out": arrays["left out"]}}
@@ -403,7 +402,7 @@ def of_paper() -> list[TaskShots]:
     return tasks
 
 
-def verdicts_on_paper() -> dict[str, dict[str, Any]]:
+def verdicts_on_paper() -> dict[str, Numbers]:
     """The effects of the paper's own numbers, and on which side of the margin they lie, by the number of a claim."""
     return {
         str(claim.number): {"value": part.value, "verdict": claim.verdict}
@@ -412,7 +411,7 @@ def verdicts_on_paper() -> dict[str, dict[str, Any]]:
     }
 
 
-def stored(title: str, arrays: Arrays, settings: Any) -> dict[str, Any]:
+def stored(title: str, arrays: Arrays, settings: Any) -> Numbers:
     """The verdicts on the claims and what they are about, for `files.save_claims`.
 
     title: of the model; arrays: what `measure.shots` gives.
