@@ -83,10 +83,9 @@ class Data(NamedTuple):
     @property
     def labels(self) -> Fields:
         """The numbers of the labels: gold [N], and demonstrations [N, k]."""
-        shown = np.array([prompt.demonstrations for prompt in self.items], np.int64)
         return {
             "gold": np.array([prompt.gold for prompt in self.items]),
-            "demonstrations": shown.reshape(self.prompts, -1),
+            "demonstrations": np.array([prompt.demonstrations for prompt in self.items], np.int64),
         }
 
 

@@ -286,11 +286,10 @@ def changes(answers: Mapping[Condition, Arrays], score: str, comparisons: int = 
     The 95 % intervals are paired by prompt; comparisons: how many of them are to hold together (Bonferroni). Conditions
     that do not have the score are left out.
     """
-    measured = {condition: scores(answer) for condition, answer in answers.items()}
-    whole = measured.pop(WHOLE)[score]
-    lost, random = Numbers(), Numbers()
-    for (cut, part, draw), under_cut in measured.items():
-        if score in under_cut:
+    whole, lost, random = scores(answers[WHOLE])[score], Numbers(), Numbers()
+    for (cut, part, draw), answer in answers.items():
+        under_cut = scores(answer)
+        if cut is not None and score in under_cut:
             table = (lost if draw is None else random).setdefault(str(part), {})
             table[cut] = mean_interval(under_cut[score] - whole, comparisons=comparisons)
     return lost, random

@@ -282,17 +282,21 @@ def shares(number: int, task: TaskShots, control: str | None = None) -> tuple[Fl
     chance, rows = task.chance, [(WHOLE,), (task.ablated,), task.controls if control is None else (control,)]
     whole, ablated, others = (of(task.most, *row) for row in rows)
     bare_whole, bare_ablated, bare_others = (of(0, *row) for row in rows)
-    if number == 1:  # what is lost of what is above chance without others
-        return others - ablated, others - chance
-    if number == 2:  # what is left of what the whole model has above chance
-        return ablated - chance, whole - chance
-    if number == 3:  # what forbidding the pattern spares of what ablation costs
-        return of(task.most, KNOCKED_OUT) - ablated, whole - ablated
-    if number == 4:  # what is lost of what demonstrations are worth without others
-        return others - ablated - (bare_others - bare_ablated), others - bare_others
-    if number == 5:  # what is left of what demonstrations are worth to the whole model
-        return ablated - bare_whole, whole - bare_whole
-    return bare_whole - bare_ablated, bare_whole - chance  # what is lost of what is above chance without any
+    claims = {
+        # what is lost of what is above chance without others
+        1: (others - ablated, others - chance),
+        # what is left of what the whole model has above chance
+        2: (ablated - chance, whole - chance),
+        # what forbidding the pattern spares of what ablation costs
+        3: (of(task.most, KNOCKED_OUT) - ablated, whole - ablated),
+        # what is lost of what demonstrations are worth without others
+        4: (others - ablated - (bare_others - bare_ablated), others - bare_others),
+        # what is left of what demonstrations are worth to the whole model
+        5: (ablated - bare_whole, whole - bare_whole),
+        # what is lost of what is above chance without any demonstrations
+        7: (bare_whole - bare_ablated, bare_whole - chance),
+    }
+    return claims[number]
 
 
 def lost_more_than(own: Mapping[str, TaskShots]) -> Shares:

@@ -173,17 +173,17 @@ def ablation_say(values: Values) -> Iterator[str]:
     if done:
         both = f"Accuracy {rows[WHOLE][0]:.2f}, without {number} head{'s' * (number > 1)} {rows[ablated][0]:.2f}"
         yield f"{both}, {as_low} of {len(controls)} controls as low"
+        met, level = "met" if p <= 0.05 else "not met", f"p = {p:.3f}"
     else:
         yield f"{task} is not done: accuracy {written(rows[WHOLE])}"
-    met = ("met" if p <= 0.05 else "not met") if done else "not asked, as the task is not done"
-    level = f"p = {p:.3f}" if done else f"the best has {max(controls):.2f}"
+        met, level = "not asked, as the task is not done", f"the best has {max(controls):.2f}"
     yield (
         f"Primary endpoint, {met}: accuracy on `{task}` is {written(rows[ablated])} "
         f"without the best {in_words(number)} heads, {written(rows[WHOLE])} with them ({values['queries'][task]} "
         f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, {level}. The paired difference "
         f"is {written(primary['lost'])}."
     )
-    if values["tasks_done"]:
+    if done:
         yield f"With the pattern forbidden accuracy on `{task}` is {written(rows[KNOCKED_OUT])}."
 
 
@@ -253,9 +253,9 @@ def _best(ax: Axes, entries: Values) -> None:
     """The best 16 heads, lines at the bound of induction heads, uniform attention and the best untrained head."""
     strongest = top(np.array(entries["mean"], dtype=float), min(16, np.size(entries["mean"])))
     intervals(ax, triples(entries, strongest, "mean"), colour=BLUE, upright=True)
-    levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (float(entries["uniform"]), "black")}
+    levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (entries["uniform"], "black")}
     if entries["untrained"] is not None:
-        levels["untrained"] = (float(np.max(entries["untrained"])), "0.4")
+        levels["untrained"] = (np.max(entries["untrained"]), "0.4")
     for (level, colour), dashes in zip(levels.values(), ("--", ":", "-"), strict=False):
         ax.axhline(level, color=colour, lw=0.8, ls=dashes)
     ax.set_xticks(range(len(strongest)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)

@@ -96,7 +96,7 @@ def text(study: Study) -> Fields:
     @cache
     def texts() -> list[list[int]]:
         model, tokenizer = study.pair
-        length = min(LONGEST, context_length(model) or LONGEST)
+        length = min(LONGEST, context_length(model))
         return excerpts(tokenizer, length, study.settings.excerpts).tolist()
 
     runs = cache(lambda: BaseRuns(study.pair[0]))

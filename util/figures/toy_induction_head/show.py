@@ -82,9 +82,9 @@ def stream(values: Values) -> Grid:
     copied = weights @ SEQUENCE
     steps = {"tokens": SEQUENCE, "+ what the head copies": copied, "= logits": SEQUENCE + copied}
     shown = partial(matrix, rows=TOKENS, numbers=True)
-    panels: list[Panel] = [partial(shown, values=weights, title="attention", columns=TOKENS, x="key", y="query")]
-    panels += [
-        partial(shown, values=step, title=name, columns=DIMENSIONS, x="dimension") for name, step in steps.items()
+    panels = [
+        partial(shown, values=weights, title="attention", columns=TOKENS, x="key", y="query"),
+        *(partial(shown, values=step, title=name, columns=DIMENSIONS, x="dimension") for name, step in steps.items()),
     ]
     return Grid(panels, least=1.2, height=1.7)
 
@@ -259,9 +259,11 @@ def training(values: Values) -> Grid:
     runs = list(numbers.training_runs().values())
     last = max(run["tokens"][-1] for run in runs) / 1e6
     losses = partial(_curves, runs=runs, lines=LOSSES, ylabel="loss,\nnats per token", ylim=(0, TOP))
-    heads = partial(_curves, runs=runs, lines=HEADS, ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
-    below = partial(heads, xlabel="tokens read, millions")
-    return Grid([losses, below], height=1.65, columns=1, share="x", finish=_name_guesses)
+    heads = partial(
+        _curves, runs=runs, lines=HEADS, xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02),
+        xlim=(0, last),
+    )  # fmt: skip
+    return Grid([losses, heads], height=1.65, columns=1, share="x", finish=_name_guesses)
 
 
 def _name_guesses(figure: Picture, axes: Sequence[Axes]) -> None:
