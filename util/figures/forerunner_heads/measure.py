@@ -123,14 +123,14 @@ def label_run(
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
     rows = []
-    for number in range(len(prompts)):
+    for number, endings in enumerate(zip(*tokens.values(), strict=True)):
         groups: dict[tuple[int, ...], list[int]] = {}
-        for place, what in enumerate(appended):
-            groups.setdefault(tokens[what][number].ids[:-1], []).append(place)
+        for place, labelled in enumerate(endings):
+            groups.setdefault(labelled.ids[:-1], []).append(place)
         for ids, places in groups.items():
             together = may_branch(support, len(ids) + len(places))
             for served in [places] if together else [[place] for place in places]:
-                row = Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served))
+                row = Row(ids, tuple(endings[place].ids[-1] for place in served))
                 rows.append((row, number, served))
     return tokens, rows
 

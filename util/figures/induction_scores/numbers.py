@@ -176,8 +176,13 @@ def scores(arrays: Arrays, settings: Any) -> Numbers:
     """Prefix-matching scores of all heads, and the best heads, which everything is about."""
     heads, untrained = arrays["heads"], arrays["untrained"]
     intervals = heads.intervals()
-    entries = {"mean": intervals.value, "low": intervals.low, "high": intervals.high, "uniform": heads.uniform}
-    entries["untrained"] = None if untrained is None else untrained.mean()
+    entries = {
+        "mean": intervals.value,
+        "low": intervals.low,
+        "high": intervals.high,
+        "uniform": heads.uniform,
+        "untrained": None if untrained is None else untrained.mean(),
+    }
     return {"scores": entries, "chosen": arrays["chosen"], "setup": arrays["setup"]}
 
 

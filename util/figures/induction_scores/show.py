@@ -303,14 +303,13 @@ def shots(values: Values) -> Grid | None:
 def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, chance: float) -> None:
     ax.axhline(chance, color="0.6", lw=0.8, ls=":")
     for x, row in enumerate(by_shots.values()):
-        at = np.full(len(row["controls"]), x + 0.22)
+        at = [x + 0.22] * len(row["controls"])
         ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets")
     for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
         known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}
         if known:  # prompts without demonstrations have no pattern to knock out
             shifted = [x + 0.1 * (number - 1) for x in known]
-            spread = [Interval(*triple) for triple in known.values()]
-            points(ax, shifted, spread, fmt="o-", color=COLOURS.get(edit, RED), label=edit)
+            points(ax, shifted, known.values(), fmt="o-", color=COLOURS.get(edit, RED), label=edit)
     ax.set_xticks(range(len(by_shots)), list(by_shots))
     ax.set(xlim=(-0.6, len(by_shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
     ax.set(xlabel="demonstrations", ylabel="accuracy")
