@@ -45,7 +45,7 @@ KNOCKED_OUT, KNOCKED_OUT_IN_OTHERS = "pattern knocked out", "pattern in others"
 LAYER_MATCHED, NORM_MATCHED = "layer-matched", "norm-matched"
 OTHER_PATTERNS = ("random keys", "previous part")
 TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
-PRESETS: Mapping[str, Mapping[str, Any]] = {  # what follows from `settings`; what is None there follows from the model
+PRESETS: Mapping[str, Arrays] = {  # what follows from `settings`; what is None there follows from the model
     "default": {
         "tasks": TASKS,
         "demonstration_seeds": (42,),

@@ -23,7 +23,7 @@ from util.stats.intervals import mean_interval
 Numbers = dict[str, Any]
 SLOTS = ("token", "previous", "output")  # of the residual stream of the construction
 SCORES = ("prefix matching", "previous token")
-SEQUENCE = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])  # of the lecture
+SEQUENCE = np.vstack([np.eye(3), [0.5, 0.5, 0.0]])  # of the lecture
 TOKENS, DIMENSIONS = ["a", "b", "c", "ab"], ["a", "b", "c"]  # the fourth token is half a, half b
 VISIBLE = 0.1  # attention that is drawn
 EARLY, LATE, AROUND = 50, 500, 10  # tokens between which loss falls in context; so many on either side count, too
