@@ -129,7 +129,7 @@ def answered_right(studies: Sequence[TaskStudy], edits: Edits) -> dict[str, Bool
     return {name: np.stack([run[name]["right"] for run in runs]) for name in edits}
 
 
-def check_task(study: TaskStudy, candidates: int = 1) -> TaskCheck:
+def check_task(study: TaskStudy, candidates: int) -> TaskCheck:
     """Whether the whole model does a task from its demonstrations, on the queries of a study.
 
     candidates: how many tasks are asked, see `task_check`.
