@@ -26,8 +26,8 @@ from util.engine.components import direct_effects, known_blocks
 from util.engine.handshake import check_length, prepare
 from util.engine.instruments import CaptureRows
 from util.engine.replay import plan_of
+from util.figures import stored_atlas
 from util.figures.ioi_patching.show import EXAMPLE
-from util.figures.stored_roles import stored_atlas
 from util.load_model_and_data import staicc_prompts
 from util.prompts import own_tasks, word_pair_prompts, word_pairs
 from util.prompts.prompt import Tokens, with_bos

@@ -32,7 +32,7 @@ def published(model, length, prompts, budget):
 
 def magnitudes(model, length, prompts, budget, bare=False):
     from util.engine.batches import Batch, Row, plan
-    from util.figures.forerunner_heads.measure import LabelRun, copy_magnitudes
+    from util.figures.forerunner_heads.measure import copy_magnitudes
     from util.prompts.prompt import LabelledTokens
 
     llama = model_of(model, "sdpa") if bare else prepared(model)
@@ -50,7 +50,7 @@ def magnitudes(model, length, prompts, budget, bare=False):
         c: [LabelledTokens((*row[:-2], row[-2 + c]), (length - 2,), (length - 1,), (1,), length) for row in drawn]
         for c in (0, 1)
     }
-    run = LabelRun(tokens, [(row, number, [0, 1]) for number, row in enumerate(rows)])
+    run = tokens, [(row, number, [0, 1]) for number, row in enumerate(rows)]
     return lambda: copy_magnitudes(llama, run, token_budget=budget)["magnitude"]
 
 

@@ -54,7 +54,7 @@ def induction(model, seed, prompts=60, heads=3, **labels):
     best = top(SequenceStudy(model, seed=seed).scores().mean(), heads)
     task = TaskStudy(model, "wordseq1", 10, prompts, 42 + seed, **labels)
     answers = task.answers({"whole": INTACT, "without": Edit.ablate(best)})
-    return {f"02 wordseq1, {name}": accuracy(answer.right) for name, answer in answers.items()}
+    return {f"02 wordseq1, {name}": accuracy(answer["right"]) for name, answer in answers.items()}
 
 
 def ioi(model, seed, prompts=32):

@@ -100,7 +100,7 @@ def of_induction(number, random, effect):
     """A sample of a claim of Crosbie & Shutova, its premise aside."""
     sample = tasks(random, number, effect)
     if number == 2:
-        found = induction.worst_hit(sample)[1]
+        found = induction.effect(partial(induction.shares, 2), [induction.worst_hit(sample)])
     elif number == 6:
         own = {task.task: task for task in sample if not task.unrelated}
         found = induction.effect(induction.lost_more_than(own), [task for task in sample if task.unrelated])

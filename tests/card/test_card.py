@@ -10,11 +10,10 @@ import pytest
 from tests.stored import look_alike
 from tests.unloaded import never
 from util import card as cards
-from util import paths
+from util import figures, paths
 from util.card import SCHEMA, TOPICS, sentences
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
-from util.figures import stored_roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.show.draw import ROLES as ROLE_COLOURS
 from util.study import model as model_room
@@ -220,7 +219,7 @@ def test_the_fields_of_the_file_are_documented(card):
 @pytest.mark.parametrize("place", PLACES)
 def test_the_committed_cards_say_what_their_values_support(place, monkeypatch):
     """From the file alone."""
-    monkeypatch.setattr(stored_roles, "stored", never)  # values of the clone
+    monkeypatch.setattr(figures, "stored", never)  # values of the clone
     stored = cards.read(COMMITTED / place)
     assert sentences(stored) == stored["sentences"] and all(stored["sentences"].values())
     heads = [head for role in cards.depths(stored).values() for head in role]

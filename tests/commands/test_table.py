@@ -136,10 +136,10 @@ def check_answers(words, result, rows, edit, **means):
             answers, labels = study.answers({"one": made})["one"], study.classes.labels
             lines = rows[(rows["task"] == task) & (rows["edit"] == title) & (rows["seed"] == seed)]
             columns = [f"log_prob {label}" for label in labels]
-            np.testing.assert_array_equal(lines[columns], answers.log_prob.astype(np.float64))
-            assert lines["right"].tolist() == answers.right.tolist()
-            assert lines["gold"].tolist() == [labels[place] for place in answers.gold]
-            right.append(answers.right)
+            np.testing.assert_array_equal(lines[columns], answers["log_prob"].astype(np.float64))
+            assert lines["right"].tolist() == answers["right"].tolist()
+            assert lines["gold"].tolist() == [labels[place] for place in answers["gold"]]
+            right.append(answers["right"])
         assert result["results"]["tasks"][task][title]["accuracy"] == list(accuracy(np.stack(right)))
 
 

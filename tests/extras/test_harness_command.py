@@ -58,7 +58,7 @@ def test_a_run_prints_the_harnesss_tables_and_means_over_seeds_and_writes_what_w
     means = json.loads((out / "means.json").read_text())
     for task in ("wordseq1", "repetition"):
         studies = [TaskStudy(embedded, task, 3, 4, seed) for seed in (42, 43, 44)]
-        right = [study.answers({"": edit})[""].right.mean() for study in studies]
+        right = [study.answers({"": edit})[""]["right"].mean() for study in studies]
         row = means["acc"][f"icl_{task}"]
         assert [row[f"seed {seed}"] for seed in (42, 43, 44)] == right
         np.testing.assert_allclose(row["mean"], np.mean(right))

@@ -61,12 +61,12 @@ def test_the_harness_gives_what_the_suite_gives_under_every_edit(request, dtype,
     for key, ours in answers.items():
         lm = InterventionLM(model, edit=EDITS[key], reference=reference, batch_size=4)
         results = harness_run(lm, name, k, prompts)
-        np.testing.assert_allclose(log_probs(results), ours.log_prob, rtol=0, atol=atol, err_msg=key)
+        np.testing.assert_allclose(log_probs(results), ours["log_prob"], rtol=0, atol=atol, err_msg=key)
         found = results["results"][name]
-        assert found["acc,none"] == ours.right.mean()
-        means = which_label(ours.log_prob, ours.gold).mean(), label_mass(ours.log_prob).mean()
+        assert found["acc,none"] == ours["right"].mean()
+        means = which_label(ours["log_prob"], ours["gold"]).mean(), label_mass(ours["log_prob"]).mean()
         np.testing.assert_allclose((found["which_label,none"], found["label_mass,none"]), means, atol=2 * atol)
-        assert key == "whole" or np.abs(ours.log_prob - answers["whole"].log_prob).max() > 100 * SINGLE
+        assert key == "whole" or np.abs(ours["log_prob"] - answers["whole"]["log_prob"]).max() > 100 * SINGLE
 
 
 # ------------------------------------------------------------------------------------------------ plain references

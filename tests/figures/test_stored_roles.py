@@ -6,7 +6,7 @@ import pytest
 
 from tests.stored import FOLDERS, values
 from util import paths
-from util.figures.stored_roles import MODEL, by_head, stored_atlas, why_no_role
+from util.figures import MODEL, by_head, stored_atlas, why_no_role
 from util.study.model import Model
 
 REQUEST = Model("embedded").request

@@ -61,5 +61,5 @@ def test_ablated_and_knocked_out_heads_answer_as_eager_attention(real, tmp_path)
                 said = real.run(ids[:, :-1], **edit).logits[0].double().log_softmax(-1)
                 theirs[name].append(float(sum(said[t - 1, ids[0, t]] for t in range(start, ids.shape[1]))))
     for name, found in theirs.items():
-        real.check(f"{name}: log-probabilities of labels", ours[name].log_prob.flatten(), found)
+        real.check(f"{name}: log-probabilities of labels", ours[name]["log_prob"].flatten(), found)
         assert name == "whole" or np.abs(np.subtract(found, theirs["whole"])).max() > 1e-3

@@ -25,7 +25,7 @@ from util.stats.heads import Head, head_name, layer_matched, top
 from util.stats.intervals import accuracy, mcnemar, paired_interval, rank_p
 
 if TYPE_CHECKING:
-    from util.figures.task_study import Answers, TaskStudy
+    from util.figures.task_study import TaskStudy
     from util.roles.sequences_study import SequenceStudy
 
 
@@ -160,18 +160,18 @@ def _results(rows: pd.DataFrame, seeds: int) -> dict[str, dict[str, Any]]:
     return results
 
 
-def _rows(study: TaskStudy, edit: str, answers: Answers) -> pd.DataFrame:
+def _rows(study: TaskStudy, edit: str, answers: Mapping[str, Any]) -> pd.DataFrame:
     """A line for each query of one run; log-probabilities of labels are in nats."""
     labels = study.classes.labels
-    scores = {f"log_prob {label}": values for label, values in zip(labels, answers.log_prob.T, strict=True)}
+    scores = {f"log_prob {label}": values for label, values in zip(labels, answers["log_prob"].T, strict=True)}
     return pd.DataFrame(
         {
             "task": study.task,
             "edit": edit,
             "seed": study.seed,
             "query": [prompt.texts("x")[-1] for prompt in study.drawn],
-            "gold": [labels[place] for place in answers.gold],
-            "right": answers.right,
+            "gold": [labels[place] for place in answers["gold"]],
+            "right": answers["right"],
             **scores,
         }
     )

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator
 from util.prompts import classification, own_tasks
 from util.prompts.induction_pattern import Pattern
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS
-from util.stats.heads import Head
+from util.stats.heads import Head, place_of
 from util.study.checked import Natural, as_list, checked
 
 Mode = Literal["mean", "zero", "mean_pos", "input_mean"]
@@ -51,7 +51,7 @@ def named_heads(text: str) -> tuple[Head, ...]:
         if isinstance(entry, str):
             if not re.fullmatch(r"L\d+H\d+|\d+\.\d+", entry.strip()):
                 raise ValueError(f"{entry!r} is no head; write L5H1,L11H3")
-            heads[place] = tuple(map(int, re.findall(r"\d+", entry)))
+            heads[place] = place_of(entry)
     return checked_heads(heads)
 
 

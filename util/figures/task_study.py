@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from util.engine.attention import support
@@ -35,11 +34,11 @@ from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS, THEIRS
 from util.roles.effects import heads_by_layer
-from util.stats import answers
-from util.stats.heads import Head
+from util.stats.answers import right
+from util.stats.heads import Floats, Head
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
 from util.study.model import digest
-from util.study.records import Measurement, Record, Records
+from util.study.records import Compute, Fields, Measurement, Record, Records
 from util.study.study import Study
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
@@ -47,19 +46,7 @@ SAMPLE_TOKENS = 3000  # of a sample of MNLI's premises
 REFERENCE_PROMPTS = {"default": 64, "paper": 500}  # that means are taken over, by `settings`
 SKIPPED_POSITIONS = 8  # first tokens of a prompt or sample that no mean counts
 BY_POSITION = ("mean_pos", "input_mean")  # modes with a value for each position
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Log-probabilities of the labels, log_prob [N, C] in nats, and which is the right one, gold [N]."""
-
-    log_prob: NDArray[np.floating]
-    gold: NDArray[np.integer]
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """Which queries are answered right, [N]."""
-        return answers.right(self.log_prob, self.gold)
+Edits = Mapping[str, Edit]  # by name
 
 
 @checked
@@ -125,7 +112,7 @@ class TaskStudy(Measurement):
         return task, {"data_version": version}
 
     @property
-    def own_request(self) -> dict[str, Any]:
+    def own_request(self) -> Fields:
         return {
             "schema": 2,
             "method_version": 1,
@@ -144,7 +131,7 @@ class TaskStudy(Measurement):
         }
 
     @property
-    def _reference_request(self) -> dict[str, Any]:
+    def _reference_request(self) -> Fields:
         """What decides the reference. Of a model with a shorter context, a sample has as many tokens as the context."""
         samples = {"reference_version": digest(self.premises), "reference_tokens": SAMPLE_TOKENS}
         return {
@@ -222,21 +209,21 @@ class TaskStudy(Measurement):
 
     # -------------------------------------------------------------------------------------------- means
 
-    def _means(self, compute: Callable[[], dict[str, Any]], **part: Any) -> Record:
+    def _means(self, compute: Compute, **part: Any) -> Record:
         """A record of means over the reference; those over premises are the same for all tasks."""
         if self.reference != "mnli":
             return self.measured(compute, **part)
         request = {"stem": self.stem, "schema": 1, "method_version": 1, "dataset": "mnli"}
         return self.record(self.stem, compute, lambda: self.premises, **request, **self._reference_request, **part)
 
-    def means(self) -> dict[str, Any]:
+    def means(self) -> Fields:
         """The mean outputs of all heads over the reference, see `means_over`."""
         return means_over(self, self._means, lambda: self.reference_rows)
 
-    def means_by_position(self, edit: Edit) -> NDArray[np.floating]:
+    def means_by_position(self, edit: Edit) -> Floats:
         """What stands for the heads of an edit at each position, [T, heads, dv]."""
 
-        def compute() -> dict[str, Any]:
+        def compute() -> Fields:
             model, rows = self.pair[0], self.reference_rows
             measure = position_means if edit.mode == "mean_pos" else outputs_of_mean_inputs
             by_layer = heads_by_layer(support(model), edit.heads)
@@ -275,22 +262,23 @@ class TaskStudy(Measurement):
         values = torch.from_numpy(self.means_by_position(edit)).split([len(heads) for heads in by_layer.values()], 1)
         return replacements(by_layer, dict(zip(by_layer, values, strict=True)))
 
-    def answers(self, edits: Mapping[str, Edit]) -> dict[str, Answers]:
+    def answers(self, edits: Edits) -> dict[str, Fields]:
         """What the model answers under each edit, by the edit's name; each is a record of its own.
 
+        log_prob [N, C]: of the labels, in nats; gold [N]: the right one's index; right [N]: whether it is the answer.
         An ablation acts on the tokens of a label as on all others; a knockout on the prompt's alone. Raises ValueError,
         before any forward pass, for what `scoring` refuses in labels and lengths; and what `instruments` raises.
         """
 
-        def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
+        def compute(edit: Edit, runs: BaseRuns) -> Fields:
             attach = self.instruments(edit, self.scoring.lengths)
             scores = label_log_probs(self.pair[0], self.scoring, attach, TOKEN_BUDGET, runs=runs)
             return {**scores, "gold": self.scoring.gold}
 
         measured = under_edits(self, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
-        return {name: Answers(data["log_prob"], data["gold"]) for name, data in measured.items()}
+        return {name: data | {"right": right(data["log_prob"], data["gold"])} for name, data in measured.items()}
 
-    def losses(self, edits: Mapping[str, Edit]) -> dict[str, dict[str, Any]]:
+    def losses(self, edits: Edits) -> dict[str, Fields]:
         """The mean next-token "loss" of plain texts, StaICC's without labels, under each ablation, [N] in nats.
 
         By the edit's name, with the size of the "vocabulary". Raises ValueError for knockouts, as these texts have no
@@ -301,7 +289,7 @@ class TaskStudy(Measurement):
         prompts = staicc_prompts(TEXTS, 0)[: self.reference_prompts]
         texts = cache(lambda: [with_bos(p.texts("x")[-1], self.pair[1]).ids for p in prompts])
 
-        def compute(edit: Edit, runs: BaseRuns) -> dict[str, Any]:
+        def compute(edit: Edit, runs: BaseRuns) -> Fields:
             model, attach = self.pair[0], self.instruments(edit, list(map(len, texts())))
             losses = text_losses(model, texts(), attach, TOKEN_BUDGET, runs)
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
@@ -310,25 +298,23 @@ class TaskStudy(Measurement):
 
     # -------------------------------------------------------------------------------------------- attention
 
-    def pattern(self, head: Head) -> dict[str, Any]:
+    def pattern(self, head: Head) -> Fields:
         """What one head attends to in the first prompt.
 
         attention [T, T], query by key; tokens, as text; kinds, of the parts that they are of; answer, the right label.
         Raises ValueError for a head that there is not.
         """
 
-        def compute() -> dict[str, Any]:
+        def compute() -> Fields:
             model, tokenizer = self.pair
-            ((layer, (place,)),) = heads_by_layer(support(model), [head]).items()
             tokens = with_bos(self.drawn[0].text, tokenizer)
-            rows = CaptureRows(torch.arange(len(tokens.ids)), layers=layer)
-            forward(model, Batch.of([Row(tokens.ids)], [0]), rows)
+            [attention] = whole_attention(model, tokens.ids, [head])
             kinds = [""] * len(tokens.ids)
             for part in induction_pattern.parts(self.drawn[0]):
                 for token in tokens.under(part.span):
                     kinds[token] = part.kind or "text"
             return {
-                "attention": rows.weights[layer][0, place].cpu().numpy(),
+                "attention": attention,
                 "tokens": [tokenizer.decode([token]) for token in tokens.ids],
                 "kinds": kinds,
             }
@@ -341,17 +327,24 @@ def task_studies(study: Study, task: str, **changes: Any) -> list[TaskStudy]:
     s = study.settings
     folder = None if s.text_data in (None, "hub") else Path(s.text_data)
     data = str(folder / task) if folder else s.text_data
-    of: dict[str, Any] = {
+    of: Fields = {
         "k": s.k,
         "data": data if task in TEXT_TASKS else None,
         "reference": s.reference,
         "reference_data": str(folder / "mnli") if folder and s.reference == "mnli" else None,
         "reference_prompts": REFERENCE_PROMPTS[s.settings],
-        "folder": study.folder,
-        "redo": study.redo,
+        **study.places,
         **changes,
     }
     return [TaskStudy(study.model, task, seed=seed, **of) for seed in s.demonstration_seeds]
+
+
+def whole_attention(model: PreTrainedModel, ids: Sequence[int], heads: Sequence[Head]) -> list[Floats]:
+    """The attention [T, T] of some heads on one text, query by key. Raises ValueError for heads that there are not."""
+    layers, by_layer = prepare(model).layers, heads_by_layer(prepare(model), heads)
+    rows = CaptureRows(torch.arange(len(ids)), layers=by_layer)
+    forward(model, Batch.of([Row(tuple(ids))], [0]), rows)
+    return [rows.weights[layers[layer]][0, head].cpu().numpy() for layer, head in heads]
 
 
 def samples(premises: Iterable[str], tokenizer: Any, tokens: int, count: int) -> list[Row]:
@@ -377,13 +370,13 @@ def samples(premises: Iterable[str], tokenizer: Any, tokens: int, count: int) ->
     return rows
 
 
-def means_over(study: Records, measured: Callable[..., Record], reference: Callable[[], list[Row]]) -> dict[str, Any]:
+def means_over(study: Records, measured: Callable[..., Record], reference: Callable[[], list[Row]]) -> Fields:
     """A record of the mean outputs of all heads over some rows but for their first tokens, see `means.mean_outputs`.
 
     Raises ValueError for rows that are longer than the context.
     """
 
-    def compute() -> dict[str, Any]:
+    def compute() -> Fields:
         rows = reference()
         check_context(study.pair[0], list(map(len, rows)))
         return mean_outputs(study.pair[0], rows, SKIPPED_POSITIONS, TOKEN_BUDGET)
@@ -391,7 +384,7 @@ def means_over(study: Records, measured: Callable[..., Record], reference: Calla
     return dict(measured(compute, part="means", mode="mean", heads=None).data)
 
 
-def mean_patches(model: PreTrainedModel, heads: Sequence[Head], mean: NDArray[np.floating]) -> list[PatchHeads]:
+def mean_patches(model: PreTrainedModel, heads: Sequence[Head], mean: Floats) -> list[PatchHeads]:
     """What replaces the outputs of heads by their mean [L, H, dv]. Raises ValueError for heads that there are not."""
     layers, means = prepare(model).layers, torch.from_numpy(mean)
     by_layer = heads_by_layer(prepare(model), heads)
@@ -402,9 +395,9 @@ def under_edits(
     study: Measurement,
     part: str,
     title: str,
-    edits: Mapping[str, Edit],
-    compute: Callable[[Edit, BaseRuns], dict[str, Any]],
-) -> dict[str, dict[str, Any]]:
+    edits: Edits,
+    compute: Callable[[Edit, BaseRuns], Fields],
+) -> dict[str, Fields]:
     """What is measured under each edit of the same texts, by the edit's name; each is a record of its own.
 
     title: of the bar. compute: measures; its base runs let an edit start at its first layer.
@@ -417,7 +410,7 @@ def under_edits(
             heads_by_layer(prepare(model), edit.heads)
         return BaseRuns(model)
 
-    def run(edit: Edit) -> dict[str, Any]:
+    def run(edit: Edit) -> Fields:
         return compute(edit, runs())
 
     return {

@@ -19,12 +19,11 @@ from util.engine.handshake import prepare
 from util.figures.edge_ablation import measure, numbers, runs, show
 from util.figures.edge_ablation.runs import LookUp, Run
 from util.figures.edge_ablation.settings import Draw
-from util.figures.planted_controls import planted_control
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
 from util.prompts.word_pair_prompts import prompts, typed_tokens
 from util.stats.intervals import mean_interval
-from util.study.model import Model
+from util.study.model import Model, planted_control
 from util.study.study import Study
 
 ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ablation(removed=("AGG_Y",))}

@@ -9,14 +9,13 @@ import pytest
 from tests.unloaded import unloaded
 from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
-from util.figures import planted_controls
 from util.figures.edge_ablation import numbers, runs
 from util.figures.edge_ablation.runs import LookUp, Pruner
 from util.figures.edge_ablation.settings import Draw
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files
-from util.study.model import Model
+from util.study.model import Model, planted_control
 from util.study.study import Study
 
 FEW = {"prompts": 4, "k": 3}
@@ -102,7 +101,7 @@ def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_planted_edges_are_those_that_are_left(tmp_path):
     """The look-up needs three kinds of edges in one head each; random prunings of that size lose the answers."""
-    made, truth = planted_controls.planted_control(planted.lookup, {})
+    made, truth = planted_control(planted.lookup, {})
     study, draw = study_in(tmp_path, made), Draw(k=6, prompts=12)
     pruner, run = Pruner(study, [draw]), LookUp(study, draw)
     pruner.search = LookUp(study, Draw(k=6, prompts=12, split="search"))

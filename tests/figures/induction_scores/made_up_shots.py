@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from util.figures.edits import WHOLE, Edit
+from util.figures.edits import WHOLE
 from util.figures.induction_scores import numbers
-from util.figures.induction_scores.numbers import KNOCKED_OUT, Plan, TaskShots
+from util.figures.induction_scores.numbers import KNOCKED_OUT, TaskShots
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval
 
@@ -34,8 +34,7 @@ def task(name, shots, *, n=200, unrelated=False, does=True, bare=False, chance=0
 
 def arrays(*tasks):
     """What `measure.shots` gives."""
-    edits = {WHOLE: Edit(), ABLATED: Edit.ablate(CHOSEN)}
-    return {"plan": Plan(SETUP, CHOSEN, {}, edits), "tasks": tasks, "left out": {}}
+    return {"setup": SETUP, "tasks": tasks, "left out": {}}
 
 
 def values(*tasks, model="a model"):

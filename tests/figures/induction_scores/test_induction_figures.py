@@ -7,7 +7,6 @@ from tests.figures.induction_scores.made_up_shots import ABLATED, GAIN, SETUP, W
 from tests.figures.induction_scores.made_up_shots import CHOSEN as THREE
 from util.figures.edits import Edit
 from util.figures.induction_scores import numbers, show
-from util.figures.induction_scores.numbers import Plan
 from util.show.part import drawn
 from util.stats.answers import TaskCheck
 
@@ -56,9 +55,9 @@ def accuracies(ablated=0.4, control=0.9, k=10, done=True):
     shares = {WHOLE: 0.9, ABLATED: ablated, "norm-matched 1": control, "layer-matched 1": 0.9}
     shares |= {"pattern knocked out": 0.5, "random keys": 0.9}
     rows = {row: first(60, share) for row, share in shares.items()}
-    plan = Plan(SETUP, THREE, {"norm-matched": [[(0, 1)]]}, dict.fromkeys(rows, Edit()))
     check = TaskCheck("wordseq1", 10, 0.9, 0.8, 0.5, GAIN, GAIN, 0.001 if done else 0.5, 60)
-    arrays = {"plan": plan, "task": "wordseq1", "chance": 0.5, "right": rows, "check": check}
+    edits = dict.fromkeys(rows, Edit())
+    arrays = {"edits": edits, "ablated": ABLATED, "task": "wordseq1", "chance": 0.5, "right": rows, "check": check}
     request = {"request": ASKED["request"] | {"k": k}}
     return {"model": "a model", **request, "setup": SETUP, "chosen": THREE, **numbers.ablation(arrays, None)}
 

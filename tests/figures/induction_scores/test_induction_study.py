@@ -33,9 +33,8 @@ from util.engine.replay import BaseRuns
 from util.figures.edits import INTACT, Edit, Mode
 from util.figures.induction_scores import measure
 from util.figures.induction_scores.measure import answered_right, check_task
-from util.figures.induction_scores.numbers import TASKS, planned
-from util.figures.planted_controls import planted_control
-from util.figures.task_study import Answers, TaskStudy, task_studies
+from util.figures.induction_scores.numbers import TASKS, by_shots, planned
+from util.figures.task_study import TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
@@ -46,7 +45,7 @@ from util.roles.sequences_study import SequenceStudy, head_scores
 from util.show import files
 from util.stats.heads import heads_where, top
 from util.study.checked import capped
-from util.study.model import Model
+from util.study.model import Model, planted_control
 from util.study.study import Study
 
 F64 = torch.float64
@@ -280,9 +279,9 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
     edits = {mode: Edit.ablate([], mode) for mode in get_args(Mode)} | {"knockout": Edit.knock_out([])}
     found = study_of(pair, folder).answers(edits | {"real": Edit.ablate(HEADS, "zero"), "whole": INTACT})
     real, whole = found.pop("real"), found.pop("whole")
-    assert (real.log_prob != whole.log_prob).all()
+    assert (real["log_prob"] != whole["log_prob"]).all()
     for same in found.values():
-        np.testing.assert_array_equal(same.log_prob, whole.log_prob)
+        np.testing.assert_array_equal(same["log_prob"], whole["log_prob"])
     no_cells = [np.empty((0, 2), np.int64)] * 2
     assert knockouts(no_cells, {0: [1]})(Batch.of(rows(5, 4), [0, 1])) == []
 
@@ -293,7 +292,7 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     study = study_of(pair, tmp_path, prompts=2, labels=None, reference_prompts=20)
     edits = {mode: Edit.ablate(HEADS[::-1], mode) for mode in get_args(Mode)}
     edits |= {"knockout": Edit.knock_out(HEADS), "whole": INTACT}
-    found = {name: answers.log_prob for name, answers in study.answers(edits).items()}
+    found = {name: answers["log_prob"] for name, answers in study.answers(edits).items()}
     named = study.replace(labels=("Foo", "Bar"))
     references = reference_rows(pair, named)
     means = position_means(model, references, [0, 2])
@@ -400,7 +399,7 @@ def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
     found = study.answers(edits)
     most = np.array([np.bincount(prompt.demonstrations).argmax() for prompt in prompts_of(study)])
     assert set(most) == {0, 1}
-    gaps = {name: np.diff(each.log_prob, axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
+    gaps = {name: np.diff(each["log_prob"], axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
     for name in ("whole", "decoy", "decoy knockout"):
         assert (gaps[name] > 3).all(), name
     for name in ("zero", "knockout"):
@@ -417,7 +416,7 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
     first, cached = study.answers(edits), unloaded(study)
     same = {"mean": Edit.ablate([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     for name, answers in cached.answers(dict(reversed(edits.items())) | same).items():
-        np.testing.assert_array_equal(answers.log_prob, first[name].log_prob)
+        np.testing.assert_array_equal(answers["log_prob"], first[name]["log_prob"])
     for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys")):
         with pytest.raises(AssertionError, match="must not load"):
             cached.answers({"other": edit})
@@ -573,15 +572,17 @@ def test_a_plan_has_every_control_and_fewer_by_number_of_demonstrations():
     score, best = rng.random((12, 12)) * 0.2, [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
     plan = planned(score, rng.random((12, 12)) + 1, setup_for(144, control_sets=3, other_sets=1))
-    assert plan.chosen == best[:2] and plan.setup["primary"] == 2
-    for heads in plan.controls["layer-matched"]:
+    edits = plan["edits"]
+    for draw in (1, 2, 3):
+        heads = edits[f"layer-matched {draw}"].heads
         assert sorted(layer for layer, _ in heads) == [5, 7] and not {*heads} & {*best}
-    assert plan.edits["top 2 ablated"] == Edit.ablate(best[:2])
-    assert plan.edits["pattern knocked out"] == Edit.knock_out(best[:2])
-    assert [*plan.by_shots(0)] == [name for name in plan.by_shots(5) if name != "pattern knocked out"]
+    assert edits["top 2 ablated"] == Edit.ablate(best[:2])
+    assert edits["pattern knocked out"] == Edit.knock_out(best[:2])
+    none, five = (by_shots(plan, shots) for shots in (0, 5))
+    assert [*none] == [name for name in five if name != "pattern knocked out"]
     few = np.array([[0.5] * 3, [0.1] * 3])
-    by_norm = planned(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
-    assert by_norm.controls["layer-matched"] == [] and "pattern in others 2" in by_norm.edits
+    by_norm = planned(few, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))["edits"]
+    assert "layer-matched 1" not in by_norm and "pattern in others 2" in by_norm
 
 
 def test_a_task_is_done_by_queries_that_are_not_measured(pair, tmp_path, monkeypatch):
@@ -593,7 +594,7 @@ def test_a_task_is_done_by_queries_that_are_not_measured(pair, tmp_path, monkeyp
         helped = self.k and not self.permuted
         share, gold = np.linspace(0.6, 0.9, self.prompts) if helped else np.full(self.prompts, 0.4), np.arange(20) % 2
         other = np.where(gold == 0, share, 1 - share)
-        return {"": Answers(np.log(np.stack([other, 1 - other], axis=1)), gold)}
+        return {"": {"log_prob": np.log(np.stack([other, 1 - other], axis=1)), "gold": gold, "right": share > 0.5}}
 
     monkeypatch.setattr(TaskStudy, "answers", answers)
     study = study_of(pair, tmp_path, prompts=20)

@@ -17,13 +17,12 @@ from tests.unloaded import unloaded
 from util.figures.ioi_patching import measure, numbers
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, Settings, heads_table
-from util.figures.planted_controls import name_tokens, planted_control
 from util.load_model_and_data import load_ICL_model, origin
 from util.models import planted
 from util.prompts.ioi import HELD_OUT_FRAMES, HELD_OUT_NAMES, ioi_prompts, ioi_tokens
 from util.show import files
 from util.stats.heads import layer_alike
-from util.study.model import Model
+from util.study.model import Model, name_tokens, planted_control
 from util.study.study import Study
 
 SETTINGS = Settings()

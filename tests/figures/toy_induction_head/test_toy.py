@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from tests import eager_runs
 from tests.tiny_models import tiny_model
 from util import paths
+from util.figures.edits import WHOLE
 from util.figures.toy_induction_head import measure, numbers, show
 from util.figures.toy_induction_head.numbers import formed_at
 from util.prompts.sequences import excerpts, repeated_sequences
@@ -130,14 +131,14 @@ def made_losses():
     """Whole: 5 nats up to token 100, then 3; without heads one more after token 100, without others from the start."""
     rng, late = np.random.default_rng(0), np.arange(2, 512) > 100
     loss = 5 - 2.0 * late + rng.normal(0, 0.01, (8, 510))
-    rows = {numbers.WHOLE: loss, numbers.WITHOUT: loss + late, "without other heads 1": loss + 1.0}
+    rows = {WHOLE: loss, numbers.WITHOUT: loss + late, "without other heads 1": loss + 1.0}
     return {"heads": [(1, 2)], "losses": rows, "uniform": 8.0}
 
 
 def test_the_score_in_context_is_late_loss_minus_early_loss():
     found = numbers.in_context(made_losses(), None)["in context"]
     score, change, lost = found["score"], found["change"], found["lost"]
-    assert score[numbers.WHOLE].value == pytest.approx(-2, abs=0.01) and found["tokens"] == [50, 500]
+    assert score[WHOLE].value == pytest.approx(-2, abs=0.01) and found["tokens"] == [50, 500]
     assert change[numbers.WITHOUT].value == lost[numbers.WITHOUT].value == pytest.approx(1)
     assert change["without other heads 1"].value == pytest.approx(0) and lost["without other heads 1"].value == 1
     assert found["beyond"]["change"].value == pytest.approx(1) and found["beyond"]["lost"].value == pytest.approx(0)
@@ -146,7 +147,7 @@ def test_the_score_in_context_is_late_loss_minus_early_loss():
     assert "equal odds" not in "".join(said)
     worse = numbers.in_context(made_losses() | {"uniform": 4.0}, None)
     assert "no better than equal odds" in "".join(show.FIGURE.parts["in_context"].says(worse))
-    alone = {"heads": [], "losses": {numbers.WHOLE: made_losses()["losses"][numbers.WHOLE]}}
+    alone = {"heads": [], "losses": {WHOLE: made_losses()["losses"][WHOLE]}}
     [sentence] = show.FIGURE.parts["in_context"].says(numbers.in_context(made_losses() | alone, None))
     assert sentence.endswith("no head is an induction head")
 

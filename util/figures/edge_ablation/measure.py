@@ -40,7 +40,6 @@ from util.figures.edge_ablation.numbers import (
 )
 from util.figures.edge_ablation.runs import LookUp, Run, answers, check_tokens, draws, units_left
 from util.figures.edge_ablation.settings import Draw
-from util.figures.planted_controls import planted_control
 from util.models import planted
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
@@ -48,6 +47,7 @@ from util.show import files
 from util.show.claims import judged_of
 from util.stats.answers import TaskCheck
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim
+from util.study.model import planted_control
 from util.study.study import Study
 
 KEPT = {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -14,7 +13,17 @@ from transformers import PreTrainedModel
 
 from util.engine import batches, memory
 from util.engine.attention import input_device, support
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, TooLong, check_context, forward, may_branch, run_rows
+from util.engine.batches import (
+    TOKEN_BUDGET,
+    Batch,
+    Row,
+    TooLong,
+    array_type,
+    check_context,
+    forward,
+    may_branch,
+    run_rows,
+)
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
@@ -28,7 +37,6 @@ from util.figures.forerunner_heads.numbers import (
     control_cells,
     layer_range,
 )
-from util.figures.planted_controls import first_tokens, planted_control
 from util.load_model_and_data import staicc_prompts, staicc_request
 from util.models import planted as circuits
 from util.prompts.prompt import (
@@ -41,10 +49,10 @@ from util.prompts.prompt import (
 )
 from util.roles import label_roles
 from util.stats.answers import chosen
-from util.study.records import chunks, joined
+from util.study.model import first_tokens, planted_control
+from util.study.records import Fields, chunks, joined
 from util.study.study import Study
 
-Arrays = dict[str, Any]
 ENDINGS: dict[str, Appended] = {"correct": 0, "wrong": 1, "other word": "the"}  # what is appended, see `Prompt.label`
 CONTROL_TOKENS = 32  # of a prompt: so many others of its tokens are compared with the label
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
@@ -68,17 +76,16 @@ class Data(NamedTuple):
         return [prompt.with_label() for prompt in self.items]
 
     @property
-    def request(self) -> Arrays:
+    def request(self) -> Fields:
         """What of a request they decide."""
         return staicc_request(*self)
 
     @property
-    def labels(self) -> Arrays:
+    def labels(self) -> Fields:
         """The numbers of the labels: gold [N], and demonstrations [N, k]."""
-        shown = np.array([prompt.demonstrations for prompt in self.items], np.int64)
         return {
             "gold": np.array([prompt.gold for prompt in self.items]),
-            "demonstrations": shown.reshape(self.prompts, -1),
+            "demonstrations": np.array([prompt.demonstrations for prompt in self.items], np.int64),
         }
 
 
@@ -96,27 +103,9 @@ def check(study: Study) -> None:
 # ------------------------------------------------------------------------------------------------ copy magnitudes
 
 
-@dataclass(frozen=True)
-class LabelRun:
-    """Prompts with labels, as tokens and as rows: all that a copy-magnitude run will do, checked before it starts.
-
-    tokens[appended][n] is prompt n with that label or word after it. rows: each with the number of its prompt, and of
-    the condition of each of its branches.
-    """
-
-    tokens: dict[Appended, list[LabelledTokens]]
-    rows: list[tuple[Row, int, list[int]]]
-
-    @property
-    def n_t(self) -> np.ndarray:
-        """Tokens of each labelled prompt, [N, C]."""
-        return np.array([[t.n_t for t in tokens] for tokens in self.tokens.values()], dtype=np.int64).T
-
-    @property
-    def label_lengths(self) -> np.ndarray:
-        """Tokens of each appended label, [N, C]."""
-        lengths = [[t.label_lengths[-1] for t in tokens] for tokens in self.tokens.values()]
-        return np.array(lengths, dtype=np.int64).T
+# Prompts with labels: by what is appended, the tokens of each prompt; and rows, each with the number of its prompt, and
+# of the condition of each of its branches
+LabelRun = tuple[dict[Appended, list[LabelledTokens]], list[tuple[Row, int, list[int]]]]
 
 
 def label_run(
@@ -124,6 +113,7 @@ def label_run(
 ) -> LabelRun:
     """Plan one pass over prompts with each of `appended` after them (0 correct label, 1 wrong one, or a word).
 
+    All that the pass will do is checked before it starts.
     Labels of one prompt share a row where the model supports branches, the window is long enough and the tokenizer
     splits the prompt in the same way for each; otherwise they get rows of their own, with the same result.
     Raises ValueError for bad input of any prompt: see `labelled_tokens`, `check_first_tokens`, `check_context`.
@@ -132,17 +122,17 @@ def label_run(
     tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
-    run = LabelRun(tokens, [])
-    for number in range(len(prompts)):
+    rows = []
+    for number, endings in enumerate(zip(*tokens.values(), strict=True)):
         groups: dict[tuple[int, ...], list[int]] = {}
-        for place, what in enumerate(appended):
-            groups.setdefault(tokens[what][number].ids[:-1], []).append(place)
+        for place, labelled in enumerate(endings):
+            groups.setdefault(labelled.ids[:-1], []).append(place)
         for ids, places in groups.items():
             together = may_branch(support, len(ids) + len(places))
             for served in [places] if together else [[place] for place in places]:
-                row = Row(ids, tuple(tokens[appended[place]][number].ids[-1] for place in served))
-                run.rows.append((row, number, served))
-    return run
+                row = Row(ids, tuple(endings[place].ids[-1] for place in served))
+                rows.append((row, number, served))
+    return tokens, rows
 
 
 def copy_magnitudes(
@@ -152,7 +142,7 @@ def copy_magnitudes(
     seed: int = 0,
     numbers: Sequence[int] | None = None,
     token_budget: int = TOKEN_BUDGET,
-) -> Arrays:
+) -> Fields:
     """Attention from an appended label to its forerunner, A[y_q, s_q], of every head (Cho et al. 2025, Fig. 5 middle).
 
     The control is A[t, t-1], averaged over up to `control_tokens` other tokens t of the same prompt, drawn by seed and
@@ -162,23 +152,22 @@ def copy_magnitudes(
     `numbers`, default all; C conditions; and oom_backoff (bool). One pass serves all conditions, because no label can
     change what stands before it. Raises MemoryError before it where memory is too short for it.
     """
-    support = prepare(model)
-    tokens = next(iter(run.tokens.values()))
-    place = {number: i for i, number in enumerate(range(len(tokens)) if numbers is None else numbers)}
+    support, (tokens, rows) = prepare(model), run
+    first = next(iter(tokens.values()))
+    numbers = range(len(first)) if numbers is None else numbers
     planned = []  # rows, each with its prompt, the conditions of its branches, and the cells that are read of it
-    for row, owner, labels in run.rows:
-        if owner in place:
-            others = draw_control_tokens(tokens[owner], control_tokens, (seed, owner)) if 0 in labels else []
+    for row, owner, labels in rows:
+        if owner in numbers:
+            others = draw_control_tokens(first[owner], control_tokens, (seed, owner)) if 0 in labels else []
             cells_read = [(branch, len(row.ids) - 1) for branch in range(len(row.ids), len(row))]
             planned.append((row, owner, labels, cells_read + [(t, t - 1) for t in others]))
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
     most = max(len(cells_read) for *_, cells_read in planned)
     memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most))
-    heads = (len(support.layers), support.heads)
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    magnitude = np.full((len(place), len(run.tokens), *heads), np.nan, dtype)
-    control = np.full((len(place), *heads), np.nan, dtype)
+    heads, dtype = (len(support.layers), support.heads), array_type(model)
+    magnitude: np.ndarray = np.full((len(first), len(tokens), *heads), np.nan, dtype)
+    control: np.ndarray = np.full((len(first), *heads), np.nan, dtype)
 
     def visit(batch: Batch) -> None:
         here = [planned[i] for i in batch.numbers]
@@ -187,13 +176,13 @@ def copy_magnitudes(
         forward(model, batch, attention)
         weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
         for (_, owner, labels, cells_read), read in zip(here, weights, strict=True):  # read: [L, H, R]
-            magnitude[place[owner], labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
+            magnitude[owner, labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
             if len(cells_read) > len(labels):
-                control[place[owner]] = read[..., len(labels) : len(cells_read)].mean(-1)
+                control[owner] = read[..., len(labels) : len(cells_read)].mean(-1)
 
-    rows, owners, *_ = zip(*planned, strict=True)
-    halved = run_rows(model, rows, visit, token_budget, prompts=owners)
-    return {"magnitude": magnitude, "control": control, "oom_backoff": halved}
+    asked, owners, *_ = zip(*planned, strict=True)
+    halved = run_rows(model, asked, visit, token_budget, prompts=owners)
+    return {"magnitude": magnitude[list(numbers)], "control": control[list(numbers)], "oom_backoff": halved}
 
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:
@@ -203,7 +192,7 @@ def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int
     return sorted(eligible[drawn].tolist())
 
 
-def readings(study: Study, data: Data) -> dict[str, Arrays]:
+def readings(study: Study, data: Data) -> dict[str, Fields]:
     """What all heads read of the previous token, by what is appended (ENDINGS).
 
     Of each: magnitude and control [N, L, H], of the ending to its forerunner and of other tokens, see
@@ -213,10 +202,15 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     appended = [*ENDINGS.values()]
     plan = cache(lambda: label_run(*study.pair, data.items, appended))
 
-    def join(blocks: list[Arrays]) -> Arrays:
+    def join(blocks: list[Fields]) -> Fields:
+        tokens = plan()[0].values()
         return {
             **joined("magnitude", "control")(blocks),
-            **{"n_t": plan().n_t, "label_lengths": plan().label_lengths, **data.labels},
+            "n_t": np.array([[labelled.n_t for labelled in of_ending] for of_ending in tokens]).T,
+            "label_lengths": np.array(
+                [[labelled.label_lengths[-1] for labelled in of_ending] for of_ending in tokens]
+            ).T,
+            **data.labels,
             "provenance": {"oom_backoff": any(block["oom_backoff"] for block in blocks)},
         }
 
@@ -239,7 +233,7 @@ def readings(study: Study, data: Data) -> dict[str, Arrays]:
     }
 
 
-def counts(study: Study) -> dict[str, Arrays]:
+def counts(study: Study) -> dict[str, Fields]:
     """The `readings` of the study's data set, and as "untrained" those of the twin behind the correct label."""
     s = study.settings
     data = Data(s.dataset, s.k, s.prompts, s.seed)
@@ -250,7 +244,7 @@ def counts(study: Study) -> dict[str, Arrays]:
     return read
 
 
-def specificity(study: Study) -> Arrays:
+def specificity(study: Study) -> Fields:
     """The `counts`, and as "planted" the reading behind the correct label of a planted model.
 
     roles: of planted heads, [layer, head, role].
@@ -264,12 +258,12 @@ def specificity(study: Study) -> Arrays:
     return {**study.arrays("counts"), "planted": {**reading, "roles": roles}}
 
 
-def grid(study: Study) -> Arrays:
+def grid(study: Study) -> Fields:
     """The `readings` of every data set by its name, and as "left out" why others do not fit the model.
 
     Raises TooLong where none does.
     """
-    s, left_out, measured = study.settings, dict[str, str](), Arrays()
+    s, left_out, measured = study.settings, dict[str, str](), Fields()
     for name in s.grid_datasets:
         try:
             measured[name] = readings(study, Data(name, s.k, s.grid_prompts, s.seed))
@@ -283,7 +277,7 @@ def grid(study: Study) -> Arrays:
 # ------------------------------------------------------------------------------------------------ a task, and its cuts
 
 
-def task(study: Study) -> Arrays:
+def task(study: Study) -> Fields:
     """The checks of data sets, tried in order until the model does one, and as "left out" why others do not fit."""
     s = study.settings
     measured = max(s.ablated, s.grid_prompts)
@@ -297,7 +291,7 @@ def _of_task(study: Study, prompts: int) -> Data:
     return Data(check.name, check.k, prompts, study.settings.seed)
 
 
-def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condition, Arrays]:
+def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condition, Fields]:
     """What the model says under conditions, each kept on its own.
 
     log_prob [N, C]: of the labels behind the query; gold [N]; text_loss [N]: of all of the prompt but its labels, where
@@ -305,11 +299,8 @@ def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condi
     """
     plan = cache(lambda: scoring(*study.pair, data.items))
 
-    def measured(condition: Condition) -> Arrays:
-        attach: Attach = nothing
-        if condition.cut is not None:
-            layers = layer_range(support(study.pair[0]).layers, condition.part)  # the model's own numbers
-            attach = knockouts(_cells(study, data, plan(), condition), dict.fromkeys(layers))
+    def measured(condition: Condition) -> Fields:
+        attach = _attached(study, data, plan(), condition)
         text = condition.part == EVERYWHERE and condition.draw is None
         scores = label_log_probs(study.pair[0], plan(), attach, token_budget=batches.TOKEN_BUDGET, text=text)
         return {**scores, **data.labels}
@@ -321,25 +312,29 @@ def answers(study: Study, data: Data, wanted: Iterable[Condition]) -> dict[Condi
             data.texts,
             **data.request,
             cells="corrected",
-            **{**condition._asdict(), "part": list(condition.part)},
+            cut=condition.cut,
+            part=list(condition.part),
+            draw=condition.draw,
         ).data
         for condition in study.progress(wanted, f"{data.dataset}: cuts")
     }
 
 
-def _cells(study: Study, data: Data, plan: Scoring, condition: Condition) -> list[np.ndarray]:
-    """What is cut of each prompt, or the control that it is: [C, 2]."""
-    assert condition.cut is not None
+def _attached(study: Study, data: Data, plan: Scoring, condition: Condition) -> Attach:
+    """Nothing, or the knockout of the cells of a cut in each prompt, or of as many random ones."""
+    cut, part, draw = condition
+    if cut is None:
+        return nothing
     special = with_bos(data.items[0].text, study.pair[1]).spans.count(None)  # tokens in front of a prompt
-    cut = [cells(condition.cut, tokens, special) for tokens in plan.tokens]
-    if condition.draw is None:
-        return cut
-    seed = (data.seed, CUTS.index(condition.cut))
-    both = enumerate(zip(cut, plan.ids, strict=True))
-    return [control_cells(which, len(ids), (*seed, number)) for number, (which, ids) in both]
+    knocked_out = [cells(cut, tokens, special) for tokens in plan.tokens]
+    if draw is not None:
+        seed, both = (data.seed, CUTS.index(cut)), enumerate(zip(knocked_out, plan.ids, strict=True))
+        knocked_out = [control_cells(which, len(ids), (*seed, number)) for number, (which, ids) in both]
+    layers = layer_range(support(study.pair[0]).layers, part)  # the model's own numbers
+    return knockouts(knocked_out, dict.fromkeys(layers))
 
 
-def ablation(study: Study) -> Arrays:
+def ablation(study: Study) -> Fields:
     """The `answers` under all cuts, as "alone" those without demonstrations; done: whether the model does the task."""
     data = _of_task(study, study.settings.ablated)
     return {
@@ -349,7 +344,7 @@ def ablation(study: Study) -> Arrays:
     }
 
 
-def induction(study: Study) -> Arrays:
+def induction(study: Study) -> Fields:
     """What the query's forerunner reads of the labels (Fig. 6 left, middle).
 
     reads [N, L, H, k]: A[s_q, y_i]; similarity [N, L, k]: of the forerunners' states; gold, n_t [N]; demonstrations
@@ -357,7 +352,7 @@ def induction(study: Study) -> Arrays:
     """
     data = _of_task(study, study.settings.grid_prompts)
 
-    def measured() -> Arrays:
+    def measured() -> Fields:
         plan = scoring(*study.pair, data.items)
         n_t = np.array([tokens.n_t for tokens in plan.tokens])
         reads = label_reads(study.pair[0], plan, batches.TOKEN_BUDGET)

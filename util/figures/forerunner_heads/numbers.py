@@ -7,7 +7,7 @@ forerunner token head on a prompt when its magnitude exceeds c / n_t (strictly),
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,14 +65,14 @@ def cells(cut: str, tokens: LabelledTokens, special: int = 1) -> Cells:
     *s, s_q = tokens.forerunners
     *y, _ = tokens.label_tokens
     *x, x_q = map(range, [special, *(label.stop for label in y)], [*s, s_q])  # with their templates
-    readers_and_read: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {
-        "xi_to_si": [([forerunner], text) for forerunner, text in zip(s, x, strict=True)],
-        "xq_to_sq": [([s_q], x_q)],
-        "si_to_yi": [(label, [forerunner]) for label, forerunner in zip(y, s, strict=True)],
-        "yi_to_sq": [([s_q], label) for label in y],
-        "si_to_si": [([forerunner], s[:i]) for i, forerunner in enumerate([*s, s_q])],
+    pairs: dict[str, Iterable[tuple[int, Sequence[int]]]] = {
+        "xi_to_si": zip(s, x, strict=True),
+        "xq_to_sq": [(s_q, x_q)],
+        "si_to_yi": [(token, [forerunner]) for label, forerunner in zip(y, s, strict=True) for token in label],
+        "yi_to_sq": [(s_q, label) for label in y],
+        "si_to_si": [(forerunner, s[:i]) for i, forerunner in enumerate([*s, s_q])],
     }
-    listed = [(reader, key) for readers, read in readers_and_read[cut] for reader in readers for key in read]
+    listed = [(reader, key) for reader, keys in pairs[cut] for key in keys]
     return np.array(listed, dtype=np.int64).reshape(-1, 2)
 
 
@@ -96,8 +96,7 @@ def layer_range(layers: Sequence[int], part: Part) -> list[int]:
 
 
 Numbers = dict[str, Any]
-Curve = dict[str, NDArray[np.float64]]  # "mean", "low" and "high", [L] each
-Contrast = dict[str, NDArray[np.float64]]
+Maps = dict[str, Floats]  # by layer [L], or by head [L, H]
 THRESHOLD = 5.0
 SHARE = 0.75  # of the prompts on which a head must exceed the threshold, to be called frequent
 STRONGEST = 5  # forerunner heads that are shown by name
@@ -142,8 +141,8 @@ def heads_on_a_prompt(reading: Arrays, c: float = THRESHOLD) -> Interval:
     return mean_interval(passes.sum(axis=(1, 2)), within=(0, passes[0].size))
 
 
-def curve(values: ArrayLike, most: float = 1) -> Curve:
-    """The mean over prompts of values [N, L] from 0 to `most`, with its intervals."""
+def curve(values: ArrayLike, most: float = 1) -> Maps:
+    """The mean over prompts of values [N, L] from 0 to `most`, with its intervals: mean, low and high, [L] each."""
     means = mean_intervals(values, within=(0, most))
     return {"mean": means.value, "low": means.low, "high": means.high}
 
@@ -192,7 +191,7 @@ def grid(arrays: Arrays, settings: Any) -> Numbers:
 # ------------------------------------------------------------------------------------------------ specificity
 
 
-def contrast(first: Floats, second: Floats) -> Contrast:
+def contrast(first: Floats, second: Floats) -> Maps:
     """First minus second, both [N, L, H], paired by prompt: means of both, difference, low and high, [L, H] each.
 
     With the copy magnitude and its control A[t, t-1] at other tokens this is a head's specificity: positive where it
@@ -264,7 +263,7 @@ def task(arrays: Arrays, settings: Any) -> Numbers:
     }
 
 
-def scores(answer: Arrays) -> dict[str, NDArray[np.float64]]:
+def scores(answer: Arrays) -> dict[str, Floats]:
     """The scores of every prompt, [N], that were measured.
 
     The gold label's log-probability is the sum of two: log P(gold | labels), which label it is, and log P(any label),
@@ -274,7 +273,7 @@ def scores(answer: Arrays) -> dict[str, NDArray[np.float64]]:
     found: Numbers = {
         "which label": which_label(log_prob, gold),
         "label mass": label_mass(log_prob),
-        "accuracy": right(answer["log_prob"], gold).astype(np.float64),
+        "accuracy": right(log_prob, gold).astype(np.float64),
     }
     if "text_loss" in answer:
         found["text loss"] = answer["text_loss"].astype(np.float64)
@@ -287,11 +286,10 @@ def changes(answers: Mapping[Condition, Arrays], score: str, comparisons: int = 
     The 95 % intervals are paired by prompt; comparisons: how many of them are to hold together (Bonferroni). Conditions
     that do not have the score are left out.
     """
-    measured = {condition: scores(answer) for condition, answer in answers.items()}
-    whole = measured.pop(WHOLE)[score]
-    lost, random = Numbers(), Numbers()
-    for (cut, part, draw), under_cut in measured.items():
-        if score in under_cut:
+    whole, lost, random = scores(answers[WHOLE])[score], Numbers(), Numbers()
+    for (cut, part, draw), answer in answers.items():
+        under_cut = scores(answer)
+        if cut is not None and score in under_cut:
             table = (lost if draw is None else random).setdefault(str(part), {})
             table[cut] = mean_interval(under_cut[score] - whole, comparisons=comparisons)
     return lost, random
@@ -337,7 +335,7 @@ def reads(arrays: Arrays) -> tuple[Floats, Floats, Floats]:
     return total, 2 * of_same - total, of_same / (total + 1e-5)
 
 
-def similarity_share(arrays: Arrays) -> NDArray[np.float64]:
+def similarity_share(arrays: Arrays) -> Floats:
     """The share of the query's label in the similarity [N, L, k] of the forerunners s_i to s_q, [N, L].
 
     "Vanilla attention" of Fig. 6 middle. Negative similarities count as none; with them a share would have no meaning.
@@ -346,7 +344,7 @@ def similarity_share(arrays: Arrays) -> NDArray[np.float64]:
     return np.where(same_label(arrays)[:, None], weight, 0).sum(axis=-1) / (weight.sum(axis=-1) + 1e-5)
 
 
-def best_head_null(arrays: Arrays) -> Curve:
+def best_head_null(arrays: Arrays) -> Maps:
     """The share of a layer's best head on each prompt, were it blind to labels: its mean and 95 % range.
 
     The maximum over heads is large by chance alone. In each of 100 draws the labels of every prompt's demonstrations

@@ -5,6 +5,7 @@ The maps and curves of Fig. 5 and 22-25 count layers and heads from 1, as the pa
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
@@ -324,7 +325,7 @@ def induction_say(values: Values) -> Iterator[str]:
 
 def ablation_panels(values: Values) -> Grid:
     """A row of panels for each score, a panel for each part of the layers, a row in it for each cut (Table 1)."""
-    together = {score: values["ablation"]["together"][score] for score in SCORES}
+    together = values["ablation"]["together"]
     random = [Line2D([], [], color=GREY, marker="o", ls="", ms=2, label="random entries")]
     shown = [
         partial(_cuts, score=score, part=part, effects=effects)
@@ -342,7 +343,7 @@ def _cuts(ax: Axes, score: str, part: str, effects: Values) -> None:
     panels.intervals(ax, [*cut[part].values()], 0.0, SCORES[score], digits="+.2f")
     names = [title.replace("->", r"\to").replace(", ", r",\; ") for title in TITLES.values()]
     panels.name_rows(ax, [f"${name}$" for name in names])
-    low, high = (float(end) for end in part.strip("()").split(", "))
+    low, high = literal_eval(part)
     ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
     ends = [change for changes in cut.values() for change in changes.values()]
     low, high = min(-SPAN, np.min(ends)), max(SPAN, np.max(ends))

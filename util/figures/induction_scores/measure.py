@@ -6,26 +6,32 @@ Source: Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from util.engine.batches import TooLong
-from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, how_many
-from util.figures.induction_scores.numbers import NORM_MATCHED, Plan, TaskShots, is_control_set, planned
-from util.figures.planted_controls import planted_control
-from util.figures.task_study import TaskStudy, task_studies
+from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, how_many
+from util.figures.induction_scores.numbers import (
+    NORM_MATCHED,
+    TaskShots,
+    by_shots,
+    is_control_set,
+    planned,
+)
+from util.figures.task_study import Edits, TaskStudy, task_studies
 from util.models import planted as circuits
 from util.prompts.classification import LABELS
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS
 from util.roles.sequences_study import SequenceStudy
 from util.show.claims import judged_of
+from util.show.part import Arrays
 from util.stats.answers import TaskCheck, task_check, which_label
-from util.stats.heads import top
+from util.stats.heads import Bools, top
 from util.stats.intervals import accuracy
 from util.study.checked import capped
+from util.study.model import planted_control
+from util.study.records import Fields
 from util.study.study import Study
 
 QUERIES = 60  # of each task, of a model of fewer than 100 heads
@@ -37,7 +43,7 @@ TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, w
 # ------------------------------------------------------------------------------------------------ settings
 
 
-def setup_for(study: Study, heads: int) -> dict[str, Any]:
+def setup_for(study: Study, heads: int) -> Fields:
     """What is measured of a model with so many heads.
 
     prompts: queries of each task; mode: of ablations; primary: how many of the best heads are ablated; control_sets: of
@@ -77,14 +83,13 @@ def check(study: Study) -> None:
 # ------------------------------------------------------------------------------------------------ heads
 
 
-def on_sequences(study: Study, **changes: Any) -> SequenceStudy:
+def on_sequences(study: Study) -> SequenceStudy:
     """The study of the same model on repeated random sequences."""
     s = study.settings
-    of = {"model": study.model, "length": s.length, "copies": s.copies, "sequences": s.sequences, "seed": s.seed}
-    return SequenceStudy(**{**of, "bos": s.bos, "folder": study.folder, "redo": study.redo, **changes})
+    return SequenceStudy(study.model, s.length, s.copies, s.sequences, s.seed, bos=s.bos, **study.places)
 
 
-def scores(study: Study) -> dict[str, Any]:
+def scores(study: Study) -> Fields:
     """The attention scores of all heads, those of the untrained twin, and the primary set of the best.
 
     Raises ValueError where `primary` is more than the heads of the model.
@@ -97,7 +102,7 @@ def scores(study: Study) -> dict[str, Any]:
     return {"heads": heads, "untrained": untrained, "setup": setup, "chosen": chosen, "description": heads.description}
 
 
-def pattern(study: Study) -> dict[str, Any]:
+def pattern(study: Study) -> Fields:
     """What the best head attends to in the first prompt of the primary task, see `TaskStudy.pattern`."""
     head = study.arrays("scores")["chosen"][0]
     return {"head": head, "task": study.settings.primary_task, **primary_studies(study)[0].pattern(head)}
@@ -112,66 +117,68 @@ def primary_studies(study: Study) -> list[TaskStudy]:
     return task_studies(study, study.settings.primary_task, prompts=prompts)
 
 
-def plan_of(study: Study) -> Plan:
-    """The sets of heads, and what is done to the model. Raises what `numbers.planned` raises."""
+def plan_of(study: Study) -> Fields:
+    """What is done to the model, see `numbers.planned`, and what that raises."""
     scored, norms = study.arrays("scores"), primary_studies(study)[0].means()["norms"]
     return planned(scored["heads"].mean(), norms, scored["setup"], study.settings.seed)
 
 
-def answered_right(studies: Sequence[TaskStudy], edits: Mapping[str, Edit]) -> dict[str, NDArray[np.bool_]]:
+def answered_right(studies: Sequence[TaskStudy], edits: Edits) -> dict[str, Bools]:
     """Which queries are answered right under each edit, [R, N] by name: a row for each study."""
     runs = [study.answers(edits) for study in studies]
-    return {name: np.stack([run[name].right for run in runs]) for name in edits}
+    return {name: np.stack([run[name]["right"] for run in runs]) for name in edits}
 
 
-def check_task(study: TaskStudy, candidates: int = 1) -> TaskCheck:
+def check_task(study: TaskStudy, candidates: int) -> TaskCheck:
     """Whether the whole model does a task from its demonstrations, on the queries of a study.
 
     candidates: how many tasks are asked, see `task_check`.
     """
     variants = (study, study.replace(k=0), study.replace(permuted=True))
     answered = [variant.answers({"": INTACT})[""] for variant in variants]
-    shown, bare, permuted = (which_label(one.log_prob, one.gold) for one in answered)
-    return task_check(study.classes.name, study.k, answered[0].right, shown, bare, permuted, study.chance, candidates)
+    shown, bare, permuted = (which_label(one["log_prob"], one["gold"]) for one in answered)
+    return task_check(
+        study.classes.name, study.k, answered[0]["right"], shown, bare, permuted, study.chance, candidates
+    )
 
 
-def ablation(study: Study) -> dict[str, Any]:
+def ablation(study: Study) -> Fields:
     """Right answers to the primary task with demonstrations, [R, N] by row, under all edits of the plan.
 
     check: whether the whole model does the task, on as many other queries, so that what it is chosen by is not measured
     again; None with `all_tasks`, where there may be no others. chance: of guessing.
     """
-    edits, s, studies = plan_of(study), study.settings, primary_studies(study)
+    plan, s, studies = plan_of(study), study.settings, primary_studies(study)
     check = None if s.all_tasks else check_task(studies[0].other_queries, len(s.tasks))
-    chance, right = 1 / len(studies[0].classes.labels), answered_right(studies, edits.edits)
-    return {"plan": edits, "task": s.primary_task, "chance": chance, "check": check, "right": right}
+    chance, right = 1 / len(studies[0].classes.labels), answered_right(studies, plan["edits"])
+    return {**plan, "task": s.primary_task, "chance": chance, "check": check, "right": right}
 
 
-def plain_text(study: Study) -> dict[str, Any]:
+def plain_text(study: Study) -> Fields:
     """Losses of plain texts [N] in nats by row, of the whole model and without heads, and that of equal odds."""
-    edits = plan_of(study)
-    sets = [row for row in edits.edits if row.startswith(NORM_MATCHED)][:CONTROLS_OF_TEXT]
-    measured = primary_studies(study)[0].losses({row: edits.edits[row] for row in (WHOLE, edits.ablated, *sets)})
+    plan = plan_of(study)
+    sets = [row for row in plan["edits"] if row.startswith(NORM_MATCHED)][:CONTROLS_OF_TEXT]
+    measured = primary_studies(study)[0].losses({row: plan["edits"][row] for row in (WHOLE, plan["ablated"], *sets)})
     losses = {row: data["loss"] for row, data in measured.items()}
-    return {"plan": edits, "losses": losses, "uniform": float(np.log(measured[WHOLE]["vocabulary"]))}
+    return {**plan, "losses": losses, "uniform": float(np.log(measured[WHOLE]["vocabulary"]))}
 
 
-def shots(study: Study) -> dict[str, Any]:
+def shots(study: Study) -> Fields:
     """Right answers with several numbers of demonstrations, on the tasks and on those with texts, as `TaskShots`.
 
     Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Tasks whose prompts are
     longer than the model's context are left out.
     """
-    edits, s = plan_of(study), study.settings
+    plan, s = plan_of(study), study.settings
     named = [(task, False) for task in s.tasks] + [(task, to) for task in s.text_tasks for to in (False, True)]
     tasks: list[TaskShots] = []
     left_out: dict[str, str] = {}
     for task, unrelated in study.progress(named, "tasks by shots", "task"):
         try:
-            tasks.append(_by_shots(study, task, unrelated, edits, len(named)))
+            tasks.append(_by_shots(study, task, unrelated, plan, len(named)))
         except TooLong as error:
             left_out[f"{task}, Foo/Bar" if unrelated else task] = error.extent
-    return {"plan": edits, "tasks": tasks, "left out": left_out}
+    return {**plan, "tasks": tasks, "left out": left_out}
 
 
 def _shots_of(study: Study, task: str) -> tuple[int, ...]:
@@ -179,13 +186,13 @@ def _shots_of(study: Study, task: str) -> tuple[int, ...]:
     return FOUR_WAY_SHOTS if task.endswith("_4way") else study.settings.shots
 
 
-def _by_shots(study: Study, task: str, unrelated: bool, edits: Plan, candidates: int) -> TaskShots:
+def _by_shots(study: Study, task: str, unrelated: bool, plan: Arrays, candidates: int) -> TaskShots:
     """Whether a task is done is asked on other queries (the same, where there are too few), with most demonstrations.
 
     Where it is not done the model is measured alone, unless `all_tasks`; without demonstrations all edits are measured
     where it is above chance without any.
     """
-    changes: dict[str, Any] = {"prompts": edits.setup["prompts"], "labels": LABELS[:2] if unrelated else None}
+    changes: Fields = {"prompts": plan["setup"]["prompts"], "labels": LABELS[:2] if unrelated else None}
     if task in (*TEXT_TASKS, *DATASETS) and study.settings.reference != "mnli":
         changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
     shots = _shots_of(study, task)
@@ -194,25 +201,25 @@ def _by_shots(study: Study, task: str, unrelated: bool, edits: Plan, candidates:
     others = first.other_queries if 2 * first.prompts <= available else first
     check = check_task(others, candidates)
     shots = (max(shots),) if unrelated else shots
-    bare = 0 in shots and accuracy(others.replace(k=0).answers({"": INTACT})[""].right).low > others.chance
+    bare = 0 in shots and accuracy(others.replace(k=0).answers({"": INTACT})[""]["right"]).low > others.chance
     right = {}
     for k in shots:
         ablated = check.done or study.settings.all_tasks or (bare and not k)
-        rows = edits.by_shots(k) if ablated else {WHOLE: INTACT}
+        rows = by_shots(plan, k) if ablated else {WHOLE: INTACT}
         right[k] = answered_right(task_studies(study, task, k=k, **changes), rows)
-    controls = tuple(filter(is_control_set, edits.by_shots(0)))
-    return TaskShots(task, unrelated, right, edits.ablated, controls, first.chance, check, available, bare)
+    controls = tuple(filter(is_control_set, by_shots(plan, 0)))
+    return TaskShots(task, unrelated, right, plan["ablated"], controls, first.chance, check, available, bare)
 
 
 # ------------------------------------------------------------------------------------------------ controls
 
 
-def planted(study: Study) -> dict[str, Any]:
+def planted(study: Study) -> Fields:
     """The prefix-matching scores [L, H] of a model whose induction heads are known, and the truth."""
     model, truth = planted_control(circuits.induction, {})
-    return {"score": on_sequences(study, model=model, redo=False).scores().mean(), "truth": truth}
+    return {"score": on_sequences(study).replace(model=model, redo=False).scores().mean(), "truth": truth}
 
 
-def claims(study: Study) -> dict[str, Any]:
+def claims(study: Study) -> Fields:
     """The verdicts that `make claims` has stored of the model."""
     return judged_of(study.figure.stem, study.model.name)

@@ -9,20 +9,20 @@ few-shot answers have the most demonstrations.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from util.figures.edits import INTACT, WHOLE, Edit
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show import files
+from util.show.part import Arrays
 from util.stats.answers import TaskCheck
-from util.stats.heads import Head, layer_matched, norm_matched, shortage, top
+from util.stats.heads import Bools, Floats, Head, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import Interval, accuracy, halves, mean_interval, paired_interval, rank_p
 from util.stats.verdicts import (
     HOLDS,
@@ -35,10 +35,7 @@ from util.stats.verdicts import (
     shown,
 )
 
-Arrays = Mapping[str, Any]
 Numbers = dict[str, Any]
-Floats = NDArray[np.floating]
-Bools = NDArray[np.bool_]
 
 
 # ------------------------------------------------------------------------------------------------ what is done
@@ -48,7 +45,7 @@ KNOCKED_OUT, KNOCKED_OUT_IN_OTHERS = "pattern knocked out", "pattern in others"
 LAYER_MATCHED, NORM_MATCHED = "layer-matched", "norm-matched"
 OTHER_PATTERNS = ("random keys", "previous part")
 TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
-PRESETS: Mapping[str, Mapping[str, Any]] = {  # what follows from `settings`; what is None there follows from the model
+PRESETS: Mapping[str, Arrays] = {  # what follows from `settings`; what is None there follows from the model
     "default": {
         "tasks": TASKS,
         "demonstration_seeds": (42,),
@@ -83,36 +80,11 @@ def is_control_set(row: str) -> bool:
     return row.startswith((LAYER_MATCHED, NORM_MATCHED))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The edits that are compared, by their rows.
+def planned(score: Floats, norms: Floats, setup: Arrays, seed: int = 0) -> Numbers:
+    """What is done to a model with prefix-matching scores [L, H].
 
-    setup: what is measured of the model, see `measure.setup_for`; chosen: the heads that are ablated; controls: sets of
-    other heads, of either kind.
-    """
-
-    setup: Mapping[str, Any]
-    chosen: list[Head]
-    controls: Mapping[str, list[list[Head]]]
-    edits: Mapping[str, Edit]
-
-    @property
-    def ablated(self) -> str:
-        """The row of the ablation of the chosen heads."""
-        return ablated_row(len(self.chosen))
-
-    def by_shots(self, shots: int) -> dict[str, Edit]:
-        """The edits that are measured with some number of demonstrations.
-
-        These are the whole model, the ablation, the knockout, and `other_sets` control sets: layer-matched ones, then
-        norm-matched ones where there are too few. Prompts without demonstrations have no pattern to knock out.
-        """
-        controls = [row for row in self.edits if is_control_set(row)][: self.setup["other_sets"]]
-        return {row: self.edits[row] for row in (WHOLE, self.ablated, *[KNOCKED_OUT] * bool(shots), *controls)}
-
-
-def planned(score: Floats, norms: Floats, setup: Mapping[str, Any], seed: int = 0) -> Plan:
-    """The sets of heads and the edits for prefix-matching scores [L, H].
+    setup: what is measured of it, see `measure.setup_for`; edits: those that are compared, by their rows; ablated: the
+    row of the ablation of the best heads.
 
     norms: the lengths [L, H] of what heads write. No head of a control set has a score of 0.3 or more; layers with too
     few such heads leave no layer-matched sets. Raises ValueError where there are too few heads for norm-matched sets.
@@ -129,12 +101,24 @@ def planned(score: Floats, norms: Floats, setup: Mapping[str, Any], seed: int = 
         return {f"{kind} {draw}": edit(heads) for draw, heads in enumerate(drawn, 1)}
 
     ablate = partial(Edit.ablate, mode=setup["mode"])
-    edits = {WHOLE: INTACT, ablated_row(len(chosen)): ablate(chosen)}
+    ablated = ablated_row(len(chosen))
+    edits = {WHOLE: INTACT, ablated: ablate(chosen)}
     for kind, drawn in controls.items():
         edits |= numbered(kind, drawn, ablate)
     edits |= {KNOCKED_OUT: Edit.knock_out(chosen), **numbered(KNOCKED_OUT_IN_OTHERS, others, Edit.knock_out)}
     edits |= {pattern: Edit.knock_out(chosen, pattern, seed) for pattern in OTHER_PATTERNS}
-    return Plan(setup, chosen, controls, edits)
+    return {"setup": setup, "edits": edits, "ablated": ablated}
+
+
+def by_shots(plan: Arrays, shots: int) -> dict[str, Edit]:
+    """The edits of a plan that are measured with some number of demonstrations.
+
+    These are the whole model, the ablation, the knockout, and `other_sets` control sets: layer-matched ones, then
+    norm-matched ones where there are too few. Prompts without demonstrations have no pattern to knock out.
+    """
+    edits = plan["edits"]
+    controls = [row for row in edits if is_control_set(row)][: plan["setup"]["other_sets"]]
+    return {row: edits[row] for row in (WHOLE, plan["ablated"], *[KNOCKED_OUT] * bool(shots), *controls)}
 
 
 # ------------------------------------------------------------------------------------------------ what was measured
@@ -176,11 +160,11 @@ class TaskShots:
         """How many queries were asked."""
         return self.right[self.most][WHOLE].shape[1]
 
-    def by_query(self, shots: int, row: str) -> NDArray[np.float64]:
+    def by_query(self, shots: int, row: str) -> Floats:
         """How often each query is answered right, [N]; the mean of all runs."""
         return np.asarray(self.right[shots][row], dtype=np.float64).mean(axis=0)
 
-    def benefit(self, row: str = WHOLE) -> NDArray[np.float64]:
+    def benefit(self, row: str = WHOLE) -> Floats:
         """What demonstrations are worth under an edit, by query [N]."""
         return self.by_query(self.most, row) - self.by_query(0, row)
 
@@ -192,8 +176,13 @@ def scores(arrays: Arrays, settings: Any) -> Numbers:
     """Prefix-matching scores of all heads, and the best heads, which everything is about."""
     heads, untrained = arrays["heads"], arrays["untrained"]
     intervals = heads.intervals()
-    entries = {"mean": intervals.value, "low": intervals.low, "high": intervals.high, "uniform": heads.uniform}
-    entries["untrained"] = None if untrained is None else untrained.mean()
+    entries = {
+        "mean": intervals.value,
+        "low": intervals.low,
+        "high": intervals.high,
+        "uniform": heads.uniform,
+        "untrained": None if untrained is None else untrained.mean(),
+    }
     return {"scores": entries, "chosen": arrays["chosen"], "setup": arrays["setup"]}
 
 
@@ -211,15 +200,18 @@ def pattern(arrays: Arrays, settings: Any) -> Numbers:
 
 def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """Accuracies on the primary task with demonstrations by row, and the primary endpoint."""
-    plan, rows, task, check = (arrays[name] for name in ("plan", "right", "task", "check"))
-    others = [drawn.mean() for row, drawn in rows.items() if is_control_set(row)]
-    p, least = rank_p(rows[plan.ablated].mean(), others)
-    lost = paired_interval(rows[WHOLE].mean(axis=0) - rows[plan.ablated].mean(axis=0))
+    edits, rows, task, check = (arrays[name] for name in ("edits", "right", "task", "check"))
+    whole, ablated = rows[WHOLE], rows[arrays["ablated"]]
+    p, least = rank_p(ablated.mean(), [drawn.mean() for row, drawn in rows.items() if is_control_set(row)])
+    lost = paired_interval(whole.mean(axis=0) - ablated.mean(axis=0))
     return {
-        "controls": plan.controls,
+        "controls": {
+            kind: [edit.heads for row, edit in edits.items() if row.startswith(kind)]
+            for kind in (LAYER_MATCHED, NORM_MATCHED)
+        },
         "primary": {"task": task, "chance": arrays["chance"], "p": p, "least p": least, "lost": lost},
         "tasks_done": {task: check} if check and check.done else {},
-        "queries": {task: rows[WHOLE].shape[1]},
+        "queries": {task: whole.shape[1]},
         "accuracy": {task: {row: accuracy(drawn) for row, drawn in rows.items()}},
     }
 
@@ -231,7 +223,7 @@ def plain_text(arrays: Arrays, settings: Any) -> Numbers:
         "losses": {row: mean_interval(loss) for row, loss in losses.items()} | {"uniform": arrays["uniform"]},
         "plain text": {
             "texts": len(losses[WHOLE]),
-            "lost": mean_interval(losses[arrays["plan"].ablated] - losses[WHOLE]),
+            "lost": mean_interval(losses[arrays["ablated"]] - losses[WHOLE]),
         },
     }
 
@@ -256,9 +248,8 @@ def shots(arrays: Arrays, settings: Any) -> Numbers:
     """The entry "benefits": what `benefits` has, what was left out, and, where they help most, what examples bring."""
     worth = {}
     measured = [task for task in arrays["tasks"] if task.check.done and task.ablated in task.right.get(0, {})]
-    helped = [task for task in measured if mean_interval(task.benefit()).low > 0]
-    if helped:
-        most = max(helped, key=lambda task: float(task.benefit().mean()))
+    if helped := [task for task in measured if mean_interval(task.benefit()).low > 0]:
+        most = max(helped, key=lambda task: task.benefit().mean())
         whole, without = (mean_interval(most.benefit(row), within=(-1, 1)) for row in (WHOLE, most.ablated))
         worth = {"task": most.name, "shots": most.most, "whole": whole, "without induction heads": without}
     return {"benefits": benefits(arrays["tasks"]) | {"worth most": worth, "left out": arrays["left out"]}}
@@ -296,17 +287,21 @@ def shares(number: int, task: TaskShots, control: str | None = None) -> tuple[Fl
     chance, rows = task.chance, [(WHOLE,), (task.ablated,), task.controls if control is None else (control,)]
     whole, ablated, others = (of(task.most, *row) for row in rows)
     bare_whole, bare_ablated, bare_others = (of(0, *row) for row in rows)
-    if number == 1:  # what is lost of what is above chance without others
-        return others - ablated, others - chance
-    if number == 2:  # what is left of what the whole model has above chance
-        return ablated - chance, whole - chance
-    if number == 3:  # what forbidding the pattern spares of what ablation costs
-        return of(task.most, KNOCKED_OUT) - ablated, whole - ablated
-    if number == 4:  # what is lost of what demonstrations are worth without others
-        return others - ablated - (bare_others - bare_ablated), others - bare_others
-    if number == 5:  # what is left of what demonstrations are worth to the whole model
-        return ablated - bare_whole, whole - bare_whole
-    return bare_whole - bare_ablated, bare_whole - chance  # what is lost of what is above chance without any
+    claims = {
+        # what is lost of what is above chance without others
+        1: (others - ablated, others - chance),
+        # what is left of what the whole model has above chance
+        2: (ablated - chance, whole - chance),
+        # what forbidding the pattern spares of what ablation costs
+        3: (of(task.most, KNOCKED_OUT) - ablated, whole - ablated),
+        # what is lost of what demonstrations are worth without others
+        4: (others - ablated - (bare_others - bare_ablated), others - bare_others),
+        # what is left of what demonstrations are worth to the whole model
+        5: (ablated - bare_whole, whole - bare_whole),
+        # what is lost of what is above chance without any demonstrations
+        7: (bare_whole - bare_ablated, bare_whole - chance),
+    }
+    return claims[number]
 
 
 def lost_more_than(own: Mapping[str, TaskShots]) -> Shares:
@@ -335,12 +330,21 @@ def judge(tasks: Sequence[TaskShots]) -> tuple[Claim, ...]:
     texts = [task for task in done if task.task in TEXT_TASKS and 0 in task.right]
     of_own = {task.task: task for task in own if task.ablated in task.right[task.most]}
     both = [task for task in unrelated if task.check.done and task.task in of_own]
-    first, third, none = _claim(1, pattern), _claim(3, pattern), NOT_DONE if unrelated else NOT_ASKED
+    none, more = NOT_DONE if unrelated else NOT_ASKED, lost_more_than({task.task: of_own[task.task] for task in both})
+    first, second, third, *others = (
+        _claim(1, pattern),
+        _claim(2, [worst_hit(pattern)] if pattern else []),
+        _claim(3, pattern),
+        _claim(4, texts, none),
+        _claim(5, texts, none),
+        _claim(6, both, none, more),
+        _claim(7, [task for task in own if task.does_bare]),
+    )
+    if any(part.high < 0 for part in second.parts):
+        second = replace(second, note="accuracy falls below chance")
     if third.verdict != NOT_DONE and first.verdict != HOLDS:
         third = Claim(3, TEXTS[3], NO_PREMISE, note=f"claim 1 {first.verdict}")
-    more = lost_more_than({task.task: of_own[task.task] for task in both})
-    last = _claim(6, both, none, more), _claim(7, [task for task in own if task.does_bare])
-    return first, _near_chance(pattern), third, _claim(4, texts, none), _claim(5, texts, none), *last
+    return first, second, third, *others
 
 
 def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, share: Shares | None = None) -> Claim:
@@ -355,20 +359,12 @@ def _claim(number: int, tasks: Sequence[TaskShots], none: str = NOT_DONE, share:
     return Claim(number, TEXTS[number], part.verdict, (part,), beside=tuple(single))
 
 
-def worst_hit(tasks: Sequence[TaskShots]) -> tuple[TaskShots, Effect]:
-    """Claim 2: the task that loses most by a random half of the queries, and what it has left by the other half."""
+def worst_hit(tasks: Sequence[TaskShots]) -> TaskShots:
+    """Claim 2: the task that loses most by a random half of the queries, with the other half alone."""
     worst = max(tasks, key=lambda one: float(shares(1, one)[0][halves(one.queries)[0]].mean()))
-    left, whole = (values[halves(worst.queries)[1]] for values in shares(2, worst))
-    return worst, Effect.of((left, whole))
-
-
-def _near_chance(tasks: Sequence[TaskShots]) -> Claim:
-    if not tasks:
-        return Claim(2, TEXTS[2], NOT_DONE)
-    worst, left = worst_hit(tasks)
-    part = judged(worst.name, left, MARGINS[2], above=False, available=worst.available // 2)
-    note = "accuracy falls below chance" if part.high < 0 else ""
-    return Claim(2, TEXTS[2], part.verdict, (part,), note)
+    other = halves(worst.queries)[1]
+    right = {shots: {row: drawn[:, other] for row, drawn in rows.items()} for shots, rows in worst.right.items()}
+    return replace(worst, right=right, available=worst.available // 2)
 
 
 # ------------------------------------------------------------------------------------------------ the paper's numbers
@@ -415,7 +411,7 @@ def of_paper() -> list[TaskShots]:
     return tasks
 
 
-def verdicts_on_paper() -> dict[str, dict[str, Any]]:
+def verdicts_on_paper() -> dict[str, Numbers]:
     """The effects of the paper's own numbers, and on which side of the margin they lie, by the number of a claim."""
     return {
         str(claim.number): {"value": part.value, "verdict": claim.verdict}
@@ -424,12 +420,12 @@ def verdicts_on_paper() -> dict[str, dict[str, Any]]:
     }
 
 
-def stored(title: str, arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def stored(title: str, arrays: Arrays, settings: Any) -> Numbers:
     """The verdicts on the claims and what they are about, for `files.save_claims`.
 
     title: of the model; arrays: what `measure.shots` gives.
     """
-    setup = arrays["plan"].setup
+    setup = arrays["setup"]
     return {
         "model": title,
         "setting": f"{setup['mode']} ablation of {setup['primary']} heads, {setup['other_sets']} control sets",

@@ -46,7 +46,7 @@ from util.show.panels import (
     triples,
 )
 from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
-from util.stats.heads import head_name, top
+from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AsList, AtLeastTwo, Count, Distinct, Natural, Text, checked, distinct
 
@@ -58,6 +58,7 @@ PUBLISHED = Line2D([], [], color="black", ls="", **DIAMOND, label="published, Ll
 
 
 Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
+Naturals = Annotated[tuple[Natural, ...], AsList, Distinct]
 TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
 NoneTwice = AfterValidator(lambda names: distinct(names) if names else names)
 
@@ -85,7 +86,7 @@ class Settings:
     seed: Natural = 0
     _: KW_ONLY
     settings: Literal["default", "paper"] = "default"
-    demonstration_seeds: Annotated[tuple[Natural, ...], AsList, Distinct] | None = None
+    demonstration_seeds: Naturals | None = None
     reference: Literal["task", "staicc", "mnli"] | None = None
     primary: Count | None = None
     mode: Mode | None = None
@@ -94,7 +95,7 @@ class Settings:
     all_tasks: bool | None = None
     text_tasks: Annotated[tuple[TextTaskName, ...], AsList, NoneTwice] | None = None
     text_data: Text | None = None
-    shots: Annotated[tuple[Natural, ...], AsList, Distinct] = (0, 5, 10)
+    shots: Naturals = (0, 5, 10)
     sequences: Count = 5
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
@@ -126,11 +127,11 @@ def the_best(count: int) -> str:
 def scores_say(values: Values) -> Iterator[str]:
     scores = values["scores"]
     mean = np.array(scores["mean"], dtype=float)
-    layers = np.flatnonzero((mean >= INDUCTION_HEAD).any(axis=1))
-    ends = dict.fromkeys(map(str, layers[[0, -1]])) if len(layers) else {}
-    count, where = int((mean >= INDUCTION_HEAD).sum()), f", in layer{'s' * (len(ends) > 1)} {' to '.join(ends)}"
-    having = f"{none_or(count).capitalize()} of {mean.size} heads {'has' if count < 2 else 'have'}"
-    yield f"{having} a prefix-matching score of {INDUCTION_HEAD} or more{where if ends else ''}"
+    strong = heads_where(mean >= INDUCTION_HEAD)
+    ends = dict.fromkeys(str(layer) for layer, _ in strong[:1] + strong[-1:])
+    where = f", in layer{'s' * (len(ends) > 1)} {' to '.join(ends)}" if ends else ""
+    having = f"{none_or(len(strong)).capitalize()} of {mean.size} heads {'has' if len(strong) < 2 else 'have'}"
+    yield f"{having} a prefix-matching score of {INDUCTION_HEAD} or more{where}"
     (best,) = top(mean, 1)
     untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if scores["untrained"] is not None else ""
     yield f"The best is {head_name(best)}: {interval_at(scores, *best, value='mean')}{untrained}."
@@ -172,17 +173,17 @@ def ablation_say(values: Values) -> Iterator[str]:
     if done:
         both = f"Accuracy {rows[WHOLE][0]:.2f}, without {number} head{'s' * (number > 1)} {rows[ablated][0]:.2f}"
         yield f"{both}, {as_low} of {len(controls)} controls as low"
+        met, level = "met" if p <= 0.05 else "not met", f"p = {p:.3f}"
     else:
         yield f"{task} is not done: accuracy {written(rows[WHOLE])}"
-    met = ("met" if p <= 0.05 else "not met") if done else "not asked, as the task is not done"
-    level = f"p = {p:.3f}" if done else f"the best has {max(controls):.2f}"
+        met, level = "not asked, as the task is not done", f"the best has {max(controls):.2f}"
     yield (
         f"Primary endpoint, {met}: accuracy on `{task}` is {written(rows[ablated])} "
         f"without the best {in_words(number)} heads, {written(rows[WHOLE])} with them ({values['queries'][task]} "
         f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, {level}. The paired difference "
         f"is {written(primary['lost'])}."
     )
-    if values["tasks_done"]:
+    if done:
         yield f"With the pattern forbidden accuracy on `{task}` is {written(rows[KNOCKED_OUT])}."
 
 
@@ -252,9 +253,9 @@ def _best(ax: Axes, entries: Values) -> None:
     """The best 16 heads, lines at the bound of induction heads, uniform attention and the best untrained head."""
     strongest = top(np.array(entries["mean"], dtype=float), min(16, np.size(entries["mean"])))
     intervals(ax, triples(entries, strongest, "mean"), colour=BLUE, upright=True)
-    levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (float(entries["uniform"]), "black")}
+    levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (entries["uniform"], "black")}
     if entries["untrained"] is not None:
-        levels["untrained"] = (float(np.max(entries["untrained"])), "0.4")
+        levels["untrained"] = (np.max(entries["untrained"]), "0.4")
     for (level, colour), dashes in zip(levels.values(), ("--", ":", "-"), strict=False):
         ax.axhline(level, color=colour, lw=0.8, ls=dashes)
     ax.set_xticks(range(len(strongest)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)
@@ -302,14 +303,13 @@ def shots(values: Values) -> Grid | None:
 def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, chance: float) -> None:
     ax.axhline(chance, color="0.6", lw=0.8, ls=":")
     for x, row in enumerate(by_shots.values()):
-        at = np.full(len(row["controls"]), x + 0.22)
+        at = [x + 0.22] * len(row["controls"])
         ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets")
     for number, edit in enumerate((WHOLE, ablated, KNOCKED_OUT)):
         known = {x: row["accuracy"][edit] for x, row in enumerate(by_shots.values()) if edit in row["accuracy"]}
         if known:  # prompts without demonstrations have no pattern to knock out
             shifted = [x + 0.1 * (number - 1) for x in known]
-            spread = [Interval(*triple) for triple in known.values()]
-            points(ax, shifted, spread, fmt="o-", color=COLOURS.get(edit, RED), label=edit)
+            points(ax, shifted, known.values(), fmt="o-", color=COLOURS.get(edit, RED), label=edit)
     ax.set_xticks(range(len(by_shots)), list(by_shots))
     ax.set(xlim=(-0.6, len(by_shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
     ax.set(xlabel="demonstrations", ylabel="accuracy")

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from util.figures import by_head, stored_atlas, why_no_role
 from util.figures.ioi_patching import numbers, pictures
 from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, EXACT, KEPT, METHODS, carriers, intervals
-from util.figures.stored_roles import by_head, stored_atlas, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grid
 from util.show.draw import Grid

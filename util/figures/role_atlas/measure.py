@@ -22,7 +22,6 @@ from util.engine.call import UnsupportedModel
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import BaseRuns
 from util.figures.edits import INTACT, PAPER_SHARES, Edit, how_many
-from util.figures.planted_controls import first_tokens, name_tokens, planted_control
 from util.figures.role_atlas.numbers import ablations, head_sets
 from util.figures.task_study import (
     SKIPPED_POSITIONS,
@@ -51,6 +50,7 @@ from util.roles.rules import ROOM, Evidence, Role
 from util.roles.sequences_study import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 from util.study.checked import Count, Natural, checked
+from util.study.model import first_tokens, name_tokens, planted_control
 from util.study.records import Fields, Measurement
 from util.study.study import Study
 
@@ -262,7 +262,7 @@ def function_vectors(study: Study) -> Fields:
         "pairs": pairs.answers(edits),
         "task": s.primary_task,
         "chance": 1 / len(classified.classes.labels),
-        "classified": {name: answers.right for name, answers in classified.answers(edits).items()},
+        "classified": {name: answers["right"] for name, answers in classified.answers(edits).items()},
     }
 
 

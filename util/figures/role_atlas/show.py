@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
+from util.figures import by_head
 from util.figures.edits import WHOLE
 from util.figures.role_atlas import numbers
 from util.figures.role_atlas.numbers import FUNCTION_VECTOR, INDUCTION, PAIRS
-from util.figures.stored_roles import by_head
 from util.roles.rules import ROOM
 from util.show.draw import BLUE, NO_ROLE, ROLES, Grid, Panel, RoleLook, broken, name_beside, room
 from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples

@@ -10,21 +10,22 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, context_length, forward
+from util.engine.batches import TOKEN_BUDGET, Row, context_length
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, PatchHeads
+from util.engine.instruments import PatchHeads
 from util.engine.label_scores import text_losses
 from util.engine.means import position_means
 from util.engine.replay import BaseRuns
-from util.figures.planted_controls import planted_control
-from util.figures.task_study import SKIPPED_POSITIONS
-from util.figures.toy_induction_head.numbers import WHOLE, WITHOUT
+from util.figures.edits import WHOLE
+from util.figures.task_study import SKIPPED_POSITIONS, whole_attention
+from util.figures.toy_induction_head.numbers import WITHOUT
 from util.models import planted
 from util.prompts.sequences import Sequences, excerpts, repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import measured_scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
+from util.study.model import planted_control
 from util.study.records import Fields
 from util.study.study import Study
 
@@ -69,11 +70,8 @@ def attention(study: Study) -> Fields:
     heads = [head for head, _ in best.values()]
 
     def measured(model: PreTrainedModel, sequences: Sequences) -> Fields:
-        ids, layers = sequences.ids[-1], prepare(model).layers
-        rows = CaptureRows(torch.arange(len(ids)), layers={layers[layer] for layer, _ in heads})
-        forward(model, Batch.of([Row(tuple(ids.tolist()))], [0]), rows)
-        attention = [rows.weights[layers[layer]][0, head].float().cpu().numpy() for layer, head in heads]
-        return {"attention": np.stack(attention), "ids": ids}
+        ids = sequences.ids[-1]
+        return {"attention": np.array(whole_attention(model, ids.tolist(), heads), np.float32), "ids": ids}
 
     rows = _on_sequences(study, "sequence patterns", measured, heads=[*map(list, heads)])
     return {"title": study.model.title, "best": best, "attention": dict(zip(best, rows["attention"], strict=True))}
@@ -98,7 +96,7 @@ def text(study: Study) -> Fields:
     @cache
     def texts() -> list[list[int]]:
         model, tokenizer = study.pair
-        length = min(LONGEST, context_length(model) or LONGEST)
+        length = min(LONGEST, context_length(model))
         return excerpts(tokenizer, length, study.settings.excerpts).tolist()
 
     runs = cache(lambda: BaseRuns(study.pair[0]))

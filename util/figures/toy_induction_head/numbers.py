@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from util import paths
+from util.figures.edits import WHOLE
 from util.roles import attention_scores
 from util.roles.attention_scores import ROLES, best_heads, head_intervals
 from util.show.part import Arrays
@@ -22,12 +23,12 @@ from util.stats.intervals import mean_interval
 Numbers = dict[str, Any]
 SLOTS = ("token", "previous", "output")  # of the residual stream of the construction
 SCORES = ("prefix matching", "previous token")
-SEQUENCE = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])  # of the lecture
+SEQUENCE = np.vstack([np.eye(3), [0.5, 0.5, 0.0]])  # of the lecture
 TOKENS, DIMENSIONS = ["a", "b", "c", "ab"], ["a", "b", "c"]  # the fourth token is half a, half b
 VISIBLE = 0.1  # attention that is drawn
 EARLY, LATE, AROUND = 50, 500, 10  # tokens between which loss falls in context; so many on either side count, too
 STEPS = 16  # of the curve of losses
-WHOLE, WITHOUT = "whole model", "without induction heads"
+WITHOUT = "without induction heads"
 VOCABULARY, COPY = 64, 15  # tokens of the model of the phase change; distinct ones of a sequence that it is measured on
 
 

@@ -14,6 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
+from util.figures.edits import WHOLE
 from util.figures.toy_induction_head import numbers
 from util.figures.toy_induction_head.numbers import (
     COPY,
@@ -23,7 +24,6 @@ from util.figures.toy_induction_head.numbers import (
     TOKENS,
     VISIBLE,
     VOCABULARY,
-    WHOLE,
     WITHOUT,
 )
 from util.show.draw import BLUE, GREY, ORANGE, Grid, Panel, matrix
@@ -66,10 +66,6 @@ class Settings:
 # ------------------------------------------------------------------------------------------------ one head by hand
 
 
-def shifts_say(values: Values) -> Iterator[str]:
-    yield "Attention reads as far back as queries are moved against keys"
-
-
 def shifts(values: Values) -> Grid:
     panels: list[Panel] = []
     for moved in MOVES:
@@ -81,27 +77,19 @@ def shifts(values: Values) -> Grid:
     return Grid(panels, least=1.0, height=1.7, share="y", x="key position", y="query position")
 
 
-def stream_says(values: Values) -> Iterator[str]:
-    yield "The copy is added to the token itself; the largest entry is predicted"
-
-
 def stream(values: Values) -> Grid:
     weights = numbers.before(len(SEQUENCE))
     copied = weights @ SEQUENCE
     steps = {"tokens": SEQUENCE, "+ what the head copies": copied, "= logits": SEQUENCE + copied}
     shown = partial(matrix, rows=TOKENS, numbers=True)
-    panels: list[Panel] = [partial(shown, values=weights, title="attention", columns=TOKENS, x="key", y="query")]
-    panels += [
-        partial(shown, values=step, title=title, columns=DIMENSIONS, x="dimension") for title, step in steps.items()
+    panels = [
+        partial(shown, values=weights, title="attention", columns=TOKENS, x="key", y="query"),
+        *(partial(shown, values=step, title=name, columns=DIMENSIONS, x="dimension") for name, step in steps.items()),
     ]
     return Grid(panels, least=1.2, height=1.7)
 
 
 # ------------------------------------------------------------------------------------------------ two layers by hand
-
-
-def circuits_say(values: Values) -> Iterator[str]:
-    yield "Layer 1 matches what layer 0 moved: both circuits are the identity"
 
 
 def circuits(values: Values) -> Grid:
@@ -171,7 +159,7 @@ def patterns(values: Values) -> Grid:
 def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
     """Every weight of at least VISIBLE as a dot; lines part the copies."""
     whose, role = name.split(", ")
-    score = row["score"] if isinstance(row["score"], float) else row["score"][0]
+    score = np.ravel(row["score"])[0]  # of heads of models with its interval
     owner = whose if whose == "by hand" else f"{whose} of the model"
     for edge in np.arange(row["tokens"] - length, 0, -length) - 0.5:
         ax.axhline(edge, color="0.85", lw=0.6, zorder=0)
@@ -187,9 +175,8 @@ def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
 
 def in_context_says(values: Values) -> Iterator[str]:
     text = values["in context"]
-    scores, number = {row: written(score) for row, score in text["score"].items()}, len(text["heads"])
-    early, late = text["tokens"]
-    whole = f"(the loss at token {late} minus that at token {early}) is {scores[WHOLE]} nats"
+    number, (early, late) = len(text["heads"]), text["tokens"]
+    whole = f"(the loss at token {late} minus that at token {early}) is {written(text['score'][WHOLE])} nats"
     if not number:
         yield f"The in-context-learning score {whole}; no head is an induction head"
         return
@@ -226,7 +213,7 @@ def in_context(values: Values) -> Grid:
 
 def _whole(text: Values, ax: Axes) -> None:
     """Mean losses over spans of tokens that grow."""
-    _spans(ax, text, text["curve"][WHOLE], BLUE, "")
+    _spans(ax, text, text["curve"][WHOLE], BLUE)
     ax.set(title="A) whole model", ylabel="loss, nats per token")
 
 
@@ -240,7 +227,7 @@ def _rises(text: Values, ax: Axes) -> None:
     ax.set(title="B) without heads", ylabel="rise of the loss, nats")
 
 
-def _spans(ax: Axes, text: Values, curve: Any, colour: str, name: str) -> None:
+def _spans(ax: Axes, text: Values, curve: Any, colour: str, name: str = "") -> None:
     ax.plot(text["ends"], curve, color=colour, label=name, marker="o", ms=2.5, lw=1.0)
     for token in text["tokens"]:
         ax.axvline(token, color="0.85", lw=0.7, zorder=0)
@@ -272,9 +259,11 @@ def training(values: Values) -> Grid:
     runs = list(numbers.training_runs().values())
     last = max(run["tokens"][-1] for run in runs) / 1e6
     losses = partial(_curves, runs=runs, lines=LOSSES, ylabel="loss,\nnats per token", ylim=(0, TOP))
-    heads = partial(_curves, runs=runs, lines=HEADS, ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
-    below = partial(heads, xlabel="tokens read, millions")
-    return Grid([losses, below], height=1.65, columns=1, share="x", finish=_name_guesses)
+    heads = partial(
+        _curves, runs=runs, lines=HEADS, xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02),
+        xlim=(0, last),
+    )  # fmt: skip
+    return Grid([losses, heads], height=1.65, columns=1, share="x", finish=_name_guesses)
 
 
 def _name_guesses(figure: Picture, axes: Sequence[Axes]) -> None:
@@ -303,15 +292,18 @@ FIGURE = Figure(
     Settings,
     {
         "shifts": Part(
-            no_numbers, says=shifts_say, panels=shifts,
+            no_numbers, panels=shifts,
+            says=lambda values: ["Attention reads as far back as queries are moved against keys"],
             about=lambda values: "one-hot positions of 8 tokens; queries and keys are moved down by so many places",
         ),
         "residual_stream": Part(
-            no_numbers, says=stream_says, panels=stream,
+            no_numbers, panels=stream,
+            says=lambda values: ["The copy is added to the token itself; the largest entry is predicted"],
             about=lambda values: "one head by hand",
         ),
         "circuits": Part(
-            no_numbers, says=circuits_say, panels=circuits,
+            no_numbers, panels=circuits,
+            says=lambda values: ["Layer 1 matches what layer 0 moved: both circuits are the identity"],
             about=lambda values: (
                 "two layers of one head, written by hand, 6 tokens; framed: what one writes, the other reads"
             ),
