@@ -16,7 +16,7 @@ from PIL import Image
 from util import paths
 from util.figures import beside
 from util.show.draw import WIDTH
-from util.show.part import STORED, Values, figure_of, findings, stored, title
+from util.show.part import STORED, Values, figure_of, stored, title
 from util.show.part import beside as part_beside
 from util.study.study import listing, published
 
@@ -117,7 +117,7 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
     if f'published("{stem}")' in source:
         found.append(new_output("display_data", {"text/markdown": published(stem).data}))
     if "study.save()" in source:
-        told = listing({title(values): findings(figure, values, figure.parts)}).data
+        told = listing(figure, values, parts=figure.parts).data
         found.append(new_output("display_data", {"text/markdown": told}))
     if source.startswith("Markdown(beside("):
         found.append(new_output("display_data", {"text/markdown": beside(*STORED[1:])}))
