@@ -116,7 +116,7 @@ def _measure(small, folder, work):
 
 
 def contents(folder):
-    """A digest of the data of every record, by the name of its file. Raises records.Damaged for anything else."""
+    """A digest of the data of every record, by the name of its file. Raises ValueError for anything else."""
     found = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.suffix != ".lock" and not file.name.startswith(records.TEMPORARY):
@@ -158,7 +158,7 @@ def damage(payload, times, draw):
         changed[place] ^= draw.choice([1 << draw.randrange(8), draw.randrange(1, 256)])
         blanked = payload[:place] + bytes(end - place) + payload[end:]
         for kind, made in {"changes": bytes(changed), "cuts": payload[:place], "blanks": blanked}.items():
-            with suppress(records.Damaged):
+            with suppress(ValueError):
                 accepted[kind] += made != payload and records.decode(made) is not None
     return accepted
 

@@ -47,10 +47,6 @@ TEMPORARY = ".unfinished-"  # how names of files begin that are being written
 MARGIN = 64 << 20  # bytes to leave free on the disk
 
 
-class Damaged(ValueError):
-    """A file is not the record that its name says."""
-
-
 @dataclass(frozen=True)
 class Record:
     """What was asked, what it was measured with, and the result."""
@@ -85,17 +81,17 @@ def _pickled(inside: bytes) -> bytes:
 
 
 def decode(file: bytes) -> Record:
-    """The record of a file's bytes. Raises Damaged."""
+    """The record of a file's bytes. Raises ValueError for a damaged file."""
     inside = file[11:-1]
     if file != _pickled(inside):
-        raise Damaged("it is not a pickle of one bytes object")
+        raise ValueError("it is not a pickle of one bytes object")
     try:
         metadata = json.loads(inside[8 : 8 + int.from_bytes(inside[:8], "little")])["__metadata__"]
         text, stored = metadata["record"], metadata["sha256"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"it holds no record: {error!r:.200}") from None
+        raise ValueError(f"it holds no record: {error!r:.200}") from None
     if sha256(inside.replace(stored.encode(), NO_DIGEST, 1)).hexdigest() != stored:
-        raise Damaged("its digest is another")
+        raise ValueError("its digest is another")
     arrays = load_arrays(inside)
     return Record(**json.loads(text, object_hook=lambda made: arrays[made[ARRAY]] if [*made] == [ARRAY] else made))
 
@@ -113,16 +109,16 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
     """The record of a request; None, after a line that says why, where there is none that can be relied on.
 
     expected: what its provenance must say, as far as that is known; entries that are None on either side are not
-    known, and other "versions" of packages are said, but do not matter. A file that is `Damaged` is renamed.
+    known, and other "versions" of packages are said, but do not matter. A damaged file is renamed.
     """
     file = place_of(request, folder)
     try:
         record = decode(file.read_bytes())
         if record.request != request:
-            raise Damaged("it is the record of another request")
+            raise ValueError("it is the record of another request")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except Damaged as error:
+    except ValueError as error:
         with suppress(OSError):
             file.replace(file.with_suffix(".damaged"))
         _tell(f"{file.name} is damaged ({error}) and is measured again")
