@@ -46,10 +46,10 @@ def _heads(_: Any, tokens: Any) -> tuple[Head, ...]:
     return named
 
 
-LIST = Parameter(n_tokens=1, json_list=False)
-Words = Annotated[tuple[str, ...], LIST, Parameter(converter=_listed)]
-Numbers = Annotated[tuple[int, ...], LIST, Parameter(converter=_listed)]
-Heads = Annotated[tuple[Head, ...], LIST, Parameter(converter=_heads)]
+LIST = Parameter(n_tokens=1, json_list=False, converter=_listed)
+Words = Annotated[tuple[str, ...], LIST]
+Numbers = Annotated[tuple[int, ...], LIST]
+Heads = Annotated[tuple[Head, ...], Parameter(n_tokens=1, json_list=False, converter=_heads)]
 Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]
 AtLeastTwo = Annotated[int, Parameter(validator=Number(gte=2))]  # an interval needs two
