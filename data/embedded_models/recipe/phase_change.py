@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from data.embedded_models.recipe.train import CLIP, EMBEDDING_STD, WARM_UP, WEIGHT_DECAY
+from data.embedded_models.recipe.train import EMBEDDING_STD, WARM_UP, WEIGHT_DECAY, descend
 from util import paths
 from util.engine.handshake import prepare
 from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
@@ -88,13 +88,9 @@ def _run(steps: int, rng: np.random.Generator, every: int) -> dict[str, Any]:
             for name, value in {"tokens": step * ROWS * LENGTH, **_measure(model)}.items():
                 log[name].append(value)
         if step < steps:
-            for group in optimizer.param_groups:
-                group["lr"] = RATE * min(1.0, (step + 1) / WARM_UP)
-            optimizer.zero_grad(set_to_none=True)
             tokens, repeated = _batch(rng)
-            _losses(model, tokens)[repeated[:, 1:]].mean().backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
+            loss = _losses(model, tokens)[repeated[:, 1:]].mean()
+            descend(model, optimizer, loss, RATE * min(1.0, (step + 1) / WARM_UP))
     return log
 
 

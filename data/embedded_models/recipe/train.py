@@ -189,6 +189,16 @@ def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98))
 
 
+def descend(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float) -> None:
+    """Take a step down the gradients of a loss, which are clipped."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+
+
 def train(corpus: Corpus, seed: int = 0, recipe: Sequence[Stage] = RECIPE) -> tuple[LlamaForCausalLM, list[float]]:
     """The trained model and the loss of each step in nats. A batch depends on seed, stage and step alone."""
     model, losses = new_model(recipe[0].layers, seed, recipe[0].heads), list[float]()
@@ -197,14 +207,9 @@ def train(corpus: Corpus, seed: int = 0, recipe: Sequence[Stage] = RECIPE) -> tu
             model = grow(model, stage.layers, stage.keep, seed + number, stage.heads)
         optimizer = new_optimizer(model)
         for step in tqdm(range(stage.steps), desc=f"stage {number}", leave=False):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(stage, step)
             rng = np.random.default_rng((seed, number, step))
             loss = loss_of(model, corpus.batch(rng, stage.shares, stage.rows, stage.length, stage.periods))
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
+            descend(model, optimizer, loss, learning_rate(stage, step))
             losses.append(loss.item())
     return model, losses
 
