@@ -43,16 +43,12 @@ def write(model: str, executed: Path, out: Path) -> Path:
         body = body.replace('href="../', f'href="{os.path.relpath(paths.root(), folder)}/')
         (folder / f"{file.stem}.html").write_text(body, encoding="utf-8")
         title += " (it failed)" if notebook.metadata.get("papermill", {}).get("exception") else ""
-        lines += [f"## [{title}]({file.stem}.html)", *(f"- {line}" for line in sentences_of(file.stem[3:], model))]
+        values = stored(file.stem[3:], model)
+        said = findings(figure_of(file.stem[3:]), values) if values else ["No values are stored."]
+        lines += [f"## [{title}]({file.stem}.html)", *(f"- {sentence}" for sentence in said)]
     index, body = folder / "index.html", markdown2html("\n".join(lines))
     index.write_text(f"{HEAD}<title>{name}</title>{body}", encoding="utf-8")
     return index
-
-
-def sentences_of(stem: str, model: str) -> list[str]:
-    """What the stored values of a figure say of a model, in sentences."""
-    values = stored(stem, model)
-    return findings(figure_of(stem), values) if values else ["No values are stored."]
 
 
 if __name__ == "__main__":

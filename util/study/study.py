@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,7 @@ class Study(Records):
 
     def replace(self, **changes: Any) -> Study:
         """The same study with another model, folder, redo or other settings, checked again."""
-        places = {"model": self.model, "folder": self.folder, "redo": self.redo}
-        return Study(self.figure.stem, **{**self._given, **places, **changes})
+        return Study(self.figure.stem, **{**self._given, "model": self.model, **self.places, **changes})
 
     def twin(self, seed: int = 0, **changes: Any) -> Study:
         """The same study on the model's untrained twin: the negative control. Its records are among this one's."""
@@ -76,8 +75,7 @@ class Study(Records):
     @property
     def request(self) -> dict[str, Any]:
         """The figure, the model and the settings, in plain JSON."""
-        settings = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
-        return json.loads(json.dumps({"figure": self.figure.stem, **self.model.request, **settings}))
+        return json.loads(json.dumps({"figure": self.figure.stem, **self.model.request, **asdict(self.settings)}))
 
     # -------------------------------------------------------------------------------------------- parts
 
