@@ -292,7 +292,5 @@ def _fill(lines: Callable[[], Iterator[Weighted]], rows: int, length: int) -> Ba
 
 def _finish(tokens: np.ndarray, weights: np.ndarray) -> Batch:
     """Put BOS in front of every row and divide the weights by their sum."""
-    rows = len(tokens)
-    tokens = np.concatenate([np.full((rows, 1), BOS_ID, dtype=np.int64), tokens], axis=1)
-    weights = np.concatenate([np.zeros((rows, 1), dtype=np.float32), weights], axis=1)
-    return tokens, weights / max(float(weights.sum()), 1e-9)
+    weights = np.insert(weights, 0, 0, axis=1)
+    return np.insert(tokens, 0, BOS_ID, axis=1), weights / max(float(weights.sum()), 1e-9)
