@@ -1,5 +1,6 @@
 """The files of records: what goes in comes out, what does not fit is measured again, nothing is half written."""
 
+import os
 import subprocess
 import sys
 import time
@@ -118,7 +119,7 @@ def test_where_nothing_can_be_written_that_is_said_before_anything_is_measured(t
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(records.os, "fsync", lambda file: (_ for _ in ()).throw(OSError("pulled out")))
+    monkeypatch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError("pulled out")))
     with pytest.raises(OSError, match="pulled out"):
         write(RECORD, tmp_path)
     assert list(tmp_path.iterdir()) == []

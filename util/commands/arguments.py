@@ -197,8 +197,8 @@ def write(
     exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
     print(
         table.map(_cell, na_action="ignore").to_string(na_rep=""),
-        files.write_whole(folder / "result.json", json.dumps(result, indent=1) + "\n"),
-        files.write_whole(folder / "rows.csv", exact.to_csv(index=False, lineterminator="\n")),
+        paths.write_whole(folder / "result.json", json.dumps(result, indent=1) + "\n"),
+        paths.write_whole(folder / "rows.csv", exact.to_csv(index=False, lineterminator="\n")),
         sep="\n",
     )
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError, model_validator
 
+from util import paths
 from util.commands import arguments
 from util.commands.frame import from_json
 from util.edges.ablation import WHOLE, Ablation
@@ -26,7 +27,6 @@ from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries
 from util.figures.edge_ablation.runs import Data, Pruner, Run, check_tokens
 from util.figures.edge_ablation.settings import Draw, Seeds
 from util.figures.stored_roles import MODEL
-from util.paths import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
 from util.scores.token_types import METHOD, REDUCE
@@ -131,7 +131,7 @@ class Pruned(Measured):
     after_heads: bool = True
     per_round: Share = 0.1
     keep: tuple[Natural, ...] | None = None
-    score_files: Annotated[tuple[Text, ...], PlainSerializer(lambda files: [*map(sha256, files)])] = ()
+    score_files: Annotated[tuple[Text, ...], PlainSerializer(lambda files: [*map(paths.sha256, files)])] = ()
     share: Share = SHARE
     random: Natural = 20
 
@@ -319,4 +319,4 @@ def write(config: Config, study: Study, folder: Path, request: Mapping[str, Any]
     accuracy = {name: float(data["right"].mean()) for name, data in first.items()}
     log = files.plain({"accuracy": accuracy, "examples": examples})
     arguments.write(folder, request, results, pd.concat(rows), pd.DataFrame(ablations).T, [study])
-    print(files.write_whole(folder / "model_logs.json", json.dumps(log, indent=1) + "\n"))
+    print(paths.write_whole(folder / "model_logs.json", json.dumps(log, indent=1) + "\n"))

@@ -86,7 +86,7 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
     depths = {one["model"]: circuit_cards.depths(one) for one in read}
     looks = [(place if place.is_dir() else place.parent) / circuit_cards.LOOK for place in places]
     beside = [Path(os.path.relpath(look, file.parent)).as_posix() if look.exists() else None for look in looks]
-    page = files.write_whole(file.with_suffix(".html"), circuit_cards.atlas_page(read, beside))
+    page = paths.write_whole(file.with_suffix(".html"), circuit_cards.atlas_page(read, beside))
     print(*pictures, files.write_values(depths, file.with_suffix(".json")), page, sep="\n")
 
 

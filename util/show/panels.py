@@ -170,9 +170,9 @@ def intervals(
         (value, low, high), full = triple, sign(triple) != 0
         reach = [[abs(value - low)], [abs(high - value)]]  # rounding may leave less than 0
         look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8, "label": label}
-        look["mfc"] = colour if full or not hollow else "white"
+        look |= {"mfc": colour if full or not hollow else "white", "yerr" if upright else "xerr": reach}
         x, y = (place + shift, value) if upright else (value, place + shift)
-        ax.errorbar(x, y, **{"yerr" if upright else "xerr": reach}, **look)
+        ax.errorbar(x, y, **look)
         label = "_"  # once is enough for a legend
         if full and digits is not None:
             ax.annotate(

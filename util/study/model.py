@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from pydantic import BeforeValidator
 from transformers import PreTrainedModel
@@ -65,7 +64,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return digest([fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab())])
 
 
-def _bytes(tensor: torch.Tensor) -> np.ndarray:
+def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 

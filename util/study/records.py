@@ -9,12 +9,10 @@ read here without an unpickler, and written whole or not at all; its name depend
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -43,7 +41,6 @@ ComputeBlock = Callable[[Sequence[int]], Fields]
 Join = Callable[[list[Fields]], Fields]
 ARRAY = "$array"
 NO_DIGEST = b"0" * 64
-TEMPORARY = ".unfinished-"  # how names of files begin that are being written
 MARGIN = 64 << 20  # bytes to leave free on the disk
 
 
@@ -159,18 +156,10 @@ def _writing(folder: Path) -> Iterator[None]:
 def write(record: Record, folder: Path) -> None:
     """Writes a record's file whole. Raises OSError, naming the cure, where there is no room or no permission."""
     file, content = place_of(record.request, folder), encode(record)
-    temporary = file.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _writing(folder):
         if shutil.disk_usage(folder).free < len(content) + MARGIN:
             raise OSError("the disk is full")
-        try:
-            with temporary.open("xb") as opened:
-                opened.write(content)
-                opened.flush()
-                os.fsync(opened.fileno())
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        paths.write_whole(file, content)
 
 
 @contextmanager
