@@ -267,7 +267,7 @@ def claims_table(values: Values) -> pd.DataFrame:
     return verdicts.table(judged(values))
 
 
-def claims_stored(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def claims_stored(arrays: Arrays, settings: Any) -> dict[str, Any]:
     """What `make claims` has stored, as it stands; nothing where it has stored nothing."""
     return {"claims": arrays["claims"]} if arrays["claims"] else {}
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from transformers import PreTrainedTokenizerFast
 
 from data.embedded_models.recipe import texts
@@ -85,7 +86,7 @@ class Corpus:
             examples = [(ids(source.line(text)), source.labels.index(label)) for text, label in texts.clean_pool(name)]
             self._episodes.append((examples, singles(source.labels, True), single_ids(tokenizer, [source.end])))
 
-    def repeats(self, rng: np.random.Generator, rows: int, length: int, periods: tuple[int, int]) -> Batch:
+    def repeats(self, rng: Generator, rows: int, length: int, periods: tuple[int, int]) -> Batch:
         """A random sequence that repeats with a period drawn per row; only the copies have weight."""
         low, high = periods
         period = rng.integers(low, high + 1, rows)[:, None]
@@ -94,7 +95,7 @@ class Corpus:
         tokens = np.take_along_axis(pattern, place % period, axis=1)
         return _finish(tokens, (place >= period).astype(np.float32))
 
-    def maps(self, rng: np.random.Generator, rows: int, length: int, widths: Sequence[int] = WIDTHS) -> Batch:
+    def maps(self, rng: Generator, rows: int, length: int, widths: Sequence[int] = WIDTHS) -> Batch:
         """Lines `key: label`; a label has weight if its key occurred before.
 
         A key is a sequence of random tokens; its length is drawn from `widths` for each call.
@@ -112,7 +113,7 @@ class Corpus:
         row = np.arange(rows)[:, None]
         return _lines(layout, table[row, which], labels[row, answer[row, which]], which, length)
 
-    def words(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def words(self, rng: Generator, rows: int, length: int) -> Batch:
         """Lines `word: label` or `word word: label`.
 
         A row has two to four classes (categories, or pairs of them) with random labels. A class uses its words in
@@ -133,7 +134,7 @@ class Corpus:
         ]
         return _lines(layout, inputs, labels[row, which], which, length)
 
-    def pairs(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def pairs(self, rng: Generator, rows: int, length: int) -> Batch:
         """Lines `x<tab>y`, one word-pair task per row; an output has weight from the second line on."""
 
         def lines() -> Iterator[Weighted]:
@@ -147,7 +148,7 @@ class Corpus:
 
         return _finish(*_fill(lines, rows, length))
 
-    def ioi(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def ioi(self, rng: Generator, rows: int, length: int) -> Batch:
         """IOI sentences with their answers; most of the weight is on the answers.
 
         The names are a shuffled list, used up before it is shuffled again, so that sentences near each other hardly
@@ -179,7 +180,7 @@ class Corpus:
 
         return _finish(*_fill(lines, rows, length))
 
-    def episodes(self, rng: np.random.Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
+    def episodes(self, rng: Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
         """StaICC lines with their labels, one data set per row, as many lines as fit (see also `relabelled`).
 
         An eighth of the tokens without a known label, drawn at random, has the weight OTHER_TOKENS.
@@ -199,11 +200,11 @@ class Corpus:
         weights[(rng.random(weights.shape) < 1 / 8) & (weights == 0)] = OTHER_TOKENS
         return _finish(tokens, weights)
 
-    def relabelled(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def relabelled(self, rng: Generator, rows: int, length: int) -> Batch:
         """Episodes with random label words; a label has weight if its class occurred before."""
         return self.episodes(rng, rows, length, true_labels=False)
 
-    def recurring(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def recurring(self, rng: Generator, rows: int, length: int) -> Batch:
         """StaICC lines as keys of a map: a row repeats two to five lines, each with its own random label word.
 
         Only an earlier occurrence of a line tells its label, so the model must find it in the context, over lines as
@@ -226,7 +227,7 @@ class Corpus:
         return _finish(*_fill(lines, rows, length))
 
     def batch(
-        self, rng: np.random.Generator, shares: Mapping[str, float], rows: int, length: int, periods: tuple[int, int]
+        self, rng: Generator, shares: Mapping[str, float], rows: int, length: int, periods: tuple[int, int]
     ) -> Batch:
         """Rows of several streams; shares: for each stream, its share of the rows and of the loss."""
         options: dict[str, dict[str, Any]] = {"repeats": {"periods": periods}, "long_maps": {"widths": LONG_WIDTHS}}
@@ -242,7 +243,7 @@ class Corpus:
         return tokens, weights
 
 
-def _choices(rng: np.random.Generator, rows: int, options: int, count: int) -> np.ndarray:
+def _choices(rng: Generator, rows: int, options: int, count: int) -> np.ndarray:
     """Random numbers below `options` [rows, count], distinct within each row."""
     return np.argsort(rng.random((rows, options)), axis=1)[:, :count]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -63,11 +64,11 @@ def held_out() -> Sequences:
     return Sequences(ids, COPY, COPIES, True, "uniform")
 
 
-def _distinct(rng: np.random.Generator, count: int) -> np.ndarray:
+def _distinct(rng: Generator, count: int) -> np.ndarray:
     return rng.choice(np.arange(BOS + 1, VOCABULARY), count, replace=False)
 
 
-def _run(steps: int, rng: np.random.Generator, every: int) -> dict[str, Any]:
+def _run(steps: int, rng: Generator, every: int) -> dict[str, Any]:
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -94,7 +95,7 @@ def _run(steps: int, rng: np.random.Generator, every: int) -> dict[str, Any]:
     return log
 
 
-def _batch(rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+def _batch(rng: Generator) -> tuple[Tensor, Tensor]:
     """Token ids [ROWS, LENGTH] and which of them are repeated; the period differs from row to row."""
     periods = rng.integers(PERIODS[0], PERIODS[1] + 1, ROWS)[:, None]
     patterns = np.stack([_distinct(rng, PERIODS[1]) for _ in range(ROWS)])
