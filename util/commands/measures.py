@@ -65,12 +65,11 @@ def scores(
     score = heads.mean()
     maps = {name: heads.intervals(name) for name in heads.scores}
     best = top(score, min(BEST, score.size))
-    table = {name: [of_map[head] for head in best] for name, of_map in maps.items()}
+    columns = {name: [of_map[head] for head in best] for name, of_map in maps.items()}
+    table = pd.DataFrame(columns, index=[head_name(head) for head in best])
     shares = {str(part): top(score, how_many(part, score.size)) for part in PAPER_SHARES}
     results = {"scores": maps, "uniform": heads.uniform, "best": shares}
-    write(
-        folder, request, results, by_head(maps), pd.DataFrame(table, index=[head_name(head) for head in best]), [study]
-    )
+    write(folder, request, results, by_head(maps), table, [study])
     if figure:
         print(*files.write_figure(_scores_picture(heads), folder / "scores"), sep="\n")
 
@@ -128,8 +127,8 @@ def forerunner(
         magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64)
         lines = by_head({"count": values["counts"][series], "magnitude": magnitude})
         rows.append(lines.assign(series=series, prompts=values["prompts"][series]))
-    columns = {"prompts": "prompts", "frequent heads": "frequent_heads", "heads on a prompt": "heads_on_a_prompt"}
-    table = pd.DataFrame({title: values[name] for title, name in columns.items()})
+    columns = ("prompts", "frequent_heads", "heads_on_a_prompt")
+    table = pd.DataFrame({name.replace("_", " "): values[name] for name in columns})
     for series, counts in values["counts"].items():
         often = heads_where(np.array(counts) >= SHARE * values["prompts"][series])
         print(f"{series}: {', '.join(map(head_name, often)) or 'no head'}")
@@ -207,14 +206,8 @@ def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed:
         for name in ("score", "effect")
         for place, end in enumerate(("", " low", " high"))
     })  # fmt: skip
-    write(
-        folder,
-        request,
-        {"roles": study.numbers("atlas")["roles"]},
-        lines,
-        rows.set_index(["head", "role"]),
-        [sequences],
-    )
+    results, table = {"roles": study.numbers("atlas")["roles"]}, rows.set_index(["head", "role"])
+    write(folder, request, results, lines, table, [sequences])
 
 
 def edges(

@@ -35,8 +35,8 @@ class Stage:
     periods: tuple[int, int]
     rates: tuple[float, float]  # learning rate: warm-up, then cosine from the first to the second
     keep: tuple[int, ...] | None = None  # grow the model first: layer i becomes layer keep[i], others are new
-    layers: int = 2
-    heads: int = 4  # query heads; there are always four heads of keys and values
+    layers: int = 4
+    heads: int = 8  # query heads; there are always four heads of keys and values
 
     @property
     def steps(self) -> int:
@@ -64,11 +64,11 @@ EPISODES = dict.fromkeys(("repeats", "maps", "long_maps", "words", "pairs", "rec
     "episodes": 5 / 16,
 }
 RECIPE = (
-    Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3)),
-    Stage(4_000_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2), layers=4, heads=8),
-    Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3), layers=4, heads=8),
-    Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3), layers=4, heads=8),
-    Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5), layers=4, heads=8),
+    Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3), layers=2, heads=4),
+    Stage(4_000_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2)),
+    Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3)),
+    Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3)),
+    Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5)),
 )
 WARM_UP, WEIGHT_DECAY, CLIP = 50, 0.01, 1.0
 EMBEDDING_STD = 0.04
