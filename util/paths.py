@@ -1,4 +1,6 @@
-"""Where the suite reads and writes: the clone, the cached intermediates, the figures and values; files, written whole.
+"""Where the suite reads and writes: the clone, the cached intermediates, the figures and values; hashes of files.
+
+Files are written whole or not at all.
 
 Four environment variables move these places. A relative value is relative to the clone, so that a notebook and a
 terminal agree in whatever folder they run; without a clone, to the working folder.
