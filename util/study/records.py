@@ -106,7 +106,8 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
     """The record of a request; None, after a line that says why, where there is none that can be relied on.
 
     expected: what its provenance must say, as far as that is known; entries that are None on either side are not
-    known, and other "versions" of packages are said, but do not matter. A damaged file is renamed.
+    known, and other "versions" of packages are said, but do not matter. A damaged file, for which `decode` raises a
+    ValueError, is renamed.
     """
     file = place_of(request, folder)
     try:
