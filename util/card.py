@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from tqdm import tqdm
 
+from util import paths
 from util.figures.edge_ablation import show as edges
 from util.figures.induction_scores import show as induction
 from util.figures.ioi_patching import show as ioi
@@ -26,7 +27,7 @@ from util.figures.role_atlas import show as roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.rules import Role
 from util.show.draw import ROLES, Grid, draw
-from util.show.files import filled, plain, png_of, write_whole
+from util.show.files import filled, plain, png_of
 from util.show.part import Figure, Values, drawn, listed, written
 from util.stats.heads import head_name, heads_where, place_of
 
@@ -155,7 +156,7 @@ def write(card: Card, folder: Path, command: str) -> list[Path]:
     """Write card.json and the page into a folder, and return their paths. command: what made the card."""
     html = page(card, command, look=(folder / LOOK).exists())
     texts = {"card.json": json.dumps(card, indent=1, allow_nan=False) + "\n", "card.html": html}
-    return [write_whole(folder / name, text) for name, text in texts.items()]
+    return [paths.write_whole(folder / name, text) for name, text in texts.items()]
 
 
 def read(place: Path) -> Card:

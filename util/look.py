@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from util import paths
 from util.engine.attention import instrument
 from util.engine.batches import Batch, Row, check_context, forward
 from util.engine.components import direct_effects, known_blocks
@@ -33,7 +34,7 @@ from util.prompts import own_tasks, word_pair_prompts, word_pairs
 from util.prompts.prompt import Tokens, with_bos
 from util.prompts.text_tasks import DATASETS
 from util.show.draw import ROLES, draw
-from util.show.files import filled, write_whole
+from util.show.files import filled
 from util.show.panels import token_grid
 from util.show.part import written
 from util.stats.heads import Head, check_heads, head_name
@@ -113,7 +114,7 @@ class Look:
 
     def write(self, file: Path, command: str) -> Path:
         """Write the page, and return its path."""
-        return write_whole(file, self.html(command))
+        return paths.write_whole(file, self.html(command))
 
     def picture(self) -> Picture:
         """What the first heads read from the last token that the text is seen from."""

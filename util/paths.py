@@ -1,5 +1,7 @@
 """Where the suite reads and writes: the clone, the cached intermediates, the figures and values; hashes of files.
 
+Files are written whole or not at all.
+
 Four environment variables move these places. A relative value is relative to the clone, so that a notebook and a
 terminal agree in whatever folder they run; without a clone, to the working folder.
 
@@ -15,12 +17,14 @@ import hashlib
 import os
 import re
 import sys
+import uuid
 from functools import lru_cache
 from pathlib import Path, PurePath
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from platformdirs import user_cache_path
 
+UNFINISHED = ".unfinished-"  # how names of files begin that are being written
 KINDS = {"figures": "figures", "values": "data/values", "cards": "data/cards", "commands": "commands"}
 
 
@@ -100,6 +104,19 @@ def locked(file: Path, doing: str) -> AcquireReturnProxy:
     except Timeout:
         print(f"waiting for another process that {doing}", file=sys.stderr, flush=True)
         return lock.acquire()
+
+
+def write_whole(file: Path, content: str | bytes) -> Path:
+    """Write a file whole or not at all, and return it; one that is there is replaced."""
+    unfinished = file.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")  # another process may write the same file
+    try:
+        with unfinished.open("xb") as opened:
+            opened.write(content.encode() if isinstance(content, str) else content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        return unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _named(variable: str) -> Path | None:

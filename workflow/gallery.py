@@ -16,7 +16,7 @@ from PIL import Image
 from util import paths
 from util.figures import beside
 from util.show.draw import WIDTH
-from util.show.part import STORED, Values, figure_of, findings, stored, title
+from util.show.part import STORED, Values, figure_of, stored, title
 from util.show.part import beside as part_beside
 from util.study.study import listing, published
 
@@ -27,33 +27,32 @@ What each notebook finds on two published models, with 95 % intervals, and on th
 to have induction heads: it shows how things are measured, and is no evidence. Made by `make gallery` from
 [the stored values](../data/README.md). Each picture is there as a PDF too; the folders have all others.
 """
-ARXIV = "https://arxiv.org/abs/"
 SECTIONS = {  # by notebook: the part that is shown, the paper, and what it claims
     "00_toy_induction_head": (
         "in_context",
-        f"[Olsson et al. 2022]({ARXIV}2209.11895)",
+        "[Olsson et al. 2022](https://arxiv.org/abs/2209.11895)",
         "heads that read what followed earlier occurrences of the present token, induction heads, form in training and "
         "are behind much of in-context learning.",
     ),
     "01_forerunner_heads": (
         "ablation",
-        f"[Cho et al. 2025]({ARXIV}2410.04468)",
+        "[Cho et al. 2025](https://arxiv.org/abs/2410.04468)",
         "each text is summed up at the token before its label, its forerunner; labels copy from it, and the query's "
         "forerunner finds the labels of similar texts.",
     ),
     "02_induction_scores": (
         "shots",
-        f"[Crosbie & Shutova 2024]({ARXIV}2407.07011)",
+        "[Crosbie & Shutova 2024](https://arxiv.org/abs/2407.07011)",
         "without a few induction heads models lose most of what demonstrations of a pattern are worth to them.",
     ),
     "03_ioi_patching": (
         "population",
-        f"[Wang et al. 2022]({ARXIV}2211.00593)",
+        "[Wang et al. 2022](https://arxiv.org/abs/2211.00593)",
         "a circuit of a few heads, in classes that feed each other, finds the name that completes a sentence.",
     ),
     "04_edge_ablation": (
         "circuit",
-        f"[Bakalova et al. 2025]({ARXIV}2504.00132)",
+        "[Bakalova et al. 2025](https://arxiv.org/abs/2504.00132)",
         "demonstrations are first contextualised by each other, then aggregated at the last token.",
     ),
     "05_role_atlas": (
@@ -113,31 +112,28 @@ def with_outputs(notebook: Path, model: str) -> nbformat.NotebookNode | None:
 
 def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat.NotebookNode]:
     """What a cell shows, from values."""
-    figure, found = figure_of(stem), list[nbformat.NotebookNode]()
+    figure, texts, found = figure_of(stem), list[str](), list[nbformat.NotebookNode]()
     if f'published("{stem}")' in source:
-        found.append(new_output("display_data", {"text/markdown": published(stem).data}))
+        texts.append(published(stem).data)
     if "study.save()" in source:
-        told = listing({title(values): findings(figure, values, figure.parts)}).data
-        found.append(new_output("display_data", {"text/markdown": told}))
+        texts.append(listing(figure, values, parts=figure.parts).data)
     if source.startswith("Markdown(beside("):
-        found.append(new_output("display_data", {"text/markdown": beside(*STORED[1:])}))
+        texts.append(beside(*STORED[1:]))
+    found += [new_output("display_data", {"text/markdown": text}) for text in texts]
     for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
         part = figure.parts[name]
         folder = paths.root() / "figures" / paths.model_folder(model if part.measure else "embedded")
         picture = folder / f"{stem}_{name}.png"
         lines, table = part_beside(part, values, pictured=picture.exists())
-        found.append(printed(lines))
+        if lines:
+            found.append(new_output("stream", text="".join(f"{line}\n" for line in lines)))
         if table is not None:
             found.append(new_output("display_data", {"text/html": table.to_html(), "text/plain": str(table)}))
         if picture.exists():
             png = base64.b64encode(picture.read_bytes()).decode()
             shown = {"image/png": {"width": Image.open(picture).width // 2}}
             found.append(new_output("display_data", {"image/png": png}, metadata=shown))
-    return [output for output in found if output.get("text") != ""]
-
-
-def printed(sentences: list[str]) -> nbformat.NotebookNode:
-    return new_output("stream", text="".join(f"{sentence}\n" for sentence in sentences))
+    return found
 
 
 if __name__ == "__main__":

@@ -33,24 +33,22 @@ def write(model: str, executed: Path, out: Path) -> Path:
     lines = [f"# {name}\n"]
     for file in files:
         notebook = nbformat.read(file, as_version=4)
-        shown = nbformat.reads(nbformat.writes(notebook).replace(r"src=\"../", r"src=\""), as_version=4)
-        root = {"metadata": {"path": str(paths.root())}}  # pictures that texts show are below it
-        body, _ = HTMLExporter(embed_images=True).from_notebook_node(shown, resources=root)
+        title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":  # pictures that texts show are below the root
+                cell.source = cell.source.replace('src="../', 'src="')
+        root = {"metadata": {"path": str(paths.root())}}
+        body, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook, resources=root)
         body = re.sub(r'href="(\d\d_\w+)\.ipynb', r'href="\1.html', body)
         body = body.replace('href="../', f'href="{os.path.relpath(paths.root(), folder)}/')
         (folder / f"{file.stem}.html").write_text(body, encoding="utf-8")
-        title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         title += " (it failed)" if notebook.metadata.get("papermill", {}).get("exception") else ""
-        lines += [f"## [{title}]({file.stem}.html)", *(f"- {line}" for line in sentences_of(file.stem[3:], model))]
+        values = stored(file.stem[3:], model)
+        said = findings(figure_of(file.stem[3:]), values) if values else ["No values are stored."]
+        lines += [f"## [{title}]({file.stem}.html)", *(f"- {sentence}" for sentence in said)]
     index, body = folder / "index.html", markdown2html("\n".join(lines))
     index.write_text(f"{HEAD}<title>{name}</title>{body}", encoding="utf-8")
     return index
-
-
-def sentences_of(stem: str, model: str) -> list[str]:
-    """What the stored values of a figure say of a model, in sentences."""
-    values = stored(stem, model)
-    return findings(figure_of(stem), values) if values else ["No values are stored."]
 
 
 if __name__ == "__main__":

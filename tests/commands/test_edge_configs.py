@@ -33,9 +33,9 @@ def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
 
 def run(config, model, folder, **options):
     """The result, as it is written."""
-    study, place = edge_configs.prepared(config, model, folder=folder, **options)
-    edge_configs.write(config, study, place)
-    return json.loads((place.folder / "result.json").read_text())
+    study, out, request = edge_configs.prepared(config, model, folder=folder, **options)
+    edge_configs.write(config, study, out, request)
+    return json.loads((out / "result.json").read_text())
 
 
 @pytest.mark.parametrize("example", edge_configs.EXAMPLES, ids=lambda config: config["action"])

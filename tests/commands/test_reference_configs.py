@@ -27,9 +27,9 @@ def loaded(folder, *configs):
 
 def run(config, model, folder):
     """The result, and the log."""
-    study, place = edge_configs.prepared(config, model, folder=folder)
-    edge_configs.write(config, study, place)
-    return (json.loads((place.folder / name).read_text()) for name in ("result.json", "model_logs.json"))
+    study, out, request = edge_configs.prepared(config, model, folder=folder)
+    edge_configs.write(config, study, out, request)
+    return (json.loads((out / name).read_text()) for name in ("result.json", "model_logs.json"))
 
 
 def test_the_fields_of_their_readme(tmp_path):

@@ -9,7 +9,7 @@ from tests.stored import values
 from util import paths
 from util.figures.forerunner_heads.numbers import EVERYWHERE
 from util.figures.ioi_patching.show import certain_paths
-from util.show.claims import judged
+from util.show.part import judged
 from util.stats.heads import head_name, top
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS
 

@@ -8,8 +8,7 @@ from tests.stored import intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
 from util.figures.ioi_patching.show import few_edges, kept_alone
-from util.show.claims import judged, made_of
-from util.show.part import written
+from util.show.part import judged, made_of, written
 
 README, NOTEBOOKS, BENCHMARKS = (
     (paths.root() / folder / "README.md").read_text(encoding="utf-8") for folder in ("", "notebooks", "data/benchmarks")

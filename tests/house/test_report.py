@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from util import paths
-from util.show.part import STORED
+from util.show.part import STORED, figure_of, findings, stored
 from workflow import gallery, report
 
 STEM = "03_ioi_patching"
@@ -21,7 +21,7 @@ def test_a_page_has_its_figures_and_the_index_its_findings(tmp_path):
     assert page.count('src="data:image/png;base64,') == len(drawn) + 2 > 6
     said = index.read_text(encoding="utf-8")
     assert f'<a href="{STEM}.html">Patching heads in indirect object identification (IOI)</a>' in said
-    found = report.sentences_of("ioi_patching", "embedded")
+    found = findings(figure_of("ioi_patching"), stored("ioi_patching", "embedded"))
     assert said.count("<li>") == len(found) and f"<li>{found[0]}</li>" in said and "it failed" not in said
 
     notebook.metadata["papermill"] = {"exception": True}

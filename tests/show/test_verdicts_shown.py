@@ -2,7 +2,8 @@
 
 from tests.figures.legible import LONG_NAME
 from tests.stored import values
-from util.show import claims, files
+from util.show import files
+from util.show.part import claims_say, claims_table, judged_of
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE, Claim, Part
 
 
@@ -27,7 +28,7 @@ def of(judged):
 
 
 def test_verdicts_are_counted_then_grouped_with_what_they_are_made_of():
-    title, holds, does_not, premise, untold, not_done, not_asked = claims.says(of(JUDGED))
+    title, holds, does_not, premise, untold, not_done, not_asked = claims_say(of(JUDGED))
     assert title == (
         "Of 6 published claims 1 holds (1), 1 does not hold in this model (2), 1 cannot be told (4), "
         "1 lacks its premise (3), 1 has no task that is done (5), 1 is not asked (6)"
@@ -40,16 +41,16 @@ def test_verdicts_are_counted_then_grouped_with_what_they_are_made_of():
     assert premise.endswith("**premise not met**: 3, forbidding costs nearly as much (claim 2 does not hold).")
     assert untold.endswith("[0.05, 0.15], wanted > 0.1; 1,017 queries would do; there are 512).")
     assert not_done.endswith("**task not done**: 5, zero-shot answers change little.") and "**not asked**" in not_asked
-    assert next(iter(claims.says(of(JUDGED[2:])))) == ""
-    assert claims.table(of(JUDGED))["bound"].tolist() == ["< 0.1", "> 0.1", "", "", "> 0.1", "", ""]
-    assert len([*claims.says({})]) == 2 and claims.table({}).empty
+    assert next(iter(claims_say(of(JUDGED[2:])))) == ""
+    assert claims_table(of(JUDGED))["bound"].tolist() == ["< 0.1", "> 0.1", "", "", "> 0.1", "", ""]
+    assert len([*claims_say({})]) == 2 and claims_table({}).empty
 
 
 def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     files.save_values({"n": 1}, "induction_scores")
     known = values("induction_scores", "embedded")["claims"]
-    assert claims.judged_of("induction_scores", "embedded") == {"claims": known}
+    assert judged_of("induction_scores", "embedded") == {"claims": known}
     files.save_claims({"claims": []}, "induction_scores")
-    assert claims.judged_of("induction_scores", "embedded") == {"claims": {"claims": []}}
-    assert claims.judged_of("edge_ablation", "gpt2") == {"claims": None}
+    assert judged_of("induction_scores", "embedded") == {"claims": {"claims": []}}
+    assert judged_of("edge_ablation", "gpt2") == {"claims": None}

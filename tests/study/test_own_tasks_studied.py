@@ -88,9 +88,9 @@ def test_a_config_has_files_and_layouts_by_name(tmp_path):
     request = {"task": "animals.csv", "k": 3, "prompts": 4, "layout": "colon"}
     given = {"action": "ablation", "request": request, "donor_seeds": [0], "removed": ["AGG"]}
     (config,), model = edge_configs.CONFIGS.validate_python([given]), Model("embedded", verbose=False)
-    study, result = edge_configs.prepared(config, model, folder=tmp_path)
-    edge_configs.write(config, study, result)
-    stored = json.loads((result.folder / "result.json").read_text())["request"]
+    study, out, whole = edge_configs.prepared(config, model, folder=tmp_path)
+    edge_configs.write(config, study, out, whole)
+    stored = json.loads((out / "result.json").read_text())["request"]
     assert stored["request"]["task"] == "animals" and str(tmp_path) not in json.dumps(stored)
     prompt = Run(Study("edge_ablation", model, folder=tmp_path), config.draws[0]).drawn.items[0].clean
     assert prompt.text.count(": ") == 3 and "\t" not in prompt.text

@@ -27,6 +27,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from util import paths
 from util.figures.forerunner_heads import measure as forerunner
 from util.figures.ioi_patching import measure
 from util.study import records
@@ -116,10 +117,10 @@ def _measure(small, folder, work):
 
 
 def contents(folder):
-    """A digest of the data of every record, by the name of its file. Raises records.Damaged for anything else."""
+    """A digest of the data of every record, by the name of its file. Raises ValueError for anything else."""
     found = {}
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.suffix != ".lock" and not file.name.startswith(records.TEMPORARY):
+        if file.is_file() and file.suffix != ".lock" and not file.name.startswith(paths.UNFINISHED):
             data = records.decode(file.read_bytes()).data
             found[file.name] = sha256(records.encode(records.Record({}, {}, data))).hexdigest()
     return found

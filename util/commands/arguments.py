@@ -46,10 +46,10 @@ def _heads(_: Any, tokens: Any) -> tuple[Head, ...]:
     return named
 
 
-LIST = Parameter(n_tokens=1, json_list=False)
-Words = Annotated[tuple[str, ...], LIST, Parameter(converter=_listed)]
-Numbers = Annotated[tuple[int, ...], LIST, Parameter(converter=_listed)]
-Heads = Annotated[tuple[Head, ...], LIST, Parameter(converter=_heads)]
+LIST = Parameter(n_tokens=1, json_list=False, converter=_listed)
+Words = Annotated[tuple[str, ...], LIST]
+Numbers = Annotated[tuple[int, ...], LIST]
+Heads = Annotated[tuple[Head, ...], Parameter(n_tokens=1, json_list=False, converter=_heads)]
 Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]
 AtLeastTwo = Annotated[int, Parameter(validator=Number(gte=2))]  # an interval needs two
@@ -173,35 +173,34 @@ def made(folder: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Result:
-    """A folder that a result may be written into. request: all that decides the result, in plain JSON."""
+def write(
+    folder: Path,
+    request: Mapping[str, Any],
+    results: Mapping[str, Any],
+    rows: pd.DataFrame,
+    table: pd.DataFrame,
+    studies: Iterable[Any],
+) -> None:
+    """Write result.json and rows.csv, each whole, and print the table: other floats than intervals with two digits.
 
-    folder: Path
-    request: Mapping[str, Any]
-
-    def write(
-        self, results: Mapping[str, Any], rows: pd.DataFrame, table: pd.DataFrame, studies: Iterable[Any]
-    ) -> None:
-        """Write result.json and rows.csv, each whole, and print the table: other floats than intervals with two digits.
-
-        results: what result.json has under "results", see `files.plain`; studies: those whose records it is made of.
-        """
-        origins = {file: origin for study in studies for file, origin in study.origins.items()}
-        first, *others = origins.values()
-        result = {
-            "request": self.request,
-            "provenance": {name: value for name, value in first.items() if all(o.get(name) == value for o in others)},
-            "records": [*origins],
-            "results": files.plain(results),
-        }
-        exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
-        print(
-            table.map(_cell, na_action="ignore").to_string(na_rep=""),
-            files.write_whole(self.folder / "result.json", json.dumps(result, indent=1) + "\n"),
-            files.write_whole(self.folder / "rows.csv", exact.to_csv(index=False, lineterminator="\n")),
-            sep="\n",
-        )
+    folder, request: as `Out.checked` gives them; results: what result.json has under "results", see `files.plain`;
+    studies: those whose records it is made of.
+    """
+    origins = {file: origin for study in studies for file, origin in study.origins.items()}
+    first, *others = origins.values()
+    result = {
+        "request": request,
+        "provenance": {name: value for name, value in first.items() if all(o.get(name) == value for o in others)},
+        "records": [*origins],
+        "results": files.plain(results),
+    }
+    exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
+    print(
+        table.map(_cell, na_action="ignore").to_string(na_rep=""),
+        paths.write_whole(folder / "result.json", json.dumps(result, indent=1) + "\n"),
+        paths.write_whole(folder / "rows.csv", exact.to_csv(index=False, lineterminator="\n")),
+        sep="\n",
+    )
 
 
 @Parameter(name="*")
@@ -217,15 +216,15 @@ class Out:
     out: Path | None = None
     redo: bool = False
 
-    def checked(self, command: str, study: Any, **settings: Any) -> Result:
-        """Where a result goes, of the model of a study. settings: what else decides it.
+    def checked(self, command: str, study: Any, **settings: Any) -> tuple[Path, dict[str, Any]]:
+        """The folder of a result, and all that decides it, in plain JSON: the model of a study, and settings.
 
         Raises ValueError, before any work, for a folder that cannot be made.
         """
         request = json.loads(json.dumps({"measure": command, **study.model.request, **settings}))
         from util.study.records import place_of  # brings torch
 
-        return Result(made(self.out or paths.output("commands") / place_of(request, Path()).stem), request)
+        return made(self.out or paths.output("commands") / place_of(request, Path()).stem), request
 
 
 def _cell(value: Any) -> Any:

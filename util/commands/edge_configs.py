@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError, model_validator
 
-from util.commands.arguments import Out, Result
+from util import paths
+from util.commands import arguments
 from util.commands.frame import from_json
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ABLATED, FULL, PRUNED, random_name
@@ -26,7 +27,6 @@ from util.figures import MODEL
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
 from util.figures.edge_ablation.runs import Data, Pruner, Run, check_tokens
 from util.figures.edge_ablation.settings import Draw, Seeds
-from util.paths import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
 from util.scores.token_types import METHOD, REDUCE
@@ -131,7 +131,7 @@ class Pruned(Measured):
     after_heads: bool = True
     per_round: Share = 0.1
     keep: tuple[Natural, ...] | None = None
-    score_files: Annotated[tuple[Text, ...], PlainSerializer(lambda files: [*map(sha256, files)])] = ()
+    score_files: Annotated[tuple[Text, ...], PlainSerializer(lambda files: [*map(paths.sha256, files)])] = ()
     share: Share = SHARE
     random: Natural = 20
 
@@ -277,24 +277,24 @@ def load(file: Path) -> list[Config]:
         raise ValueError("\n".join(f"cannot run {file}, config {where}: {what}" for where, what in wrong)) from None
 
 
-def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Result]:
-    """The study of a config and the place of its result. places: `folder` and `redo` of the study.
+def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Path, dict[str, Any]]:
+    """The study of a config, and where its result goes, see `Out.checked`. places: `folder` and `redo` of the study.
 
     Raises ValueError, before any work, for an out_dir that cannot be made, and for rows of a task from a file that the
     tokenizer cannot carry.
     """
     study = Study("edge_ablation", model, untrained_control=False, **places)
     check_tokens(config.draws[0], model)
-    out = Out(Path(config.out_dir) if config.out_dir else None)
-    return study, out.checked("edges", study, **config.plain(study))
+    out = arguments.Out(Path(config.out_dir) if config.out_dir else None)
+    return study, *out.checked("edges", study, **config.plain(study))
 
 
 ENDS = {"log_prob": (-inf, 0.0), "kl": (0.0, inf)}  # of intervals
 
 
-def write(config: Config, study: Study, result: Result) -> None:
+def write(config: Config, study: Study, folder: Path, request: Mapping[str, Any]) -> None:
     """Measure what a config asks for, or find it in the cache, and write the result."""
-    draws, more = config.measured(study, result.folder)
+    draws, more = config.measured(study, folder)
     first = next(iter(draws.values()))
     ablations = {}
     for name, row in aligned([*draws.values()]).items():
@@ -318,5 +318,5 @@ def write(config: Config, study: Study, result: Result) -> None:
     ]
     accuracy = {name: float(data["right"].mean()) for name, data in first.items()}
     log = files.plain({"accuracy": accuracy, "examples": examples})
-    result.write(results, pd.concat(rows), pd.DataFrame(ablations).T, [study])
-    print(files.write_whole(result.folder / "model_logs.json", json.dumps(log, indent=1) + "\n"))
+    arguments.write(folder, request, results, pd.concat(rows), pd.DataFrame(ablations).T, [study])
+    print(paths.write_whole(folder / "model_logs.json", json.dumps(log, indent=1) + "\n"))

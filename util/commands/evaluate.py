@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import Chosen, ModelFlags, Numbers, Out, Queries, Reference, Seed
+from util.commands.arguments import Chosen, ModelFlags, Numbers, Out, Queries, Reference, Seed, write
 from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, Edit, Mode, how_many
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.heads import Head, head_name, layer_matched, top
@@ -134,7 +134,7 @@ def _compare(
     chosen = flags.heads or flags.top or SHARE
     heads = {**asdict(flags), "controls": controls, "heads": chosen, "scores": sequences.request}
     how, requests = edit([]), [study.request for study in studies]
-    result = out.checked(command, sequences, **heads, edit=how.plain(), studies=requests)
+    folder, request = out.checked(command, sequences, **heads, edit=how.plain(), studies=requests)
     sets = edited_heads(flags, lambda: sequences, controls)
     for name, edited in sets.items():
         print(f"{name}, {command} ({how.mode or how.pattern}): {', '.join(map(head_name, edited))}")
@@ -143,7 +143,7 @@ def _compare(
     tasks = {task: _results(of_task, len(queries.seed)) for task, of_task in rows.groupby("task", sort=False)}
     lines = {(task, name): numbers for task, results in tasks.items() for name, numbers in results.items()}
     table = pd.DataFrame(lines).T.rename_axis(["task", "edit"])
-    result.write({"heads": sets, "tasks": tasks}, rows, table, [sequences, *studies])
+    write(folder, request, {"heads": sets, "tasks": tasks}, rows, table, [sequences, *studies])
 
 
 def _results(rows: pd.DataFrame, seeds: int) -> dict[str, dict[str, Any]]:

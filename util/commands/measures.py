@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from util import paths
-from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Numbers, Out, Words, by_head, made
+from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Numbers, Out, Words, by_head, made, write
 from util.figures.edits import PAPER_SHARES, how_many
 from util.figures.forerunner_heads.numbers import SHARE, THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
@@ -60,17 +60,18 @@ def scores(
         model.source, length, copies, sequences, seed,
         bos=not no_bos, frequent_exclude=frequent_exclude, redo=out.redo,
     )  # fmt: skip
-    result = out.checked("scores", study, studies=[study.request])
+    folder, request = out.checked("scores", study, studies=[study.request])
     heads = study.scores()
     score = heads.mean()
     maps = {name: heads.intervals(name) for name in heads.scores}
     best = top(score, min(BEST, score.size))
-    table = {name: [of_map[head] for head in best] for name, of_map in maps.items()}
+    columns = {name: [of_map[head] for head in best] for name, of_map in maps.items()}
+    table = pd.DataFrame(columns, index=[head_name(head) for head in best])
     shares = {str(part): top(score, how_many(part, score.size)) for part in PAPER_SHARES}
     results = {"scores": maps, "uniform": heads.uniform, "best": shares}
-    result.write(results, by_head(maps), pd.DataFrame(table, index=[head_name(head) for head in best]), [study])
+    write(folder, request, results, by_head(maps), table, [study])
     if figure:
-        print(*files.write_figure(_scores_picture(heads), result.folder / "scores"), sep="\n")
+        print(*files.write_figure(_scores_picture(heads), folder / "scores"), sep="\n")
 
 
 def _scores_picture(heads: HeadScores) -> Figure:
@@ -120,20 +121,20 @@ def forerunner(
         "forerunner_heads", model.source, redo=out.redo,
         dataset=dataset, k=k, prompts=prompts, seed=seed, threshold=threshold, untrained_control=untrained,
     )  # fmt: skip
-    result = out.checked("forerunner", study, studies=[study.request])
+    folder, request = out.checked("forerunner", study, studies=[study.request])
     values, rows = study.numbers("counts") | study.numbers("paper_layers"), []
     for series, reading in study.arrays("counts").items():
         magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64)
         lines = by_head({"count": values["counts"][series], "magnitude": magnitude})
         rows.append(lines.assign(series=series, prompts=values["prompts"][series]))
-    columns = {"prompts": "prompts", "frequent heads": "frequent_heads", "heads on a prompt": "heads_on_a_prompt"}
-    table = pd.DataFrame({title: values[name] for title, name in columns.items()})
+    columns = ("prompts", "frequent_heads", "heads_on_a_prompt")
+    table = pd.DataFrame({name.replace("_", " "): values[name] for name in columns})
     for series, counts in values["counts"].items():
         often = heads_where(np.array(counts) >= SHARE * values["prompts"][series])
         print(f"{series}: {', '.join(map(head_name, often)) or 'no head'}")
-    result.write(values, pd.concat(rows), table, [study])
+    write(folder, request, values, pd.concat(rows), table, [study])
     if figure and (picture := drawn(study.figure.parts["counts"], study.values_of("counts"))):
-        print(*files.write_figure(picture, result.folder / "counts"), sep="\n")
+        print(*files.write_figure(picture, folder / "counts"), sep="\n")
 
 
 def ioi(
@@ -163,7 +164,7 @@ def ioi(
         "ioi_patching", model.source, redo=out.redo, untrained_control=False,
         corruption=corruption, prompts=prompts, seed=seed, texts=(base, source), names=names,
     )  # fmt: skip
-    result = out.checked("ioi", study, studies=[study.request])
+    folder, request = out.checked("ioi", study, studies=[study.request])
     values = study.values_of("p1", "population")
     print(*[*predictions_say(values)][2:], *patching_says(values), sep="\n")
     print(f"Below, shares of the effect, means of {prompts} generated pairs:")
@@ -174,7 +175,7 @@ def ioi(
         **{f"example {name}": values[name] for name in ("patched", "permuted")}, "example norm": example["norms"],
     })  # fmt: skip
     pair = {name: values[name] for name in ("scores", "permuted", "patched", "selectivity")}
-    result.write({"population": population, "example": pair}, rows, heads_table(values), [study])
+    write(folder, request, {"population": population, "example": pair}, rows, heads_table(values), [study])
 
 
 def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed: int = 0, out: Out = Out()) -> None:
@@ -191,7 +192,7 @@ def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed:
     from util.study.study import Study
 
     study = Study("role_atlas", model.source, redo=out.redo, seed=seed, untrained_control=False)
-    result = out.checked("roles", study, studies=[study.request], heads=heads)
+    folder, request = out.checked("roles", study, studies=[study.request], heads=heads)
     if heads:
         heads_by_layer(prepare(study.pair[0]), heads)  # raises ValueError for those that the model has not
     evidence = study.arrays("atlas")["evidence"]
@@ -205,7 +206,8 @@ def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed:
         for name in ("score", "effect")
         for place, end in enumerate(("", " low", " high"))
     })  # fmt: skip
-    result.write({"roles": study.numbers("atlas")["roles"]}, lines, rows.set_index(["head", "role"]), [sequences])
+    results, table = {"roles": study.numbers("atlas")["roles"]}, rows.set_index(["head", "role"])
+    write(folder, request, results, lines, table, [sequences])
 
 
 def edges(
@@ -239,11 +241,11 @@ def edges(
         model = replace(config.model, device=device, cache_dir=cache_dir)
         model = models.setdefault(model, model)
         runs.append((config, *edge_configs.prepared(config, model, redo=redo)))
-    if len({result.folder for _, _, result in runs}) < len(runs):
+    if len({folder for *_, folder, _ in runs}) < len(runs):
         raise ValueError(f"cannot run {file}: two configs have one out_dir; give each a folder of its own")
-    for number, (config, study, result) in enumerate(runs, 1):
+    for number, (config, study, folder, request) in enumerate(runs, 1):
         print(f"[{number}/{len(runs)}] {config.action}: {study.model.title}, {config.draws[0].task}")
-        edge_configs.write(config, study, result)
+        edge_configs.write(config, study, folder, request)
 
 
 def look(

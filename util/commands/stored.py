@@ -86,7 +86,7 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
     depths = {one["model"]: circuit_cards.depths(one) for one in read}
     looks = [(place if place.is_dir() else place.parent) / circuit_cards.LOOK for place in places]
     beside = [Path(os.path.relpath(look, file.parent)).as_posix() if look.exists() else None for look in looks]
-    page = files.write_whole(file.with_suffix(".html"), circuit_cards.atlas_page(read, beside))
+    page = paths.write_whole(file.with_suffix(".html"), circuit_cards.atlas_page(read, beside))
     print(*pictures, files.write_values(depths, file.with_suffix(".json")), page, sep="\n")
 
 
@@ -224,8 +224,8 @@ def standard_errors(first: Interval, second: Interval) -> float:
 def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Iterator[tuple[Place, Interval]]:
     """Every interval in the values of a figure, with its place; places without a value (null) are left out.
 
-    An interval is a list (value, low, high) with low <= value <= high, or an entry with numbers or arrays
-    "low", "high", and one of `VALUES`. Those of control sets are left out, because every run draws its own. Where an
+    An interval is a list (value, low, high) with low <= value <= high; an entry with numbers or arrays "low", "high",
+    and one of `VALUES` has such lists. Those of control sets are left out, because every run draws its own. Where an
     entry has a list "heads" (layer, head), places in the lists below it are by the names of these heads, since which
     heads they are may differ from run to run. heads: that list.
     """
@@ -238,9 +238,7 @@ def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Ite
         ends = (value, "low", "high") if value and {"low", "high"} <= values.keys() else ()
         if ends:
             arrays = np.array([values[name] for name in ends], dtype=float)  # null becomes NaN
-            for cell in np.ndindex(arrays.shape[1:]):
-                if not np.isnan(numbers := arrays[(slice(None), *cell)]).any():
-                    yield (*place, *map(step, cell)), Interval(*numbers.tolist())
+            yield from intervals(np.moveaxis(arrays, 0, -1).tolist(), place, heads)
         below = values["heads"] if isinstance(values.get("heads"), list) else heads
         for name, entry in values.items():
             if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):

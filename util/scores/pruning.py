@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import TYPE_PAIRS, Edge
+from util.paths import write_whole
 from util.prompts.token_types import TypedTokens
-from util.show.files import write_whole
 from util.stats.heads import head_name
 
 # The types that heads are pruned at. At bos and header heads put out the same on a prompt and on its donor, which begin

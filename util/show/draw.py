@@ -103,9 +103,8 @@ class Grid:
 
 def draw(grid: Grid, title: str, subtitle: str, width: float = WIDTH) -> Figure:
     """A picture of a grid, `width` inches wide. title: what it shows; "" where the numbers show nothing."""
-    columns = min(grid.columns, columns_of(len(grid.panels) - len(grid.wide), width, grid.least))
-    rows = _rows(grid, columns)
-    size = grid.height(width / columns) if callable(grid.height) else grid.height
+    rows = _rows(grid, width)
+    size = grid.height(width / len(rows[0])) if callable(grid.height) else grid.height
     heights = [max(size[number] for number in {*row} - {-1}) if isinstance(size, Sequence) else size for row in rows]
     headline = [
         broken(text, points, 72 * width - 2 * MARGIN) for text, points in zip((title, subtitle), HEADLINE, strict=True)
@@ -135,8 +134,11 @@ def draw(grid: Grid, title: str, subtitle: str, width: float = WIDTH) -> Figure:
     return figure
 
 
-def _rows(grid: Grid, columns: int) -> list[list[int]]:
-    """The numbers of the panels, row by row; -1 where there is none."""
+def _rows(grid: Grid, width: float) -> list[list[int]]:
+    """The numbers of the panels, row by row, as even as can be; -1 where there is none."""
+    narrow = len(grid.panels) - len(grid.wide)
+    most = max(1, min(narrow, int(width / grid.least)))
+    columns = min(grid.columns, -(-narrow // -(-narrow // most)))
     rows: list[list[int]] = []
     for number in range(len(grid.panels)):
         if number in grid.wide:
@@ -301,9 +303,3 @@ def broken(text: str, size: float, width: float) -> str:
         else:
             lines[-1] = longer
     return "\n".join(lines)
-
-
-def columns_of(panels: int, width: float, least: float) -> int:
-    """How many of these panels fit side by side into `width` inches, if each needs `least`: as even rows as can be."""
-    most = max(1, min(panels, int(width / least)))
-    return -(-panels // -(-panels // most))

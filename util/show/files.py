@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -98,7 +97,7 @@ def save_claims(claims: Mapping[str, Any], stem: str, model: str = "embedded") -
 
 def write_values(values: Mapping[str, Any], file: Path) -> Path:
     """Write numbers to a JSON file as `plain` makes them, and return its path."""
-    return write_whole(file, json.dumps(plain(values, DECIMALS), indent=1, allow_nan=False) + "\n")
+    return paths.write_whole(file, json.dumps(plain(values, DECIMALS), indent=1, allow_nan=False) + "\n")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -198,10 +197,3 @@ def filled(template: Path, **values: Any) -> str:
         loader=FileSystemLoader(template.parent), autoescape=True, trim_blocks=True, undefined=StrictUndefined
     )
     return environment.get_template(template.name).render(**values)
-
-
-def write_whole(file: Path, text: str) -> Path:
-    """Write a file of text whole or not at all, and return it; one that is there is replaced."""
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.part")  # another process may write the same file
-    temporary.write_text(text, encoding="utf-8")
-    return temporary.replace(file)

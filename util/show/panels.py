@@ -170,15 +170,13 @@ def intervals(
         (value, low, high), full = triple, sign(triple) != 0
         reach = [[abs(value - low)], [abs(high - value)]]  # rounding may leave less than 0
         look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8, "label": label}
-        look["mfc"] = colour if full or not hollow else "white"
-        if upright:
-            ax.errorbar(place + shift, value, yerr=reach, **look)
-        else:
-            ax.errorbar(value, place + shift, xerr=reach, **look)
+        look |= {"mfc": colour if full or not hollow else "white", "yerr" if upright else "xerr": reach}
+        x, y = (place + shift, value) if upright else (value, place + shift)
+        ax.errorbar(x, y, **look)
         label = "_"  # once is enough for a legend
         if full and digits is not None:
             ax.annotate(
-                f"{value:{digits}}", (value, place + shift - 0.1), fontsize=SMALL, color=colour, ha="center",
+                f"{value:{digits}}", (x, y - 0.1), fontsize=SMALL, color=colour, ha="center",
                 va="bottom", path_effects=[withStroke(linewidth=1.5, foreground="white")],
             )  # fmt: skip
 

@@ -66,6 +66,10 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return digest([fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab())])
 
 
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+
+
 def weights_digest(model: PreTrainedModel) -> str | None:
     """A digest of all weights: the bytes of every parameter and stored buffer; None if any is offloaded.
 
@@ -82,7 +86,7 @@ def weights_digest(model: PreTrainedModel) -> str | None:
     taken = hashlib.sha256()
     for name, tensor in weights:
         taken.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        taken.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+        taken.update(_bytes(tensor))
     sixteen = taken.hexdigest()[:16]
     if sum(tensor.nbytes for _, tensor in weights) > LARGE:
         _LARGE_MODELS[model] = sixteen
@@ -134,8 +138,8 @@ def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
                     return None
                 if "longrope" in str(getattr(module, "rope_type", "")) and not name.endswith("original_inv_freq"):
                     continue  # each pass sets it anew
-                taken = hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-                settings.append(f"{place}.{name} {tuple(value.shape)} {value.dtype} {taken.hexdigest()}")
+                taken = hashlib.sha256(_bytes(value)).hexdigest()
+                settings.append(f"{place}.{name} {tuple(value.shape)} {value.dtype} {taken}")
             elif isinstance(value, PLAIN) or callable(value):
                 text = getattr(value, "__qualname__", None) or re.sub(r" at 0x\w+", "", repr(value))
                 settings.append(f"{place}.{name} {text}")

@@ -9,12 +9,10 @@ read here without an unpickler, and written whole or not at all; its name depend
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -43,12 +41,7 @@ ComputeBlock = Callable[[Sequence[int]], Fields]
 Join = Callable[[list[Fields]], Fields]
 ARRAY = "$array"
 NO_DIGEST = b"0" * 64
-TEMPORARY = ".unfinished-"  # how names of files begin that are being written
 MARGIN = 64 << 20  # bytes to leave free on the disk
-
-
-class Damaged(ValueError):
-    """A file is not the record that its name says."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +78,17 @@ def _pickled(inside: bytes) -> bytes:
 
 
 def decode(file: bytes) -> Record:
-    """The record of a file's bytes. Raises Damaged."""
+    """The record of a file's bytes. Raises ValueError for a damaged file."""
     inside = file[11:-1]
     if file != _pickled(inside):
-        raise Damaged("it is not a pickle of one bytes object")
+        raise ValueError("it is not a pickle of one bytes object")
     try:
         metadata = json.loads(inside[8 : 8 + int.from_bytes(inside[:8], "little")])["__metadata__"]
         text, stored = metadata["record"], metadata["sha256"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"it holds no record: {error!r:.200}") from None
+        raise ValueError(f"it holds no record: {error!r:.200}") from None
     if sha256(inside.replace(stored.encode(), NO_DIGEST, 1)).hexdigest() != stored:
-        raise Damaged("its digest is another")
+        raise ValueError("its digest is another")
     arrays = load_arrays(inside)
     return Record(**json.loads(text, object_hook=lambda made: arrays[made[ARRAY]] if [*made] == [ARRAY] else made))
 
@@ -113,16 +106,17 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
     """The record of a request; None, after a line that says why, where there is none that can be relied on.
 
     expected: what its provenance must say, as far as that is known; entries that are None on either side are not
-    known, and other "versions" of packages are said, but do not matter. A file that is `Damaged` is renamed.
+    known, and other "versions" of packages are said, but do not matter. A damaged file, for which `decode` raises a
+    ValueError, is renamed.
     """
     file = place_of(request, folder)
     try:
         record = decode(file.read_bytes())
         if record.request != request:
-            raise Damaged("it is the record of another request")
+            raise ValueError("it is the record of another request")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except Damaged as error:
+    except ValueError as error:
         with suppress(OSError):
             file.replace(file.with_suffix(".damaged"))
         _tell(f"{file.name} is damaged ({error}) and is measured again")
@@ -163,18 +157,10 @@ def _writing(folder: Path) -> Iterator[None]:
 def write(record: Record, folder: Path) -> None:
     """Writes a record's file whole. Raises OSError, naming the cure, where there is no room or no permission."""
     file, content = place_of(record.request, folder), encode(record)
-    temporary = file.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _writing(folder):
         if shutil.disk_usage(folder).free < len(content) + MARGIN:
             raise OSError("the disk is full")
-        try:
-            with temporary.open("xb") as opened:
-                opened.write(content)
-                opened.flush()
-                os.fsync(opened.fileno())
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        paths.write_whole(file, content)
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,20 @@ from util import paths
 from util.load_model_and_data import LOCAL
 from util.models.table import PACKAGED
 from util.show import files
-from util.show.part import Arrays, Part, beside, drawn, figure_of, findings, stored, title
+from util.show.part import Arrays, Figure, Part, Values, beside, drawn, figure_of, findings, stored, title
 from util.study.model import Model, as_model
 from util.study.records import Records
 
 
-def listing(by_model: Mapping[str, Iterable[str]]) -> Markdown:
-    """Sentences on each model, by its title: a point for each."""
-    return Markdown("\n\n".join("\n- ".join([f"**{name}**\n", *lines]) for name, lines in by_model.items()))
+def listing(figure: Figure, *found: Values, parts: Iterable[str] = ()) -> Markdown:
+    """What values of a figure say of each model: its title, and a point for each of the `findings`."""
+    lists = ["\n- ".join([f"**{title(values)}**\n", *findings(figure, values, parts)]) for values in found]
+    return Markdown("\n\n".join(lists))
 
 
 def published(figure: str) -> Markdown:
     """What the stored values of a figure say of published models."""
-    found = [values for model in PACKAGED if (values := stored(figure, model))]
-    return listing({title(values): findings(figure_of(figure), values) for values in found})
+    return listing(figure_of(figure), *(values for model in PACKAGED if (values := stored(figure, model))))
 
 
 class Study(Records):
@@ -62,8 +62,7 @@ class Study(Records):
 
     def replace(self, **changes: Any) -> Study:
         """The same study with another model, folder, redo or other settings, checked again."""
-        places = {"model": self.model, "folder": self.folder, "redo": self.redo}
-        return Study(self.figure.stem, **{**self._given, **places, **changes})
+        return Study(self.figure.stem, **{**self._given, "model": self.model, **self.places, **changes})
 
     def twin(self, seed: int = 0, **changes: Any) -> Study:
         """The same study on the model's untrained twin: the negative control. Its records are among this one's."""
@@ -76,8 +75,7 @@ class Study(Records):
     @property
     def request(self) -> dict[str, Any]:
         """The figure, the model and the settings, in plain JSON."""
-        settings = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
-        return json.loads(json.dumps({"figure": self.figure.stem, **self.model.request, **settings}))
+        return json.loads(json.dumps({"figure": self.figure.stem, **self.model.request, **asdict(self.settings)}))
 
     # -------------------------------------------------------------------------------------------- parts
 
@@ -133,7 +131,7 @@ class Study(Records):
         values = self.values
         own = {name: entry for name, entry in values.items() if name != "claims"}
         files.save_values(own, self.figure.stem, self.model.name)
-        return listing({title(values): findings(self.figure, values, self.figure.parts)})
+        return listing(self.figure, values, parts=self.figure.parts)
 
     def show(self, part: str) -> Any:
         """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.

@@ -7,10 +7,11 @@ loss at token t of row b, which is predicted from the tokens before it. All weig
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from transformers import PreTrainedTokenizerFast
 
 from data.embedded_models.recipe import texts
@@ -28,7 +29,7 @@ from data.embedded_models.recipe.words import (
 from util.prompts.ioi import HELD_OUT_FRAMES, HELD_OUT_NAMES, word_lists
 
 Batch = tuple[np.ndarray, np.ndarray]
-Weighted = tuple[np.ndarray, np.ndarray]  # the tokens of a line and the weights of their losses
+Weighted = tuple[list[int], list[float]]  # the tokens of a line and the weights of their losses
 SPLIT = 7  # the seed that decides which tokens are never repeated
 TEMPLATE_TOKENS, NOISE = 0.02, 0.1  # in IOI sentences: weight of tokens other than the answer; share of noise tokens
 FIRST_ID = max(BOS_ID, PAD_ID) + 1
@@ -44,8 +45,8 @@ LAYOUTS = (  # (before the input, between input and label, after the label, word
     ("news:", " topic:", "\n", True),
 )
 OTHER_TOKENS = 0.1  # weight of template tokens of maps and words, and of some tokens of episodes
-MAP_WIDTHS = {"maps": (1, 2, 3), "long_maps": (8, 16, 32)}
-_ROWS_PER_LAYOUT = 4
+WIDTHS, LONG_WIDTHS = (1, 2, 3), (8, 16, 32)  # tokens of the keys of maps
+ONE_LAYOUT, _ROWS_PER_LAYOUT = ("words", "maps", "long_maps"), 4  # streams whose call draws one; rows of a call
 
 
 def never_repeated(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
@@ -53,21 +54,6 @@ def never_repeated(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     used = {*promised(), *LETTERS, *(part for layout in LAYOUTS for part in layout[:3])}
     ids = {i for text in used for i in tokenizer.encode(text, add_special_tokens=False)}
     return np.random.default_rng(SPLIT).permutation(np.setdiff1d(np.arange(FIRST_ID, VOCABULARY), sorted(ids)))[:200]
-
-
-@dataclass(frozen=True)
-class _Episodes:
-    """One data set, tokenised: line i is tokens[starts[i]:starts[i + 1]] and ends with ':'."""
-
-    tokens: np.ndarray
-    starts: np.ndarray
-    labels: np.ndarray  # index into label_ids
-    label_ids: np.ndarray
-    end: int
-
-    def line(self, example: int, label: int) -> np.ndarray:
-        """The tokens of one line, its label and the newline."""
-        return np.array([*self.tokens[self.starts[example] : self.starts[example + 1]], label, self.end])
 
 
 class Corpus:
@@ -80,7 +66,7 @@ class Corpus:
         def singles(words: Sequence[str], space: bool) -> np.ndarray:
             return np.array(single_ids(tokenizer, [" " * space + word for word in words]))
 
-        self._layouts = [(ids(before), ids(between), ids(after), space) for before, between, after, space in LAYOUTS]
+        self._layouts = [([ids(part) for part in parts], space) for *parts, space in LAYOUTS]
         self._words = {space: np.stack([singles(w, space) for w in CATEGORIES.values()]) for space in (True, False)}
         labels = [word for word in (*LABEL_WORDS, *TOY_LABELS, *LETTERS) if word not in HELD_OUT_LABELS]
         self._labels = {
@@ -94,21 +80,13 @@ class Corpus:
             for task, pairs in PAIR_TASKS.items()
         }
         self._tokenizer, self._names = tokenizer, singles(word_lists()["names"], True)
-        self._episodes = []
+        self._episodes = []  # of each data set: examples (the tokens of a text, its label's number), labels, newline
         for name in names:
-            source, pool = texts.load(name), texts.clean_pool(name)
-            lines = [ids(source.line(text)) for text, _ in pool]
-            self._episodes.append(
-                _Episodes(
-                    tokens=np.concatenate(lines),
-                    starts=np.cumsum([0, *map(len, lines)]),
-                    labels=np.array([source.labels.index(label) for _, label in pool]),
-                    label_ids=singles(source.labels, True),
-                    end=single_ids(tokenizer, [source.end])[0],
-                )
-            )
+            source = texts.load(name)
+            examples = [(ids(source.line(text)), source.labels.index(label)) for text, label in texts.clean_pool(name)]
+            self._episodes.append((examples, singles(source.labels, True), single_ids(tokenizer, [source.end])))
 
-    def repeats(self, rng: np.random.Generator, rows: int, length: int, periods: tuple[int, int]) -> Batch:
+    def repeats(self, rng: Generator, rows: int, length: int, periods: tuple[int, int]) -> Batch:
         """A random sequence that repeats with a period drawn per row; only the copies have weight."""
         low, high = periods
         period = rng.integers(low, high + 1, rows)[:, None]
@@ -117,14 +95,12 @@ class Corpus:
         tokens = np.take_along_axis(pattern, place % period, axis=1)
         return _finish(tokens, (place >= period).astype(np.float32))
 
-    def maps(
-        self, rng: np.random.Generator, rows: int, length: int, widths: Sequence[int] = MAP_WIDTHS["maps"]
-    ) -> Batch:
+    def maps(self, rng: Generator, rows: int, length: int, widths: Sequence[int] = WIDTHS) -> Batch:
         """Lines `key: label`; a label has weight if its key occurred before.
 
         A key is a sequence of random tokens; its length is drawn from `widths` for each call.
         """
-        before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
+        layout, space = self._layouts[rng.integers(len(self._layouts))]
         keys, width = rng.integers(2, 13), widths[int(rng.integers(len(widths)))]
         table = rng.choice(self._repeated, (rows, keys, width))
         if rng.random() < 0.5:
@@ -132,33 +108,33 @@ class Corpus:
         else:
             labels = rng.choice(self._repeated, (rows, keys))
         answer = rng.integers(0, labels.shape[1], (rows, keys))
-        lines = length // (len(before) + width + len(between) + 1 + len(after)) + 1
+        lines = length // (sum(map(len, layout)) + width + 1) + 1
         which = rng.integers(0, keys, (rows, lines))
         row = np.arange(rows)[:, None]
-        return _lines(before, table[row, which], between, labels[row, answer[row, which]], after, which, length)
+        return _lines(layout, table[row, which], labels[row, answer[row, which]], which, length)
 
-    def words(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def words(self, rng: Generator, rows: int, length: int) -> Batch:
         """Lines `word: label` or `word word: label`.
 
         A row has two to four classes (categories, or pairs of them) with random labels. A class uses its words in
         random order, each once in sixteen lines. A label has weight if its class occurred before.
         """
-        before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
+        layout, space = self._layouts[rng.integers(len(self._layouts))]
         classes, width = int(rng.integers(2, 5)), int(rng.integers(1, 3))
         vocabulary = self._words[space]
         category = _choices(rng, rows, len(vocabulary), classes * width).reshape(rows, classes, width)
         order = rng.permuted(np.broadcast_to(np.arange(16), (rows, classes, width, 16)), axis=-1)
         labels = self._labels[space][_choices(rng, rows, len(self._labels[space]), classes)]
-        lines = length // (len(before) + width + len(between) + 1 + len(after)) + 1
+        lines = length // (sum(map(len, layout)) + width + 1) + 1
         which = rng.integers(0, classes, (rows, lines))
         row = np.arange(rows)[:, None]
         nth = _earlier(which)[..., None] % 16
         inputs = vocabulary[
             category[row, which], np.take_along_axis(order[row, which], nth[..., None], axis=-1)[..., 0]
         ]
-        return _lines(before, inputs, between, labels[row, which], after, which, length)
+        return _lines(layout, inputs, labels[row, which], which, length)
 
-    def pairs(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def pairs(self, rng: Generator, rows: int, length: int) -> Batch:
         """Lines `x<tab>y`, one word-pair task per row; an output has weight from the second line on."""
 
         def lines() -> Iterator[Weighted]:
@@ -167,12 +143,12 @@ class Corpus:
             while True:
                 for index in rng.permutation(len(pairs)):
                     x, y = pairs[index]
-                    yield np.concatenate([x, y]), np.concatenate([np.zeros(len(x)), np.full(len(y), known)])
+                    yield [*x, *y], [*[0.0] * len(x), *[known] * len(y)]
                     known = 1.0
 
-        return _finish(*_fill([lines() for _ in range(rows)], length))
+        return _finish(*_fill(lines, rows, length))
 
-    def ioi(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def ioi(self, rng: Generator, rows: int, length: int) -> Batch:
         """IOI sentences with their answers; most of the weight is on the answers.
 
         The names are a shuffled list, used up before it is shuffled again, so that sentences near each other hardly
@@ -200,37 +176,35 @@ class Corpus:
             tokens = np.where(noise, rng.integers(FIRST_ID, VOCABULARY, len(tokens)), tokens)
             weights = np.full(len(tokens), TEMPLATE_TOKENS)
             weights[-3] = 1
-            return tokens, weights
+            return tokens.tolist(), weights.tolist()
 
-        return _finish(*_fill([lines() for _ in range(rows)], length))
+        return _finish(*_fill(lines, rows, length))
 
-    def episodes(self, rng: np.random.Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
+    def episodes(self, rng: Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
         """StaICC lines with their labels, one data set per row, as many lines as fit (see also `relabelled`).
 
         An eighth of the tokens without a known label, drawn at random, has the weight OTHER_TOKENS.
         """
 
         def lines() -> Iterator[Weighted]:
-            data = self._episodes[rng.integers(len(self._episodes))]
-            words = data.label_ids
+            examples, words, end = self._episodes[rng.integers(len(self._episodes))]
             if not true_labels:
                 words = rng.choice(self._labels[True], len(words), replace=False)
             seen: set[int] = set()
             while True:
-                example = int(rng.integers(len(data.labels)))
-                label = int(data.labels[example])
-                yield _labelled(data.line(example, words[label]), true_labels or label in seen)
+                text, label = examples[rng.integers(len(examples))]
+                yield _labelled([*text, words[label], *end], true_labels or label in seen)
                 seen.add(label)
 
-        tokens, weights = _fill([lines() for _ in range(rows)], length)
+        tokens, weights = _fill(lines, rows, length)
         weights[(rng.random(weights.shape) < 1 / 8) & (weights == 0)] = OTHER_TOKENS
         return _finish(tokens, weights)
 
-    def relabelled(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def relabelled(self, rng: Generator, rows: int, length: int) -> Batch:
         """Episodes with random label words; a label has weight if its class occurred before."""
         return self.episodes(rng, rows, length, true_labels=False)
 
-    def recurring(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+    def recurring(self, rng: Generator, rows: int, length: int) -> Batch:
         """StaICC lines as keys of a map: a row repeats two to five lines, each with its own random label word.
 
         Only an earlier occurrence of a line tells its label, so the model must find it in the context, over lines as
@@ -239,46 +213,37 @@ class Corpus:
         """
 
         def lines() -> Iterator[Weighted]:
-            data = self._episodes[rng.integers(len(self._episodes))]
+            examples, words, end = self._episodes[rng.integers(len(self._episodes))]
             keys = []
-            for example in rng.integers(len(data.labels), size=rng.integers(2, 6)):
-                keys.append(
-                    data.line(example, rng.choice(data.label_ids if rng.random() < 0.5 else self._labels[True]))
-                )
+            for example in rng.integers(len(examples), size=rng.integers(2, 6)):
+                label = rng.choice(words if rng.random() < 0.5 else self._labels[True])
+                keys.append([*examples[example][0], label, *end])
             seen: set[int] = set()
             while True:
                 which = int(rng.integers(len(keys)))
                 yield _labelled(keys[which], which in seen)
                 seen.add(which)
 
-        return _finish(*_fill([lines() for _ in range(rows)], length))
+        return _finish(*_fill(lines, rows, length))
 
     def batch(
-        self,
-        rng: np.random.Generator,
-        shares: Mapping[str, float],
-        rows: int,
-        length: int,
-        periods: tuple[int, int] = (4, 21),
+        self, rng: Generator, shares: Mapping[str, float], rows: int, length: int, periods: tuple[int, int]
     ) -> Batch:
         """Rows of several streams; shares: for each stream, its share of the rows and of the loss."""
+        options: dict[str, dict[str, Any]] = {"repeats": {"periods": periods}, "long_maps": {"widths": LONG_WIDTHS}}
         parts: list[Batch] = []
         for stream, share in shares.items():
-            count = round(share * rows)
-            sizes = [min(_ROWS_PER_LAYOUT, count - i) for i in range(0, count, _ROWS_PER_LAYOUT)]
-            if stream == "repeats":
-                drawn = [self.repeats(rng, count, length, periods)]
-            elif stream in ("episodes", "relabelled", "recurring", "pairs", "ioi"):
-                drawn = [getattr(self, stream)(rng, count, length)]
-            elif stream == "words":  # one call draws one layout, so make several calls
-                drawn = [self.words(rng, size, length) for size in sizes]
-            else:
-                drawn = [self.maps(rng, size, length, MAP_WIDTHS[stream]) for size in sizes]
-            parts += [(tokens, weights * (share * len(tokens) / count)) for tokens, weights in drawn]
-        return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([weights for _, weights in parts])
+            draw, count = getattr(self, stream.removeprefix("long_")), round(share * rows)
+            step = _ROWS_PER_LAYOUT if stream in ONE_LAYOUT else count
+            for start in range(0, count, step):
+                size = min(step, count - start)
+                tokens, weights = draw(rng, size, length, **options.get(stream, {}))
+                parts.append((tokens, weights * (share * size / count)))
+        tokens, weights = map(np.concatenate, zip(*parts, strict=True))
+        return tokens, weights
 
 
-def _choices(rng: np.random.Generator, rows: int, options: int, count: int) -> np.ndarray:
+def _choices(rng: Generator, rows: int, options: int, count: int) -> np.ndarray:
     """Random numbers below `options` [rows, count], distinct within each row."""
     return np.argsort(rng.random((rows, options)), axis=1)[:, :count]
 
@@ -290,25 +255,16 @@ def _earlier(which: np.ndarray) -> np.ndarray:
 
 
 def _lines(
-    before: np.ndarray,
-    inputs: np.ndarray,
-    between: np.ndarray,
-    labels: np.ndarray,
-    after: np.ndarray,
-    which: np.ndarray,
-    length: int,
+    layout: Sequence[np.ndarray], inputs: np.ndarray, labels: np.ndarray, which: np.ndarray, length: int
 ) -> Batch:
     """Join template tokens, inputs [rows, lines, width] and labels [rows, lines] to rows of tokens.
 
     A label has weight if its number in `which` [rows, lines] occurred earlier in its row. The template tokens behind an
     input have the weight OTHER_TOKENS.
     """
-    rows, lines = labels.shape
-
-    def wide(part: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(part, (rows, lines, len(part)))
-
-    pieces = [wide(before), inputs, wide(between), labels[..., None], wide(after)]
+    rows = len(labels)
+    before, between, after = (np.broadcast_to(part, (*labels.shape, len(part))) for part in layout)
+    pieces = [before, inputs, between, labels[..., None], after]
     weights = [np.full(piece.shape, value, dtype=np.float32)
                for piece, value in zip(pieces, (0, 0, OTHER_TOKENS, 0, OTHER_TOKENS), strict=True)]  # fmt: skip
     weights[3][..., 0] = _earlier(which) > 0
@@ -316,21 +272,19 @@ def _lines(
     return _finish(tokens, np.concatenate(weights, axis=2).reshape(rows, -1)[:, : length - 1])
 
 
-def _labelled(line: np.ndarray, known: bool) -> Weighted:
+def _labelled(line: list[int], known: bool) -> Weighted:
     """A line, which ends with label and newline, and its weights: the label has weight 1 if it is known, else 0."""
-    weights = np.zeros(len(line))
-    weights[-2] = known
-    return line, weights
+    return line, [*[0] * (len(line) - 2), known, 0]
 
 
-def _fill(rows: Sequence[Iterator[Weighted]], length: int) -> Batch:
-    """One row of tokens, without BOS, from each endless iterator of lines."""
-    tokens = np.zeros((len(rows), length - 1), dtype=np.int64)
-    weights = np.zeros((len(rows), length - 1), dtype=np.float32)
-    for row, lines in enumerate(rows):
-        at = 0
+def _fill(lines: Callable[[], Iterator[Weighted]], rows: int, length: int) -> Batch:
+    """Rows of tokens, without BOS, each of the first of endless lines of its own."""
+    tokens = np.zeros((rows, length - 1), dtype=np.int64)
+    weights = np.zeros((rows, length - 1), dtype=np.float32)
+    for row in range(rows):
+        at, drawn = 0, lines()
         while at < length - 1:
-            line, weight = next(lines)
+            line, weight = next(drawn)
             end = min(at + len(line), length - 1)
             tokens[row, at:end], weights[row, at:end] = line[: end - at], weight[: end - at]
             at = end
@@ -339,7 +293,5 @@ def _fill(rows: Sequence[Iterator[Weighted]], length: int) -> Batch:
 
 def _finish(tokens: np.ndarray, weights: np.ndarray) -> Batch:
     """Put BOS in front of every row and divide the weights by their sum."""
-    rows = len(tokens)
-    tokens = np.concatenate([np.full((rows, 1), BOS_ID, dtype=np.int64), tokens], axis=1)
-    weights = np.concatenate([np.zeros((rows, 1), dtype=np.float32), weights], axis=1)
-    return tokens, weights / max(float(weights.sum()), 1e-9)
+    weights = np.insert(weights, 0, 0, axis=1)
+    return np.insert(tokens, 0, BOS_ID, axis=1), weights / max(float(weights.sum()), 1e-9)

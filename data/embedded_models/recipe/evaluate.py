@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from util.prompts.sequences import repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.sequences_study import head_scores
 from util.stats import answers
-from util.stats.intervals import mean_interval, wilson
+from util.stats.intervals import accuracy, mean_interval
 
 LINES = Layout(":", " ", "\n")
 
@@ -38,38 +39,23 @@ Pair = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 HEADER = "| measure | n | value | 95 % interval | bar | met |\n|---|---|---|---|---|---|"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement on n units, with its interval where there is one, and the bar that it is held against, if any."""
-
-    measure: str
-    n: int
-    value: float
-    interval: tuple[float, float] | None
-    bar: str = ""
-    met: bool | None = None
-
-    def line(self) -> str:
-        """The row as a line of a Markdown table."""
-        interval = "{:.3f} to {:.3f}".format(*self.interval) if self.interval else ""
-        met = {None: "", True: "yes", False: "**no**"}[self.met]
-        return f"| {self.measure} | {self.n} | {self.value:.3f} | {interval} | {self.bar} | {met} |"
+def _row(measure: str, n: int, value: float, interval: str, bar: str = "", *, met: bool | None = None) -> str:
+    """A line of the table: a measurement on n units, and whether it met its bar, if it is held against one."""
+    answer = {None: "", True: "yes", False: "**no**"}[met]
+    return f"| {measure} | {n} | {value:.3f} | {interval} | {bar} | {answer} |"
 
 
-def _mean(measure: str, values: NDArray[np.floating], at_least: float | None = None) -> Row:
-    value, low, high = mean_interval(values)
-    bar = ("", None) if at_least is None else (f">= {at_least}", value >= at_least)
-    return Row(measure, len(values), value, (low, high), *bar)
+def _mean(measure: str, values: NDArray[Any], at_least: float | None = None) -> str:
+    """The line of a mean of values [N], or of the share of those that are True. at_least: its bar."""
+    mean = accuracy(values) if values.dtype == bool else mean_interval(values)
+    interval = f"{mean.low:.3f} to {mean.high:.3f}"
+    if at_least is None:
+        return _row(measure, len(values), mean.value, interval)
+    return _row(measure, len(values), mean.value, interval, f">= {at_least}", met=mean.value >= at_least)
 
 
-def _share(measure: str, right: NDArray[np.bool_], at_least: float | None = None) -> Row:
-    value, (low, high) = float(right.mean()), wilson(right.sum(), len(right))
-    bar = ("", None) if at_least is None else (f">= {at_least}", value >= at_least)
-    return Row(measure, len(right), value, (float(low), float(high)), *bar)
-
-
-def rows(pair: Pair) -> Iterator[Row]:
-    """All rows of the card, in its order."""
+def rows(pair: Pair) -> Iterator[str]:
+    """All lines of the card's table, in its order."""
     yield from induction_rows(pair)
     yield from ioi_rows(pair)
     yield from word_pair_rows(pair)
@@ -78,10 +64,10 @@ def rows(pair: Pair) -> Iterator[Row]:
         for k in (4, 8):
             above = sum(mean_interval(above_chance(pair, data, k, labels)).low > 0 for data in TRAINED_ON)
             measure = f"StaICC, k = {k}, {labels}: data sets above chance"
-            yield Row(measure, len(TRAINED_ON), above, None, f">= {least}", above >= least)
+            yield _row(measure, len(TRAINED_ON), above, "", f">= {least}", met=above >= least)
 
 
-def induction_rows(pair: Pair) -> Iterator[Row]:
+def induction_rows(pair: Pair) -> Iterator[str]:
     """Induction heads, and how right the copies of a repeated sequence are predicted."""
     model, tokenizer = pair
     drawn = repeated_sequences(tokenizer, LENGTH, COPIES, range(SEED, SEED + SEQUENCES))
@@ -91,7 +77,7 @@ def induction_rows(pair: Pair) -> Iterator[Row]:
     yield _mean("prefix-matching score of the best head", scores[:, *best], 0.6)
     heads = int((mean >= INDUCTION_HEAD).sum())
     met = 0.01 <= heads / mean.size <= 0.4
-    yield Row(f"heads with a score >= {INDUCTION_HEAD}, of {mean.size}", SEQUENCES, heads, None, "1 to 40 %", met)
+    yield _row(f"heads with a score >= {INDUCTION_HEAD}, of {mean.size}", SEQUENCES, heads, "", "1 to 40 %", met=met)
     rng = np.random.default_rng(SEED)
     unseen = [np.tile(rng.choice(never_repeated(tokenizer), LENGTH, replace=False), COPIES) for _ in drawn.ids]
     for kind, ids, bar in (
@@ -104,7 +90,7 @@ def induction_rows(pair: Pair) -> Iterator[Row]:
         yield _mean(f"next token in copies 2-4, tokens of {kind}", right.mean(1), bar)
 
 
-def ioi_rows(pair: Pair) -> Iterator[Row]:
+def ioi_rows(pair: Pair) -> Iterator[str]:
     """Indirect object identification on names and frames that were not trained on."""
     model, tokenizer = pair
     drawn = ioi.ioi_prompts(
@@ -115,14 +101,14 @@ def ioi_rows(pair: Pair) -> Iterator[Row]:
     io, s = np.array([prompts.answers for prompts in tokens]).T
     row, order = np.arange(PROMPTS), np.array([prompts.order for prompts in drawn])
     difference = logits[row, io] - logits[row, s]
-    yield _share("IOI, held-out frames and names: logit difference > 0", difference > 0, 0.95)
+    yield _mean("IOI, held-out frames and names: logit difference > 0", difference > 0, 0.95)
     yield _mean("IOI: mean logit difference", difference, 2)
     for name in ioi.ORDERS:
-        yield _share(f"IOI: logit difference > 0, {name}", difference[order == name] > 0, 0.9)
-    yield _share("IOI: the other name first in the whole vocabulary", logits.argmax(1) == io)
+        yield _mean(f"IOI: logit difference > 0, {name}", difference[order == name] > 0, 0.9)
+    yield _mean("IOI: the other name first in the whole vocabulary", logits.argmax(1) == io)
 
 
-def word_pair_rows(pair: Pair) -> Iterator[Row]:
+def word_pair_rows(pair: Pair) -> Iterator[str]:
     """Word pairs with ten demonstrations, seen and unseen in training: is the answer's first token the likeliest?"""
     model, tokenizer = pair
     right, queries, unseen = dict[str, NDArray[np.bool_]](), dict[str, list[str]](), sorted(held_out_inputs())
@@ -135,12 +121,12 @@ def word_pair_rows(pair: Pair) -> Iterator[Row]:
         queries[name] = [prompt.text.rsplit("\n", 1)[-1].strip() for prompt in prompts]
         right[name] = next_token_logits(model, alone).argmax(1) == first
         new = np.isin(queries[name], unseen)
-        yield _share(f"word pairs: {name}, seen pairs", right[name][~new], 0.9)
+        yield _mean(f"word pairs: {name}, seen pairs", right[name][~new], 0.9)
         if new.any():
-            yield _share(f"word pairs: {name}, held-out pairs", right[name][new])
+            yield _mean(f"word pairs: {name}, held-out pairs", right[name][new])
     for name, other in (("copying", "capitalization"), ("capitalization", "copying")):
         shared = np.isin(queries[name], queries[other]) & ~np.isin(queries[name], unseen)
-        yield _share(f"word pairs: {name}, seen inputs that occur in {other} as well", right[name][shared], 0.9)
+        yield _mean(f"word pairs: {name}, seen inputs that occur in {other} as well", right[name][shared], 0.9)
 
 
 def correct(pair: Pair, prompts: Sequence[Prompt]) -> NDArray[np.bool_]:
@@ -151,10 +137,10 @@ def correct(pair: Pair, prompts: Sequence[Prompt]) -> NDArray[np.bool_]:
     return np.array([row[ids].argmax() == p.gold for row, ids, p in zip(logits, labels, prompts, strict=True)])
 
 
-def word_sequence_rows(pair: Pair) -> Iterator[Row]:
+def word_sequence_rows(pair: Pair) -> Iterator[str]:
     """Word sequence tasks, also with held-out label words (one line each, with a space before the label)."""
     plain = classification.prompts(classification.task("wordseq1"), 10, limit=PROMPTS)
-    yield _share("wordseq1, 10 shots", correct(pair, plain))
+    yield _mean("wordseq1, 10 shots", correct(pair, plain))
     words = sorted(label for label in HELD_OUT_LABELS if len(label) > 1)
     for name, k, bar in (
         ("wordseq1", 10, 0.9),
@@ -165,7 +151,7 @@ def word_sequence_rows(pair: Pair) -> Iterator[Row]:
         task = classification.task(name)
         task = replace(classification.relabelled(task, words[: len(task.labels)]), layout=LINES)
         right = correct(pair, classification.prompts(task, k, limit=PROMPTS))
-        yield _share(f"{name}, {k} shots, held-out label words", right, bar)
+        yield _mean(f"{name}, {k} shots, held-out label words", right, bar)
 
 
 def above_chance(pair: Pair, data: str, k: int, labels: str) -> NDArray[np.float64]:
@@ -201,7 +187,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="embedded", help="another model: the folder that it is saved in")
     print(HEADER)
     for row in rows(load_ICL_model(parser.parse_args().model, device="cpu", verbose=False)):
-        print(row.line(), flush=True)
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

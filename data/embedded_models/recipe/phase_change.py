@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from data.embedded_models.recipe.train import CLIP, EMBEDDING_STD, WARM_UP, WEIGHT_DECAY
+from data.embedded_models.recipe.train import EMBEDDING_STD, WARM_UP, WEIGHT_DECAY, descend
 from util import paths
 from util.engine.handshake import prepare
 from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
@@ -63,11 +64,11 @@ def held_out() -> Sequences:
     return Sequences(ids, COPY, COPIES, True, "uniform")
 
 
-def _distinct(rng: np.random.Generator, count: int) -> np.ndarray:
+def _distinct(rng: Generator, count: int) -> np.ndarray:
     return rng.choice(np.arange(BOS + 1, VOCABULARY), count, replace=False)
 
 
-def _run(steps: int, rng: np.random.Generator, every: int) -> dict[str, Any]:
+def _run(steps: int, rng: Generator, every: int) -> dict[str, Any]:
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -88,17 +89,13 @@ def _run(steps: int, rng: np.random.Generator, every: int) -> dict[str, Any]:
             for name, value in {"tokens": step * ROWS * LENGTH, **_measure(model)}.items():
                 log[name].append(value)
         if step < steps:
-            for group in optimizer.param_groups:
-                group["lr"] = RATE * min(1.0, (step + 1) / WARM_UP)
-            optimizer.zero_grad(set_to_none=True)
             tokens, repeated = _batch(rng)
-            _losses(model, tokens)[repeated[:, 1:]].mean().backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
+            loss = _losses(model, tokens)[repeated[:, 1:]].mean()
+            descend(model, optimizer, loss, RATE * min(1.0, (step + 1) / WARM_UP))
     return log
 
 
-def _batch(rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+def _batch(rng: Generator) -> tuple[Tensor, Tensor]:
     """Token ids [ROWS, LENGTH] and which of them are repeated; the period differs from row to row."""
     periods = rng.integers(PERIODS[0], PERIODS[1] + 1, ROWS)[:, None]
     patterns = np.stack([_distinct(rng, PERIODS[1]) for _ in range(ROWS)])

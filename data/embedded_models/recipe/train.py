@@ -35,8 +35,8 @@ class Stage:
     periods: tuple[int, int]
     rates: tuple[float, float]  # learning rate: warm-up, then cosine from the first to the second
     keep: tuple[int, ...] | None = None  # grow the model first: layer i becomes layer keep[i], others are new
-    layers: int = 2
-    heads: int = 4  # query heads; there are always four heads of keys and values
+    layers: int = 4
+    heads: int = 8  # query heads; there are always four heads of keys and values
 
     @property
     def steps(self) -> int:
@@ -64,11 +64,11 @@ EPISODES = dict.fromkeys(("repeats", "maps", "long_maps", "words", "pairs", "rec
     "episodes": 5 / 16,
 }
 RECIPE = (
-    Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3)),
-    Stage(4_000_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2), layers=4, heads=8),
-    Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3), layers=4, heads=8),
-    Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3), layers=4, heads=8),
-    Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5), layers=4, heads=8),
+    Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3), layers=2, heads=4),
+    Stage(4_000_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2)),
+    Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3)),
+    Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3)),
+    Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5)),
 )
 WARM_UP, WEIGHT_DECAY, CLIP = 50, 0.01, 1.0
 EMBEDDING_STD = 0.04
@@ -189,6 +189,16 @@ def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98))
 
 
+def descend(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float) -> None:
+    """Take a step down the gradients of a loss, which are clipped."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+
+
 def train(corpus: Corpus, seed: int = 0, recipe: Sequence[Stage] = RECIPE) -> tuple[LlamaForCausalLM, list[float]]:
     """The trained model and the loss of each step in nats. A batch depends on seed, stage and step alone."""
     model, losses = new_model(recipe[0].layers, seed, recipe[0].heads), list[float]()
@@ -197,14 +207,9 @@ def train(corpus: Corpus, seed: int = 0, recipe: Sequence[Stage] = RECIPE) -> tu
             model = grow(model, stage.layers, stage.keep, seed + number, stage.heads)
         optimizer = new_optimizer(model)
         for step in tqdm(range(stage.steps), desc=f"stage {number}", leave=False):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(stage, step)
             rng = np.random.default_rng((seed, number, step))
             loss = loss_of(model, corpus.batch(rng, stage.shares, stage.rows, stage.length, stage.periods))
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
+            descend(model, optimizer, loss, learning_rate(stage, step))
             losses.append(loss.item())
     return model, losses
 

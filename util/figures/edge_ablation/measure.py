@@ -44,7 +44,7 @@ from util.models import planted
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
 from util.show import files
-from util.show.claims import judged_of
+from util.show.part import judged_of
 from util.stats.answers import TaskCheck
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim
 from util.study.model import planted_control

@@ -34,10 +34,9 @@ from util.edges.edge import (
 from util.figures.edge_ablation import numbers
 from util.figures.edge_ablation.settings import Settings
 from util.prompts.word_pairs import CORRUPTIONS
-from util.show.claims import CLAIMS
 from util.show.draw import BLUE, GREY, RED, Floats, Grid
 from util.show.panels import colour_bar, colour_limit, ink, intervals, name_rows, points, short_number
-from util.show.part import Figure, Part, Values, in_words, listed, none_or, say, sign, title, written
+from util.show.part import CLAIMS, Figure, Part, Values, in_words, listed, none_or, say, sign, title, written
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]

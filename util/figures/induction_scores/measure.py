@@ -24,8 +24,7 @@ from util.models import planted as circuits
 from util.prompts.classification import LABELS
 from util.prompts.text_tasks import DATASETS, TEXT_TASKS
 from util.roles.sequences_study import SequenceStudy
-from util.show.claims import judged_of
-from util.show.part import Arrays
+from util.show.part import Arrays, judged_of
 from util.stats.answers import TaskCheck, task_check, which_label
 from util.stats.heads import Bools, top
 from util.stats.intervals import accuracy

@@ -28,7 +28,6 @@ from util.figures.induction_scores.numbers import (
 )
 from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.show.claims import CLAIMS
 from util.show.draw import BLUE, GREY, PALE_RED, RED, Grid
 from util.show.panels import (
     CHANCE,
@@ -45,7 +44,7 @@ from util.show.panels import (
     token_grid,
     triples,
 )
-from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
+from util.show.part import CLAIMS, Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
 from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AsList, AtLeastTwo, Count, Distinct, Natural, Text, checked, distinct
