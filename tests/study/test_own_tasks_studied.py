@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from util.commands import edge_configs
-from util.figures.edge_ablation.runs import Run
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import Draw, Run
 from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts, staicc_task
 from util.prompts import own_tasks

@@ -23,8 +23,8 @@ from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ABLATED, FULL, PRUNED, random_name
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
-from util.figures.edge_ablation.runs import Data, Pruner, Run, check_tokens
-from util.figures.edge_ablation.settings import Draw, Seeds
+from util.figures.edge_ablation.runs import Data, Draw, Pruner, Run, check_tokens
+from util.figures.edge_ablation.show import Seeds
 from util.figures.stored_roles import MODEL
 from util.paths import sha256
 from util.prompts import word_pairs

@@ -6,8 +6,7 @@ from matplotlib.patches import Rectangle
 from tests.stored import read
 from util.edges.edge import CIRCUITS, FULL, TYPE_PAIRS
 from util.figures.edge_ablation import numbers, show
-from util.figures.edge_ablation.settings import Settings
-from util.figures.edge_ablation.show import FIGURE
+from util.figures.edge_ablation.show import FIGURE, Settings
 from util.show.draw import draw
 from util.show.part import drawn
 from util.stats.intervals import Interval

@@ -18,8 +18,7 @@ from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, ty
 from util.edges.splicing import Group, outcomes
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measure, numbers, runs, show
-from util.figures.edge_ablation.runs import LookUp, Run
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import Draw, LookUp, Run
 from util.figures.planted_controls import planted_control
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
@@ -255,7 +254,7 @@ TWO = {"tasks": ["capitalization"], "prompts": 4, "donor_seeds": (0, 1), "corrup
 def test_circuits_of_a_task_are_compared(tmp_path):
     study = study_in(tmp_path, toy(), **TWO)
     compared, values = study.arrays("circuits")["tasks"]["capitalization"], study.values_of("circuits")
-    data = Run(study, study.settings.draws()[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
+    data = Run(study, runs.draws(study)[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
     np.testing.assert_array_equal(compared["rows"]["NONE"]["right"][0], data["right"])
     assert [*values["accuracy"]["capitalization"]] == [*CIRCUITS, ALONE] and values["models"] == {}
     written = values["written"]["capitalization"]["NONE"]

@@ -11,8 +11,7 @@ from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
 from util.figures import planted_controls
 from util.figures.edge_ablation import numbers, runs
-from util.figures.edge_ablation.runs import LookUp, Pruner
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import Draw, LookUp, Pruner
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files

@@ -38,8 +38,7 @@ from util.figures.edge_ablation.numbers import (
     more_if_ambiguous,
     row_of,
 )
-from util.figures.edge_ablation.runs import LookUp, Run, answers, check_tokens, draws, units_left
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import Draw, LookUp, Run, answers, check_tokens, draws, units_left
 from util.figures.planted_controls import planted_control
 from util.models import planted
 from util.prompts import word_pairs
@@ -63,7 +62,11 @@ ROOM = 2**31
 
 
 def check(study: Study) -> None:
-    """Raises UnsupportedTokenizer for a task from a file that the tokenizer cannot carry; no weights are read."""
+    """Raises ValueError for what a part would refuse, such as more demonstrations than a task has.
+
+    And UnsupportedTokenizer for a task from a file that the tokenizer cannot carry; no weights are read.
+    """
+    draws(study, corruptions=(0, *study.settings.corruptions))
     for task in dict.fromkeys((*study.settings.tasks, *study.settings.pruned_tasks)):
         for split in ("test", "search"):
             check_tokens(draws(study, task=task, split=split)[0], study.model)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tqdm import tqdm
@@ -23,18 +23,67 @@ from util.edges.states import STORED, Store
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET
 from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right, prefix_right, row_of
-from util.figures.edge_ablation.settings import Draw
-from util.prompts import word_pair_prompts, word_pairs
+from util.figures.edge_ablation.show import Layout, Seeds, Task
+from util.prompts import prompt, word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.row_files import column, table
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
 from util.stats.heads import Bools
+from util.study.checked import Count, Natural, checked
 from util.study.model import Model, digest
 from util.study.study import Study
 
 Data = dict[str, Any]  # of a record, see `Run.answer`
+
+
+@checked
+class Draw:
+    """Prompts of one word-pair task and one draw of donors, see `word_pair_prompts.prompts`.
+
+    task: by its name, or a file or folder of pairs, see `prompts.own_tasks`. layout: one of `LAYOUTS`, or what differs
+    from the task's own, such as {"separator": ":", "join": " "}. token_budget: None for that of `engine.batches`.
+    in_turn: no query comes again before all came. trained: the words that the embedded model was trained on, not the
+    longer lists. Raises ValueError for an unknown task, split, order or corruption, and for a number that the task does
+    not have.
+    """
+
+    task: Task = "country_capital"
+    k: Count = 10
+    prompts: Count = 200
+    seed: Natural = 0
+    donor_seed: Natural = 0
+    split: Literal["all", "search", "test"] = "test"
+    corruptions: Seeds = (0,)
+    ambiguous: Natural | None = None
+    order: Literal["random", "ambiguous first", "ambiguous last"] = "random"
+    layout: Layout | None = None
+    token_budget: Count | None = None
+    in_turn: bool = False
+    trained: bool = False
+
+    def __post_init__(self) -> None:
+        word_pair_prompts.marked_demonstrations(
+            self.pairs, self.prompts, self.k, self.corruptions, self.split, self.ambiguous
+        )
+
+    @cached_property
+    def pairs(self) -> word_pairs.WordPairTask:
+        """The task in this layout, read once: a file that is changed later changes nothing here.
+
+        Raises ValueError for words that the layout cannot hold.
+        """
+        task = word_pairs.find(self.task, trained=self.trained)
+        if self.layout is None:
+            return task
+        return replace(task, layout=prompt.Layout(**self.layout))  # type: ignore[arg-type]  # its keys are str
+
+    def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
+        """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
+        fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
+        options = {field: getattr(self, field) for field in fields}
+        return word_pair_prompts.prompts(self.pairs, tokenizer, self.prompts, **options)
 
 
 class Run:
@@ -173,8 +222,11 @@ class Run:
 
 
 def draws(study: Study, **changes: Any) -> list[Draw]:
-    """The prompts of a study's model with each draw of donors, see `Settings.draws`."""
-    return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
+    """Prompts of a study with each draw of donors. changes: fields of `Draw`, such as another task than the primary."""
+    settings, trained = study.settings, word_pairs.is_trained(study.model.name)
+    shared = {name: getattr(settings, name) for name in ("k", "prompts", "seed", "layout")}
+    options = {"task": settings.primary_task, "trained": trained, **shared, **changes}
+    return [Draw(**options, donor_seed=seed) for seed in settings.donor_seeds]
 
 
 def check_tokens(draw: Draw, model: Model) -> None:
