@@ -23,7 +23,19 @@ from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ABLATED, FULL, PRUNED, random_name
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
-from util.figures.edge_ablation.runs import Data, Draw, Pruner, Run, check_tokens
+from util.figures.edge_ablation.runs import (
+    Data,
+    Draw,
+    Run,
+    all_units,
+    at_random,
+    before_edges,
+    check_tokens,
+    circuit_answer,
+    pruned,
+    runs_to_prune,
+    scored,
+)
 from util.figures.edge_ablation.show import Seeds
 from util.figures.stored_roles import MODEL
 from util.paths import sha256
@@ -171,28 +183,29 @@ class Pruned(Measured):
         return {"head": (keep[:heads] or None, files[:heads]), "edge": (keep[heads:] or None, files[heads:])}
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        sort, pruner = self.sort, Pruner(study, self.draws, start=self.ablation)
+        sort, (runs, search) = self.sort, runs_to_prune(study, self.draws)
+        start = all_units(search, self.ablation)
         keep, score_files = self.given[sort]
         heads = self.given.get("head", (None, ()))
-        after_heads = sort == "edge" and (self.after_heads or heads[1])
-        start = pruner.before_edges(self.per_round, *heads) if after_heads else pruner.first
-        pruned = pruner.pruned(sort, start, self.share, self.per_round, keep, score_files)
-        for number, step in enumerate(pruned.rounds[len(score_files) :], len(score_files)):
-            file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
+        if sort == "edge" and (self.after_heads or heads[1]):
+            start = before_edges(search, start, self.per_round, *heads)
+        pruning = pruned(search, sort, start, self.share, self.per_round, keep, score_files)
+        for number, step in enumerate(pruning.rounds[len(score_files) :], len(score_files)):
+            file, scores = folder / f"{sort}_scores_{number}.json", scored(search, step.circuit, sort)[1]
             write_scores(file, step.circuit, sort, scores, method=METHOD, reduce=REDUCE)
-        drawn = pruner.at_random(sort, start, pruned.result, self.random)
+        drawn = at_random(search, sort, start, pruning.result, self.random)
         random = {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}
-        circuits = {PRUNED: pruned.result, **random}
+        circuits = {PRUNED: pruning.result, **random}
         draws = {
             run.draw.donor_seed: run.answers({FULL: WHOLE})
-            | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
-            for run in pruner.runs
+            | {name: circuit_answer(run, circuit) for name, circuit in circuits.items()}
+            for run in runs
         }
         result = {
-            "left": pruned.units_left,
-            "accuracy": [step.accuracy for step in pruned.rounds],
-            "floor": pruned.floor,
-            "kept": {name: pruned.result.names(name) for name in SORTS},
+            "left": pruning.units_left,
+            "accuracy": [step.accuracy for step in pruning.rounds],
+            "floor": pruning.floor,
+            "kept": {name: pruning.result.names(name) for name in SORTS},
         }
         return draws, {"pruning": result}
 

@@ -132,7 +132,7 @@ def probed(study: Study) -> Rows:
 
 def pruned(study: Study) -> dict[str, Any]:
     """What pruning leaves in each of pruned_tasks, see `units_left`; donors' states are kept for one at a time."""
-    return {task: units_left(study, task) for task in study.settings.pruned_tasks}
+    return {task: units_left(study, draws(study, task=task)) for task in study.settings.pruned_tasks}
 
 
 def planted_search(study: Study) -> dict[str, list[str]]:

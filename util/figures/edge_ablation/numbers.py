@@ -264,7 +264,7 @@ def pruning(by_task: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 
 
 def pruned(left: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of the units of one sort, see `pruning.Pruner.left`.
+    """What is left of the units of one sort, see `runs.units_left`.
 
     accuracy, and explained, its share of the whole model's, on the test split by units left; random: of random prunings
     as large as the result, with the first draw of donors.

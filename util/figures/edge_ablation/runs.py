@@ -284,133 +284,128 @@ class LookUp(Run):
         return [str(group.base.ids) for group in self.groups]
 
 
+# ------------------------------------------------------------------------------------------------ pruning
+
 HEADS_SHARE = 0.95  # of the accuracy, kept by heads that are pruned before edges, which would else have none to lose
 
 
-class Pruner:
-    """Head units and edge units of a model, scored and pruned on prompts of the search split.
+def runs_to_prune(study: Study, drawn: Sequence[Draw], search_prompts: int | None = None) -> tuple[list[Run], Run]:
+    """A run for each draw of donors of a task, and one on the split "search", where units are scored and pruned.
 
-    drawn: draws of donors of one task, on the test split. search_prompts: by default as many as on that.
-    start: edges that are removed beforehand. All runs share a store of what donors leave.
+    drawn: on the test split. search_prompts: by default as many as on that. All runs share what donors leave.
     """
+    store, prompts = Store(), search_prompts or drawn[0].prompts
+    search = replace(drawn[0], split="search", prompts=prompts)
+    return [Run(study, draw, store) for draw in drawn], Run(study, search, store)
 
-    def __init__(
-        self, study: Study, drawn: Sequence[Draw], search_prompts: int | None = None, start: Ablation = WHOLE
-    ) -> None:
-        store, prompts = Store(), search_prompts or drawn[0].prompts
-        self.study, self.start = study, start
-        self.runs = [Run(study, draw, store) for draw in drawn]
-        self.search = Run(study, replace(drawn[0], split="search", prompts=prompts), store)
 
-    @cached_property
-    def first(self) -> Circuit:
-        """The circuit of all units that occur in the prompts of the search split."""
+def all_units(search: Run, start: Ablation = WHOLE) -> Circuit:
+    """The circuit of all units that occur in the prompts of a run. start: edges that are removed beforehand."""
 
-        def compute() -> Data:
-            prepared, prompts = support(self.study.pair[0]), [group.base for group in self.search.groups]
-            circuit = Circuit.whole(len(prepared.layers), prepared.heads, prompts, self.start)
-            return {
-                "layers": len(prepared.layers),
-                "heads": prepared.heads,
-                "types": list(circuit.types),
-                "kinds": [*map(str, circuit.kinds)],
-                "living": circuit.living_edges.astype(np.int8),
-            }
-
-        data = self.search.keep("token-type units", compute, start=self.start.plain())
-        heads = np.ones((data["layers"], data["heads"], len(data["types"])), bool)
-        kinds = tuple(map(Edge.of, data["kinds"]))
-        return Circuit(tuple(data["types"]), kinds, heads, data["living"].astype(bool), self.start)
-
-    def scored(self, circuit: Circuit, sort: Sort) -> tuple[Bools, Floats]:
-        """On the search split, which answers are right [N], and scores of the units of a sort in a circuit [L, H, K].
-
-        The record has those of both sorts, and losses [N].
-        """
-
-        def compute() -> Data:
-            run = self.search
-            scores = token_types.scores(self.study.pair[0], run.groups, circuit, run.budget, run.store)
-            return {"right": scores["right"], "losses": scores["losses"]} | {f"{s}s_{REDUCE}": scores[s] for s in SORTS}
-
-        data = self.search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD)
-        return data["right"], data[f"{sort}s_{REDUCE}"]
-
-    def answer(self, run: Run, circuit: Circuit) -> Data:
-        """What a circuit answers in a run, see `Run.answer`."""
-        return run.keep(
-            "token-type answers",
-            lambda: {
-                **token_types.answers(self.study.pair[0], run.groups, circuit, run.budget, run.store),
-                **run.about,
-            },
-            circuit=circuit.digest,
-        )
-
-    def pruned(
-        self,
-        sort: Sort,
-        start: Circuit,
-        share: float,
-        per_round: float,
-        keep: Sequence[int] | None = None,
-        score_files: Sequence[str] = (),
-    ) -> Pruning:
-        """The rounds of pruning units of a sort, from a circuit on, while `share` of the accuracy is kept.
-
-        per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
-        round; score_files: scores of earlier rounds, one for each entry of keep, in place of measured ones.
-        """
-        whole = self.search.answer(WHOLE)
-        with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
-
-            def measure(circuit: Circuit, number: int) -> tuple[Bools, Floats]:
-                steps.update()
-                if number < len(score_files):
-                    scores = read_scores(Path(score_files[number]), circuit, sort)
-                    return self.answer(self.search, circuit)["right"], scores
-                return self.scored(circuit, sort)
-
-            return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
-
-    def before_edges(
-        self, per_round: float, keep: Sequence[int] | None = None, score_files: Sequence[str] = ()
-    ) -> Circuit:
-        """What pruning of edges begins with: the edges of the heads that are left where heads are pruned first.
-
-        keep, score_files: of the heads, see `pruned`.
-        """
-        pruned = self.pruned("head", self.first, HEADS_SHARE, per_round, keep, score_files)
-        return pruned.result.without_idle_edges()
-
-    def at_random(self, sort: Sort, start: Circuit, result: Circuit, sets: int) -> list[Circuit]:
-        """So many random prunings of a circuit, as large as the result, by the seed of the prompts."""
-        drawn = random_living(start, result, sort, sets, self.search.draw.seed)
-        return [start.keeping(sort, living) for living in drawn]
-
-    def left(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
-        """What is left of the units of one sort, measured on the test split. sets: random prunings.
-
-        units: how many there are at first. whole: the row of the whole model. result: how many units are left before
-        the accuracy on the search split falls below SHARE of the whole model's; kept: their names; pruned: their row.
-        random: rows of random prunings that leave as many, with the first draw of donors.
-        """
-        result = self.pruned(sort, start, SHARE, per_round).result
-        random = self.at_random(sort, start, result, sets)
+    def compute() -> Data:
+        prepared = support(search.study.pair[0])
+        circuit = Circuit.whole(len(prepared.layers), prepared.heads, [group.base for group in search.groups], start)
         return {
-            "units": start.count(sort),
-            "whole": row_of([run.answer(WHOLE) for run in self.runs]),
-            "pruned": row_of([self.answer(run, result) for run in self.runs]),
-            "result": result.count(sort),
-            "kept": result.names(sort),
-            "random": [row_of([self.answer(self.runs[0], circuit)]) for circuit in random],
+            "layers": len(prepared.layers),
+            "heads": prepared.heads,
+            "types": list(circuit.types),
+            "kinds": [*map(str, circuit.kinds)],
+            "living": circuit.living_edges.astype(np.int8),
         }
 
+    data = search.keep("token-type units", compute, start=start.plain())
+    heads = np.ones((data["layers"], data["heads"], len(data["types"])), bool)
+    kinds = tuple(map(Edge.of, data["kinds"]))
+    return Circuit(tuple(data["types"]), kinds, heads, data["living"].astype(bool), start)
 
-def units_left(study: Study, task: str) -> dict[str, Data]:
-    """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.left`."""
+
+def scored(search: Run, circuit: Circuit, sort: Sort) -> tuple[Bools, Floats]:
+    """Which answers of a circuit are right [N], and scores of its units of a sort [L, H, K].
+
+    The record has those of both sorts, and losses [N].
+    """
+
+    def compute() -> Data:
+        scores = token_types.scores(search.study.pair[0], search.groups, circuit, search.budget, search.store)
+        return {"right": scores["right"], "losses": scores["losses"]} | {f"{s}s_{REDUCE}": scores[s] for s in SORTS}
+
+    data = search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD)
+    return data["right"], data[f"{sort}s_{REDUCE}"]
+
+
+def circuit_answer(run: Run, circuit: Circuit) -> Data:
+    """What a circuit answers in a run, see `Run.answer`."""
+
+    def compute() -> Data:
+        answered = token_types.answers(run.study.pair[0], run.groups, circuit, run.budget, run.store)
+        return {**answered, **run.about}
+
+    return run.keep("token-type answers", compute, circuit=circuit.digest)
+
+
+def pruned(
+    search: Run,
+    sort: Sort,
+    start: Circuit,
+    share: float,
+    per_round: float,
+    keep: Sequence[int] | None = None,
+    score_files: Sequence[str] = (),
+) -> Pruning:
+    """The rounds of pruning units of a sort, from a circuit on, while `share` of the accuracy is kept.
+
+    per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
+    round; score_files: scores of earlier rounds, one for each entry of keep, in place of measured ones.
+    """
+    whole = search.answer(WHOLE)
+    with tqdm(desc=f"{search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
+
+        def measure(circuit: Circuit, number: int) -> tuple[Bools, Floats]:
+            steps.update()
+            if number < len(score_files):
+                scores = read_scores(Path(score_files[number]), circuit, sort)
+                return circuit_answer(search, circuit)["right"], scores
+            return scored(search, circuit, sort)
+
+        return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
+
+
+def before_edges(
+    search: Run, units: Circuit, per_round: float, keep: Sequence[int] | None = None, score_files: Sequence[str] = ()
+) -> Circuit:
+    """What pruning of edges begins with: of all units the edges of the heads that are left where heads go first.
+
+    keep, score_files: of the heads, see `pruned`.
+    """
+    return pruned(search, "head", units, HEADS_SHARE, per_round, keep, score_files).result.without_idle_edges()
+
+
+def at_random(search: Run, sort: Sort, start: Circuit, result: Circuit, sets: int) -> list[Circuit]:
+    """So many random prunings of a circuit, as large as the result, by the seed of the prompts."""
+    return [start.keeping(sort, living) for living in random_living(start, result, sort, sets, search.draw.seed)]
+
+
+def units_left(study: Study, drawn: Sequence[Draw]) -> dict[str, Data]:
+    """Head units of a task pruned, and edge units of the heads that are left; each sort measured on the test split.
+
+    units: how many there are at first. whole: the row of the whole model. result: how many units are left before the
+    accuracy on the search split falls below SHARE of the whole model's; kept: their names; pruned: their row. random:
+    rows of random prunings that leave as many, with the first draw of donors.
+    """
     settings = study.settings
-    pruner = Pruner(study, draws(study, task=task), settings.search_prompts)
-    options = settings.per_round, settings.random_circuits
-    heads = pruner.left("head", pruner.first, *options)
-    return {"head": heads, "edge": pruner.left("edge", pruner.before_edges(settings.per_round), *options)}
+    runs, search = runs_to_prune(study, drawn, settings.search_prompts)
+
+    def left(sort: Sort, start: Circuit) -> Data:
+        result = pruned(search, sort, start, SHARE, settings.per_round).result
+        random = at_random(search, sort, start, result, settings.random_circuits)
+        return {
+            "units": start.count(sort),
+            "whole": row_of([run.answer(WHOLE) for run in runs]),
+            "pruned": row_of([circuit_answer(run, result) for run in runs]),
+            "result": result.count(sort),
+            "kept": result.names(sort),
+            "random": [row_of([circuit_answer(runs[0], circuit)]) for circuit in random],
+        }
+
+    units = all_units(search)
+    return {"head": left("head", units), "edge": left("edge", before_edges(search, units, settings.per_round))}
