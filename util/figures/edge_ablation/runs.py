@@ -98,7 +98,7 @@ class Run:
         self._unchecked: list[Ablation] = []
 
     @cached_property
-    def request(self) -> dict[str, Any]:
+    def request(self) -> Data:
         """All that decides the answers but for the model and the ablation, in plain JSON."""
         task = self.draw.pairs
         others = [task.other(pair.x) for pair in task.pairs]
@@ -251,7 +251,7 @@ class LookUp(Run):
     """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
 
     @cached_property
-    def request(self) -> dict[str, Any]:
+    def request(self) -> Data:
         shown = {"task": "look-up", "two_pass": False}  # as stored records say
         return json.loads(json.dumps({**asdict(self.draw), **shown}))
 
