@@ -100,8 +100,7 @@ def test_a_config_has_files_and_layouts_by_name(tmp_path):
     prompt = Run(Study("edge_ablation", model, folder=tmp_path), config.draws[0]).drawn.items[0].clean
     assert prompt.text.count(": ") == 3 and "\t" not in prompt.text
     write((word, word.upper()) for word in KNOWN)
-    other = Draw(**{**request, "trained": True})
-    changed = Run(Study("edge_ablation", model, folder=tmp_path), other).request
+    changed = Draw(**{**request, "trained": True}).request
     assert changed["words"] != stored["request"]["words"] and changed["task"] == "animals"
     assert FunctionVectorStudy(model, "animals.csv", 3, prompts=4).own_request["dataset"] == "animals"
 

@@ -103,10 +103,9 @@ class Measured(BaseModel, extra="forbid"):
         """What is done to edges. Raises ValueError for edges that there are not, and what does not go together."""
         return Ablation(**self.model_dump(include={"removed", "kept", "probed"}))
 
-    def plain(self, study: Study) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """What makes two runs the same run, with all that decides the prompts; out_dir is left out."""
-        request = Run(study, replace(self.draws[0], donor_seed=0)).request
-        return {**self.model_dump(exclude={"out_dir"}), "request": request}
+        return {**self.model_dump(exclude={"out_dir"}), "request": replace(self.draws[0], donor_seed=0).request}
 
 
 class Answered(Measured):
@@ -299,7 +298,7 @@ def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Result
     study = Study("edge_ablation", model, untrained_control=False, **places)
     check_tokens(config.draws[0], model)
     out = Out(Path(config.out_dir) if config.out_dir else None)
-    return study, out.checked("edges", study, **config.plain(study))
+    return study, out.checked("edges", study, **config.plain())
 
 
 ENDS = {"log_prob": (-inf, 0.0), "kl": (0.0, inf)}  # of intervals

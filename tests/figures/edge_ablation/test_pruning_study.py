@@ -11,7 +11,7 @@ from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
 from util.figures import planted_controls
 from util.figures.edge_ablation import numbers, runs
-from util.figures.edge_ablation.runs import Draw, LookUp, units_left
+from util.figures.edge_ablation.runs import LookUp, Run, units_left
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files
@@ -47,8 +47,8 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
     search = runs.runs_to_prune(study, draws)[1]
     units = runs.all_units(search)
     alive = {*runs.pruned(search, "head", units, runs.HEADS_SHARE, ROUND).result.names("head")}
-    left = runs.before_edges(search, units, ROUND).names("edge")
-    assert {f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in left} <= alive
+    living = runs.before_edges(search, units, ROUND).names("edge")
+    assert {f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in living} <= alive
     again = units_left(unloaded(study), draws)
     assert [*map(numbers.pruned, again.values())] == [*map(numbers.pruned, (heads, edges))]
     whole = runs.pruned(search, "edge", units, 0.9, ROUND)
@@ -98,7 +98,7 @@ def test_planted_edges_are_those_that_are_left(tmp_path):
     """The look-up needs three kinds of edges in one head each; random prunings of that size lose the answers."""
     made, truth = planted_controls.planted_control(planted.lookup, {})
     study = study_in(tmp_path, made)
-    run, search = (LookUp(study, Draw(k=6, prompts=12, split=split)) for split in ("test", "search"))
+    run, search = (Run(study, LookUp(k=6, prompts=12, split=split)) for split in ("test", "search"))
     units = runs.all_units(search)
     found = runs.pruned(search, "edge", units, 1.0, 0.2)
     left = found.result.names("edge")

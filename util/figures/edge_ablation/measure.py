@@ -37,7 +37,7 @@ from util.figures.edge_ablation.numbers import (
     more_if_ambiguous,
     row_of,
 )
-from util.figures.edge_ablation.runs import Data, Draw, LookUp, Run, answers, check_tokens, draws, units_left
+from util.figures.edge_ablation.runs import Data, LookUp, Run, answers, check_tokens, draws, units_left
 from util.figures.planted_controls import planted_control
 from util.models import planted
 from util.prompts import word_pairs
@@ -91,7 +91,7 @@ def circuits(study: Study) -> Data:
                 for name, data in written.items()
             },
         }
-    twin = answers(study.twin(), KEPT, task=settings.primary_task) if settings.untrained_control else None
+    twin = answers(study.twin(), KEPT) if settings.untrained_control else None
     return {"tasks": compared, "untrained": twin}
 
 
@@ -138,7 +138,7 @@ def planted_search(study: Study) -> dict[str, list[str]]:
     """What a search keeps of a known circuit, `planted.lookup` on the embedded model's tokenizer, and what is true."""
     model, truth = planted_control(planted.lookup, {})
     known = study.replace(model=model, redo=False, untrained_control=False)
-    pairs = LookUp(known, Draw(k=6, prompts=12)).search()
+    pairs = Run(known, LookUp(k=6, prompts=12)).search()
     return {"kept": [*map(str, pairs)], "true": sorted(map(str, type_pairs([Edge(*edge) for edge in truth.edges])))}
 
 

@@ -27,6 +27,8 @@ from util.figures.edge_ablation.show import Layout, Seeds, Task
 from util.prompts import prompt, word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.row_files import column, table
+from util.prompts.word_pair_prompts import WordPairPrompt
+from util.prompts.word_pairs import TAB
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
@@ -85,6 +87,41 @@ class Draw:
         options = {field: getattr(self, field) for field in fields}
         return word_pair_prompts.prompts(self.pairs, tokenizer, self.prompts, **options)
 
+    @cached_property
+    def request(self) -> Data:
+        """All that decides the prompts and donors, in plain JSON."""
+        task = self.pairs
+        others = [task.other(pair.x) for pair in task.pairs]
+        words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
+        lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
+        return self._plain(words=digest([repr(words), repr(lists)]), two_pass=True)  # as stored records say
+
+    def _plain(self, **shown: Any) -> Data:
+        return json.loads(json.dumps({**asdict(self), **shown}))
+
+
+@checked
+class LookUp(Draw):
+    """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
+
+    @cached_property
+    def request(self) -> Data:
+        return self._plain(task="look-up", two_pass=False)
+
+    def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
+        """The prompts and their donors: words of one token, of which a prompt and its donor share none."""
+        words = [
+            word
+            for word in dict.fromkeys(column("categories", "word"))
+            if {*word_pair_prompts.typed_tokens(TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
+        ]
+        keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
+        base, donors = (
+            associative_map_prompts(part[:keys], part[keys:both], 6, self.prompts) for part in (words, words[both:])
+        )
+        items = [WordPairPrompt(i, base[i], {0: donors[i]}, ()) for i in range(self.prompts)]
+        return word_pair_prompts.WordPairPrompts(self.pairs, tuple(items), len(items), {}, {}, {})
+
 
 class Run:
     """What a model answers to one draw of prompts and donors, whole and ablated. Each ablation is a record.
@@ -96,16 +133,6 @@ class Run:
         self.study, self.draw, self.budget = study, draw, draw.token_budget or TOKEN_BUDGET
         self.store = Store() if store is None else store
         self._unchecked: list[Ablation] = []
-
-    @cached_property
-    def request(self) -> Data:
-        """All that decides the answers but for the model and the ablation, in plain JSON."""
-        task = self.draw.pairs
-        others = [task.other(pair.x) for pair in task.pairs]
-        words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
-        lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        shown = {"words": digest([repr(words), repr(lists)]), "two_pass": True}  # as stored records say
-        return json.loads(json.dumps({**asdict(self.draw), **shown}))
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
@@ -141,7 +168,7 @@ class Run:
 
     def keep(self, measure: str, compute: Callable[[], Data], **request: Any) -> Data:
         """The data of a measurement of these prompts, kept as a record, see `Study.record`."""
-        return self.study.record(measure, compute, self.texts, **self.request, **request).data
+        return self.study.record(measure, compute, self.texts, **self.draw.request, **request).data
 
     def answer(self, ablation: Ablation, *, generate: bool = False) -> Data:
         """What the model answers under an ablation.
@@ -242,46 +269,6 @@ def answers(study: Study, ablations: Mapping[str, Ablation], room: int = STORED,
     """
     store = Store(room)
     return aligned([Run(study, draw, store).answers(ablations) for draw in draws(study, **changes)])
-
-
-# ------------------------------------------------------------------------------------------------ the planted circuit
-
-
-class LookUp(Run):
-    """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
-
-    @cached_property
-    def request(self) -> Data:
-        shown = {"task": "look-up", "two_pass": False}  # as stored records say
-        return json.loads(json.dumps({**asdict(self.draw), **shown}))
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The prompts and their donors as tokens: words of one token, of which a prompt and its donor share none."""
-        tokenizer, typed = self.study.pair[1], word_pair_prompts.typed_tokens
-        words = [
-            word
-            for word in dict.fromkeys(column("categories", "word"))
-            if {*typed(word_pairs.TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
-        ]
-        keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
-        base, donors = (
-            associative_map_prompts(part[:keys], part[keys:both], 6, self.draw.prompts)
-            for part in (words, words[both:])
-        )
-        return [
-            Group(typed(prompt, tokenizer), {0: typed(donor, tokenizer)})
-            for prompt, donor in zip(base, donors, strict=True)
-        ]
-
-    @cached_property
-    def about(self) -> Data:
-        """The numbers of the prompts."""
-        return {"index": np.arange(len(self.groups))}
-
-    def texts(self) -> list[str]:
-        """The tokens of every prompt."""
-        return [str(group.base.ids) for group in self.groups]
 
 
 # ------------------------------------------------------------------------------------------------ pruning

@@ -217,9 +217,7 @@ def _same_last_reads(scores: Mapping[str, float], as_much: float) -> Iterator[st
     same = {pairs: score for pairs, score in scores.items() if score >= as_much}
     rest = [score for pairs, score in scores.items() if pairs not in same]
     if scores:
-        at_most = (
-            f", the others {max(rest):.2f} at most" if same and rest else f": {max(rest):.2f} at most" if rest else ""
-        )
+        at_most = f"{', the others' if same else ':'} {max(rest):.2f} at most" if rest else ""
         keep = "keeps" if len(same) == 1 else "keep"
         count = f"{none_or(len(same))} of {len(scores)} random circuits"
         yield f"{count} with its reads of the last token {keep} as much{at_most}"

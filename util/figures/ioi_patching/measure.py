@@ -27,13 +27,13 @@ from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
 from util.engine.replay import head_edit, replay
 from util.figures.ioi_patching import numbers
-from util.figures.ioi_patching.numbers import Bools, Ints
+from util.figures.ioi_patching.numbers import Ints
 from util.prompts.ioi import IOITokens, group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.exact import circuit_metrics, exact_scores, path_effects, stream_effects
 from util.scores.graph import ComponentGraph, circuits_of
-from util.stats.heads import Head, top
+from util.stats.heads import Bools, Head, top
 from util.study.model import digest, lists_digest
 from util.study.records import chunks, joined
 from util.study.study import Study
@@ -278,9 +278,8 @@ def maps(study: Study) -> Arrays:
 
 def population(study: Study) -> Arrays:
     """The `maps` of the model, and of its untrained twin on 16 pairs at most, None if the control is switched off."""
-    settings, trained, untrained = study.settings, maps(study), None
-    if settings.untrained_control:
-        untrained = maps(study.twin(prompts=min(UNTRAINED, settings.prompts)))
+    settings, trained = study.settings, maps(study)
+    untrained = maps(study.twin(prompts=min(UNTRAINED, settings.prompts))) if settings.untrained_control else None
     return {"trained": trained, "untrained": untrained}
 
 
@@ -444,7 +443,7 @@ def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
     return _blocks(study, "exact effects of edges", pairs, blocks, compute, join, edges=_digest(places))
 
 
-def _circuit_runs(study: Study, pairs: NamePairs, circuits: NDArray[np.bool_]) -> Arrays:
+def _circuit_runs(study: Study, pairs: NamePairs, circuits: Bools) -> Arrays:
     kept = np.concatenate([circuits, np.zeros_like(circuits[:1])])
 
     def compute(some: Block) -> Arrays:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from util.scores.graph import SHARES, ComponentGraph, area, faithfulness
-from util.stats.heads import layer_alike, top
+from util.stats.heads import Bools, Floats, layer_alike, top
 from util.stats.intervals import (
     Intervals,
     accuracy,
@@ -27,9 +27,7 @@ from util.stats.intervals import (
     ratio_of_means,
 )
 
-Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
-Bools = NDArray[np.bool_]
 Arrays = Mapping[str, Any]
 Numbers = dict[str, Any]
 
@@ -262,15 +260,15 @@ def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, 
     places = np.argwhere(graph.edges)
     if len(places) <= count:
         return places
-    band, strengths = count // BANDS, {name: -np.abs(scores[graph.edges]) for name, scores in means.items()}
-    by_ig, by_eap = (np.argsort(strengths[method], kind="stable") for method in (EAP_IG, EAP))
+    by_ig, by_eap = (np.argsort(-np.abs(means[method][graph.edges]), kind="stable") for method in (EAP_IG, EAP))
+    band = count // BANDS
     chosen = [*by_ig[:band]]
     chosen += [*by_eap[~np.isin(by_eap, chosen)][:band]]
     rest = by_ig[~np.isin(by_ig, chosen)]
     bounds = np.geomspace(band, len(rest), BANDS - 1).round().astype(int)
     draw = np.random.default_rng(seed)
-    for start, stop in zip((0, *bounds[1:-1]), bounds[1:], strict=True):
-        chosen += [*draw.choice(rest[start:stop], min(band, stop - start), replace=False)]
+    for some in np.split(rest, bounds[1:-1]):
+        chosen += [*draw.choice(some, min(band, len(some)), replace=False)]
     left = rest[~np.isin(rest, chosen)]
     chosen += [*draw.choice(left, count - len(chosen), replace=False)]
     return places[np.sort(chosen)]
