@@ -292,18 +292,13 @@ def all_units(search: Run, start: Ablation = WHOLE) -> Circuit:
     def compute() -> Data:
         prepared = support(search.study.pair[0])
         circuit = Circuit.whole(len(prepared.layers), prepared.heads, [group.base for group in search.groups], start)
-        return {
-            "layers": len(prepared.layers),
-            "heads": prepared.heads,
-            "types": list(circuit.types),
-            "kinds": [*map(str, circuit.kinds)],
-            "living": circuit.living_edges.astype(np.int8),
-        }
+        living = circuit.living_edges.astype(np.int8)
+        return {"types": list(circuit.types), "kinds": [*map(str, circuit.kinds)], "living": living}
 
     data = search.keep("token-type units", compute, start=start.plain())
-    heads = np.ones((data["layers"], data["heads"], len(data["types"])), bool)
-    kinds = tuple(map(Edge.of, data["kinds"]))
-    return Circuit(tuple(data["types"]), kinds, heads, data["living"].astype(bool), start)
+    types, living = tuple(data["types"]), data["living"].astype(bool)
+    heads = np.ones((*living.shape[:2], len(types)), bool)
+    return Circuit(types, tuple(map(Edge.of, data["kinds"])), heads, living, start)
 
 
 def scored(search: Run, circuit: Circuit, sort: Sort) -> tuple[Bools, Floats]:
