@@ -328,8 +328,7 @@ def alone(study: Study, sets: Bools) -> Arrays:
 
 def circuit(study: Study) -> Arrays:
     """What sets of heads do `alone` that `population` chooses, and the kind and size of each, see `curve_sets`."""
-    settings = study.settings
-    chosen = numbers.chosen_on_a_half(study.arrays("population")["trained"], settings)
+    settings, chosen = study.settings, study.numbers("population")["population"]["chosen"]
     names, sets = numbers.curve_sets(chosen, settings.random_sets, settings.seed)
     return {**alone(study, sets), "names": names}
 
@@ -365,7 +364,7 @@ def paths(study: Study) -> Arrays:
     """The `paths_between` the strongest heads that `population` chooses, and these heads; or why there are none."""
     if refused := taken_apart(study)["refused"]:
         return {"refused": refused}
-    chosen = numbers.chosen_on_a_half(study.arrays("population")["trained"], study.settings)
+    chosen = study.numbers("population")["population"]["chosen"]
     heads = sorted(top(np.abs(chosen), min(study.settings.path_heads, chosen.size)))
     return {**paths_between(study, heads), "refused": "", "heads": heads}
 

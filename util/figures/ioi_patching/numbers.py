@@ -129,27 +129,17 @@ def intervals(entry: Mapping[str, Any]) -> Intervals:
     return Intervals(*(np.array(entry[name], dtype=np.float64) for name in ("value", "low", "high")))
 
 
-def _halves(maps: Arrays, seed: int) -> list[Intervals]:
-    """The noised effects on the half that chooses heads and on the other one, which share no cluster."""
-    parts = halves(len(maps["base"]), seed, maps["clusters"])
-    return [normalised(*(maps[name][half] for name in MAPS)) for half in parts]
-
-
-def chosen_on_a_half(maps: Arrays, settings: Any) -> Floats:
-    """The effects [L, H] by which heads are chosen: those on one half of the pairs."""
-    return _halves(maps, settings.seed)[0].value
-
-
 def population(arrays: Arrays, settings: Any) -> Numbers:
     """What many pairs say, in shares of the whole effect, and what the untrained twin's heads change, in logits.
 
     noised, denoised [L, H]: effects towards the source and back. direct [L, H]: the part of noised that is told to the
     output itself (NaN where a class has none). chosen [L, H]: noised on one half of the pairs, by which heads are
-    chosen; measured [L, H]: noised on the other half. heads: of the untrained twin, [L, H].
+    chosen; measured [L, H]: noised on the other half, which shares no cluster. heads: of the untrained twin, [L, H].
     """
     maps, twin, untrained = arrays["trained"], arrays["untrained"], None
     base, source, clusters = (maps[name] for name in MAPS[1:])
-    chosen, measured = _halves(maps, settings.seed)
+    parts = halves(len(base), settings.seed, clusters)
+    chosen, measured = (normalised(*(maps[name][half] for name in MAPS)) for half in parts)
     if twin is not None:
         change = twin["noised"] - twin["base"][:, None, None]
         untrained = {"heads": vars(mean_intervals(change, comparisons=change[0].size, clusters=twin["clusters"]))}
