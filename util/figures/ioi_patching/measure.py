@@ -299,9 +299,9 @@ def alone(study: Study, sets: Bools) -> Arrays:
     @cache
     def frames() -> list[Any]:
         """By frame: the numbers of its pairs, the base's tokens and answers, the mean of z over sources by layer."""
-        groups = []
-        for frame in sorted({pair.frame for pair in pairs.drawn.pairs}):
-            some = [number for number, pair in enumerate(pairs.drawn.pairs) if pair.frame == frame]
+        groups, of_pairs = [], np.array([pair.frame for pair in pairs.drawn.pairs])
+        for frame in np.unique(of_pairs):
+            some = np.flatnonzero(of_pairs == frame).tolist()
             base, source, answers = pairs.batch(some)
             means = [z.mean(0, keepdim=True) for z in heads_of(study.pair[0], source).values()]
             groups.append((some, base, answers, means))

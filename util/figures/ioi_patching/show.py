@@ -226,8 +226,8 @@ def circuit_says(values: Values) -> Iterator[str]:
         yield "The model does not do the task, so there is no circuit to look for"
         return
     few, *more = sizes = telling_sizes(kept, heads)
-    larger = [f", {size} keep {kept[size].value:.2f}" for size in more]
-    yield "".join([f"{few} of {heads} heads alone keep {kept[few]}", *larger, " of the logit difference"])
+    larger = "".join(f", {size} keep {kept[size].value:.2f}" for size in more)
+    yield f"{few} of {heads} heads alone keep {kept[few]}{larger} of the logit difference"
     yield f"The logit difference on fresh pairs is {written(circuit['whole'])}; other heads are ablated to their means."
     random = [f"{max(circuit['random'][str(size)]) / circuit['whole'][0]:.2f}" for size in sizes]
     yield f"As many random heads keep at most {listed(random)}."
