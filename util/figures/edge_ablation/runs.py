@@ -83,9 +83,19 @@ class Draw:
 
     def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
-        fields = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
-        options = {field: getattr(self, field) for field in fields}
-        return word_pair_prompts.prompts(self.pairs, tokenizer, self.prompts, **options)
+        return word_pair_prompts.prompts(
+            self.pairs,
+            tokenizer,
+            self.prompts,
+            self.k,
+            self.seed,
+            self.corruptions,
+            self.split,
+            self.ambiguous,
+            self.order,
+            self.donor_seed,
+            in_turn=self.in_turn,
+        )
 
     @cached_property
     def request(self) -> Data:
@@ -250,10 +260,9 @@ class Run:
 
 def draws(study: Study, **changes: Any) -> list[Draw]:
     """Prompts of a study with each draw of donors. changes: fields of `Draw`, such as another task than the primary."""
-    settings, trained = study.settings, word_pairs.is_trained(study.model.name)
-    shared = {name: getattr(settings, name) for name in ("k", "prompts", "seed", "layout")}
-    options = {"task": settings.primary_task, "trained": trained, **shared, **changes}
-    return [Draw(**options, donor_seed=seed) for seed in settings.donor_seeds]
+    s, trained = study.settings, word_pairs.is_trained(study.model.name)
+    shared = {"task": s.primary_task, "k": s.k, "prompts": s.prompts, "seed": s.seed, "layout": s.layout}
+    return [Draw(**{**shared, **changes}, donor_seed=seed, trained=trained) for seed in s.donor_seeds]
 
 
 def check_tokens(draw: Draw, model: Model) -> None:

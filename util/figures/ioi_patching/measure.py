@@ -165,8 +165,8 @@ def example(study: Study) -> Arrays:
             "patched": patch_map(model, base, z, answers, tokens.first)[0][0],
         }
 
-    more = {"prompts": list(settings.texts), "names": list(settings.names), "seed": settings.seed}
-    return study.record("IOI example", compute, lambda: settings.texts, **more).data
+    texts, names = list(settings.texts), list(settings.names)
+    return study.record("IOI example", compute, lambda: texts, prompts=texts, names=names, seed=settings.seed).data
 
 
 def streams(study: Study) -> Arrays:
@@ -191,8 +191,8 @@ def streams(study: Study) -> Arrays:
             "refused": "",
         }
 
-    more = {"prompts": list(settings.texts), "names": list(settings.names)}
-    return study.record("IOI streams", compute, lambda: settings.texts, **more).data
+    texts, names = list(settings.texts), list(settings.names)
+    return study.record("IOI streams", compute, lambda: texts, prompts=texts, names=names).data
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -200,8 +200,8 @@ def streams(study: Study) -> Arrays:
 
 def name_pairs(study: Study, **changes: Any) -> NamePairs:
     """The generated pairs of a study. changes: of corruption, prompts, seed. Raises ValueError for too many prompts."""
-    names = ("corruption", "prompts", "seed", "held_out")
-    drawn = {name: getattr(study.settings, name) for name in names} | changes
+    s = study.settings
+    drawn = {"corruption": s.corruption, "prompts": s.prompts, "seed": s.seed, "held_out": s.held_out, **changes}
     return NamePairs(study.model, folder=study.folder, **drawn)
 
 
@@ -229,9 +229,19 @@ def _blocks(
     def with_clusters(measured: list[Arrays]) -> Arrays:
         return {**join(measured), "clusters": pairs.clusters}
 
-    request |= {"prompts": pairs.prompts, "corruption": pairs.corruption, "seed": pairs.seed}
-    request |= {"held_out": pairs.holds_out, "lists": lists_digest(pairs.word_lists)}
-    return study.blocks(f"IOI {what}", planned, compute, with_clusters, lambda: pairs.texts, **request).data
+    return study.blocks(
+        f"IOI {what}",
+        planned,
+        compute,
+        with_clusters,
+        lambda: pairs.texts,
+        prompts=pairs.prompts,
+        corruption=pairs.corruption,
+        seed=pairs.seed,
+        held_out=pairs.holds_out,
+        lists=lists_digest(pairs.word_lists),
+        **request,
+    ).data
 
 
 def _alike(pairs: NamePairs, most: int = CIRCUIT) -> list[Block]:
@@ -425,8 +435,8 @@ def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> Any:
         total = sum(block["sum"] for block in measured) / sum(block["count"] for block in measured)
         return {"scores": total.astype(np.float32)}
 
-    request = {"method": method, "steps": 1 if method == numbers.EAP else STEPS}
-    return _blocks(study, "edge scores", pairs, partial(_alike, pairs, SCORED), compute, join, **request)["scores"]
+    blocks, steps = partial(_alike, pairs, SCORED), 1 if method == numbers.EAP else STEPS
+    return _blocks(study, "edge scores", pairs, blocks, compute, join, method=method, steps=steps)["scores"]
 
 
 def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:

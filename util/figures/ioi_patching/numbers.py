@@ -283,15 +283,16 @@ def edges(arrays: Arrays, settings: Any) -> Numbers:
     for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED]):
         estimates = {method: float(arrays["means"][method][tuple(drawn[place])]) / whole.mean() for method in METHODS}
         strongest[graph.name(drawn[place].tolist())] = {EXACT: exact[place], **estimates}
-    curves: dict[str, Numbers] = {name: {} for name in circuits}
-    for name, runs in circuits.items():
-        for by, run in runs.items():
-            metrics = run["runs"], full, run["empty"], clusters
-            curves[name][by] = {
-                by: area(*metrics, absolute=by == "CMD"),
-                "faithfulness": vars(faithfulness(*metrics)),
-                "shares": list(SHARES),
-                "sizes": run["sizes"],
-            }
+
+    def curve(by: str, run: Arrays) -> Numbers:
+        metrics = run["runs"], full, run["empty"], clusters
+        return {
+            by: area(*metrics, absolute=by == "CMD"),
+            "faithfulness": vars(faithfulness(*metrics)),
+            "shares": list(SHARES),
+            "sizes": run["sizes"],
+        }
+
+    curves = {name: {by: curve(by, run) for by, run in runs.items()} for name, runs in circuits.items()}
     counts = {"drawn": len(drawn), "matter": int(carriers(exact).sum()), "pairs": len(full)}
     return {"component graph": {"strongest": strongest, "curves": curves, **counts}}

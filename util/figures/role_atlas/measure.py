@@ -170,9 +170,11 @@ class WordPairs(Measurement):
     @cached_property
     def drawn(self) -> dict[str, list[word_pair_prompts.WordPairPrompts]]:
         """The prompts of each task by split. Raises UnsupportedTokenizer where it leaves fewer queries than asked."""
-        options: Fields = {"k": self.k, "seed": self.seed, "corruptions": (), "in_turn": True}
         drawn = {
-            split: [word_pair_prompts.prompts(task, self.pair[1], n, split=split, **options) for task in self.found]
+            split: [
+                word_pair_prompts.prompts(task, self.pair[1], n, self.k, self.seed, (), split, in_turn=True)
+                for task in self.found
+            ]
             for split, n in (("test", self.prompts), ("search", REFERENCE_PROMPTS))
         }
         for prompts in drawn["test"]:
@@ -224,10 +226,13 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
     small, s = study.arrays("scores")["heads"].mean().size < 100, study.settings
     prompts, intact = (25, 100) if small else (10, 25)
     for corruption in get_args(Corruption):
-        of = {"intact": intact, "corruption": corruption, **study.places}
-        heads = function_vector_heads(
-            [FunctionVectorStudy(study.model, task, s.k, prompts, s.seed, **of) for task in TASKS]
-        )
+        studies = [
+            FunctionVectorStudy(
+                study.model, task, s.k, prompts, s.seed, intact=intact, corruption=corruption, **study.places
+            )
+            for task in TASKS
+        ]
+        heads = function_vector_heads(studies)
         if heads.room >= ROOM:
             break
     return heads
