@@ -176,8 +176,7 @@ def check_ioi(words, result, rows):
 
 def check_edges(words, result, rows):
     (config,) = configs.load(Path("CONFIG.json"))
-    study = Study("edge_ablation", config.model, untrained_control=False)
-    assert result["request"] == {**result["request"], **json.loads(json.dumps(config.plain(study)))}
+    assert result["request"] == {**result["request"], **json.loads(json.dumps(config.plain()))}
     assert {*rows["ablation"]} == {"FULL"}
 
 

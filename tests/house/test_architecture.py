@@ -23,7 +23,7 @@ MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "toke
 NO_MODEL = (
     "util.paths", "util.stats", "util.models.table", "util.show",
     "util.scores.graph", "util.scores.graph", "util.scores.pruning", "util.scores.pruning",
-    "util.roles.attention_scores", "util.roles.rules", "util.figures.edge_ablation.settings",
+    "util.roles.attention_scores", "util.roles.rules",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("claims", "numbers", "pictures", "show")),
 )  # fmt: skip
 INTERNALS = tuple(f"transformers.{part}" for part in ("integrations", "masking_utils", "models", "modeling_utils"))

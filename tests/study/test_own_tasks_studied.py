@@ -8,8 +8,7 @@ import pytest
 from tests.tiers import quick
 from tests.unloaded import never
 from util.commands import edge_configs
-from util.figures.edge_ablation.runs import Run
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import Draw, Run
 from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts, staicc_task
 from util.prompts import own_tasks
@@ -95,8 +94,7 @@ def test_a_config_has_files_and_layouts_by_name(tmp_path):
     prompt = Run(Study("edge_ablation", model, folder=tmp_path), config.draws[0]).drawn.items[0].clean
     assert prompt.text.count(": ") == 3 and "\t" not in prompt.text
     write((word, word.upper()) for word in KNOWN)
-    other = Draw(**{**request, "trained": True})
-    changed = Run(Study("edge_ablation", model, folder=tmp_path), other).request
+    changed = Draw(**{**request, "trained": True}).request
     assert changed["words"] != stored["request"]["words"] and changed["task"] == "animals"
     assert FunctionVectorStudy(model, "animals.csv", 3, prompts=4).own_request["dataset"] == "animals"
 

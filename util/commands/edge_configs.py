@@ -25,8 +25,20 @@ from util.edges.edge import ABLATED, FULL, PRUNED, random_name
 from util.edges.states import Store
 from util.figures import MODEL
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
-from util.figures.edge_ablation.runs import Data, Pruner, Run, check_tokens
-from util.figures.edge_ablation.settings import Draw, Seeds
+from util.figures.edge_ablation.runs import (
+    Data,
+    Draw,
+    Run,
+    all_units,
+    at_random,
+    before_edges,
+    check_tokens,
+    circuit_answer,
+    pruned,
+    runs_to_prune,
+    scored,
+)
+from util.figures.edge_ablation.show import Seeds
 from util.prompts import word_pairs
 from util.scores.pruning import SORTS, Sort, scores_in, write_scores
 from util.scores.token_types import METHOD, REDUCE
@@ -91,10 +103,9 @@ class Measured(BaseModel, extra="forbid"):
         """What is done to edges. Raises ValueError for edges that there are not, and what does not go together."""
         return Ablation(**self.model_dump(include={"removed", "kept", "probed"}))
 
-    def plain(self, study: Study) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """What makes two runs the same run, with all that decides the prompts; out_dir is left out."""
-        request = Run(study, replace(self.draws[0], donor_seed=0)).request
-        return {**self.model_dump(exclude={"out_dir"}), "request": request}
+        return {**self.model_dump(exclude={"out_dir"}), "request": replace(self.draws[0], donor_seed=0).request}
 
 
 class Answered(Measured):
@@ -171,28 +182,29 @@ class Pruned(Measured):
         return {"head": (keep[:heads] or None, files[:heads]), "edge": (keep[heads:] or None, files[heads:])}
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
-        sort, pruner = self.sort, Pruner(study, self.draws, start=self.ablation)
+        sort, (runs, search) = self.sort, runs_to_prune(study, self.draws)
+        start = all_units(search, self.ablation)
         keep, score_files = self.given[sort]
         heads = self.given.get("head", (None, ()))
-        after_heads = sort == "edge" and (self.after_heads or heads[1])
-        start = pruner.before_edges(self.per_round, *heads) if after_heads else pruner.first
-        pruned = pruner.pruned(sort, start, self.share, self.per_round, keep, score_files)
-        for number, step in enumerate(pruned.rounds[len(score_files) :], len(score_files)):
-            file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
+        if sort == "edge" and (self.after_heads or heads[1]):
+            start = before_edges(search, start, self.per_round, *heads)
+        pruning = pruned(search, sort, start, self.share, self.per_round, keep, score_files)
+        for number, step in enumerate(pruning.rounds[len(score_files) :], len(score_files)):
+            file, scores = folder / f"{sort}_scores_{number}.json", scored(search, step.circuit, sort)[1]
             write_scores(file, step.circuit, sort, scores, method=METHOD, reduce=REDUCE)
-        drawn = pruner.at_random(sort, start, pruned.result, self.random)
+        drawn = at_random(search, sort, start, pruning.result, self.random)
         random = {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}
-        circuits = {PRUNED: pruned.result, **random}
+        circuits = {PRUNED: pruning.result, **random}
         draws = {
             run.draw.donor_seed: run.answers({FULL: WHOLE})
-            | {name: pruner.answer(run, circuit) for name, circuit in circuits.items()}
-            for run in pruner.runs
+            | {name: circuit_answer(run, circuit) for name, circuit in circuits.items()}
+            for run in runs
         }
         result = {
-            "left": pruned.units_left,
-            "accuracy": [step.accuracy for step in pruned.rounds],
-            "floor": pruned.floor,
-            "kept": {name: pruned.result.names(name) for name in SORTS},
+            "left": pruning.units_left,
+            "accuracy": [step.accuracy for step in pruning.rounds],
+            "floor": pruning.floor,
+            "kept": {name: pruning.result.names(name) for name in SORTS},
         }
         return draws, {"pruning": result}
 
@@ -286,7 +298,7 @@ def prepared(config: Config, model: Model, **places: Any) -> tuple[Study, Path, 
     study = Study("edge_ablation", model, untrained_control=False, **places)
     check_tokens(config.draws[0], model)
     out = arguments.Out(Path(config.out_dir) if config.out_dir else None)
-    return study, *out.checked("edges", study, **config.plain(study))
+    return study, *out.checked("edges", study, **config.plain())
 
 
 ENDS = {"log_prob": (-inf, 0.0), "kl": (0.0, inf)}  # of intervals

@@ -17,8 +17,7 @@ from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, ty
 from util.edges.splicing import Group, outcomes
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measure, numbers, runs, show
-from util.figures.edge_ablation.runs import LookUp, Run
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import Draw, LookUp, Run
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
 from util.prompts.word_pair_prompts import prompts, typed_tokens
@@ -52,7 +51,7 @@ def test_the_planted_edges_are_those_that_are_found(options, tmp_path, monkeypat
     """By the search and by the map of single edges, which names no other."""
     model, truth = planted_control(planted.lookup, options)
     assert {*type_pairs([Edge(*edge) for edge in truth.edges])} == PLANTED
-    run = LookUp(study_in(tmp_path, model), Draw(k=6, prompts=12))
+    run = Run(study_in(tmp_path, model), LookUp(k=6, prompts=12))
     found = run.search()
     singles = run.answers({"FULL": WHOLE, **single_edges()})
     whole = {**singles.pop("FULL"), "query": np.arange(12)}
@@ -129,7 +128,7 @@ def test_other_pairs_under_a_name_are_another_request(monkeypatch):
     def words_of(**change):
         task = word_pairs.WordPairTask("mine", **{"pairs": tuple(pairs), **change})
         monkeypatch.setitem(own_tasks._REGISTERED, "mine", (task, ""))
-        return asking(task="mine", k=1).request["words"]
+        return Draw(task="mine", k=1).request["words"]
 
     changes = ({"pairs": (*pairs[:2], ("window", "wall"))}, {"other_rule": str.upper}, {"other_rule": str.title},
                {"balanced": True}, {"layout": word_pairs.COLON})  # fmt: skip

@@ -10,8 +10,7 @@ from tests.unloaded import unloaded
 from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
 from util.figures.edge_ablation import numbers, runs
-from util.figures.edge_ablation.runs import LookUp, Pruner
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import LookUp, Run, units_left
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files
@@ -32,30 +31,26 @@ def study_in(folder, model, redo=False, **settings):
     return Study("edge_ablation", model, folder=folder, redo=redo, **options)
 
 
-def pruner_in(folder, model, redo=False, load=True, **options):
-    draws = [Draw("capitalization", **FEW, donor_seed=seed, trained=True) for seed in (0, 1)]
-    study = study_in(folder, model, redo)
-    return Pruner(study if load else unloaded(study), draws, **options)
-
-
-def units_left(pruner):
-    edges = pruner.before_edges(ROUND)
-    return pruner.left("head", pruner.first, ROUND, 3), pruner.left("edge", edges, ROUND, 3)
+def pruning_in(folder, model, redo=False):
+    study = study_in(folder, model, redo, per_round=ROUND, random_circuits=3, search_prompts=4)
+    return study, runs.draws(study)
 
 
 def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
-    pruner = pruner_in(tmp_path, model)
-    heads, edges = units_left(pruner)
+    study, draws = pruning_in(tmp_path, model)
+    heads, edges = units_left(study, draws).values()
     for left in (heads, edges):
         assert left["result"] < left["units"] and len(left["random"]) == 3
         assert left["pruned"]["right"].shape == (2, 4) and left["random"][0]["right"].shape == (1, 4)
     assert heads["units"] == 4 * 8 * 6 and edges["units"] < 4 * 8 * 31
-    alive = {*pruner.pruned("head", pruner.first, runs.HEADS_SHARE, ROUND).result.names("head")}
-    left = pruner.before_edges(ROUND).names("edge")
-    assert {f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in left} <= alive
-    again = units_left(pruner_in(tmp_path, model, load=False))
-    assert [*map(numbers.pruned, again)] == [*map(numbers.pruned, (heads, edges))]
-    whole = pruner.pruned("edge", pruner.first, 0.9, ROUND)
+    search = runs.runs_to_prune(study, draws)[1]
+    units = runs.all_units(search)
+    alive = {*runs.pruned(search, "head", units, runs.HEADS_SHARE, ROUND).result.names("head")}
+    living = runs.before_edges(search, units, ROUND).names("edge")
+    assert {f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in living} <= alive
+    again = units_left(unloaded(study), draws)
+    assert [*map(numbers.pruned, again.values())] == [*map(numbers.pruned, (heads, edges))]
+    whole = runs.pruned(search, "edge", units, 0.9, ROUND)
     assert whole.units_left[0] == 4 * 8 * 31
 
 
@@ -94,7 +89,7 @@ def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatc
         return scores(net, groups, circuit, *rest)
 
     monkeypatch.setattr(runs.token_types, "scores", watched)
-    units_left(pruner_in(tmp_path, model, redo=True))
+    units_left(*pruning_in(tmp_path, model, redo=True))
     assert len(done) == len({*done}) > 4
 
 
@@ -102,14 +97,14 @@ def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatc
 def test_planted_edges_are_those_that_are_left(tmp_path):
     """The look-up needs three kinds of edges in one head each; random prunings of that size lose the answers."""
     made, truth = planted_control(planted.lookup, {})
-    study, draw = study_in(tmp_path, made), Draw(k=6, prompts=12)
-    pruner, run = Pruner(study, [draw]), LookUp(study, draw)
-    pruner.search = LookUp(study, Draw(k=6, prompts=12, split="search"))
-    found = pruner.pruned("edge", pruner.first, 1.0, 0.2)
+    study = study_in(tmp_path, made)
+    run, search = (Run(study, LookUp(k=6, prompts=12, split=split)) for split in ("test", "search"))
+    units = runs.all_units(search)
+    found = runs.pruned(search, "edge", units, 1.0, 0.2)
     left = found.result.names("edge")
     assert found.rounds[-2].accuracy == 1 > found.rounds[-1].accuracy and len(left) <= 2 * len(truth.edges)
     kinds = {Edge.of(name.partition(" ")[2]) for name in left}
     assert kinds >= {*type_pairs([Edge(*edge) for edge in truth.edges])}
-    random = pruner.at_random("edge", pruner.first, found.result, 8)
-    drawn_right = [pruner.answer(run, circuit)["right"].mean() for circuit in random]
+    random = runs.at_random(search, "edge", units, found.result, 8)
+    drawn_right = [runs.circuit_answer(run, circuit)["right"].mean() for circuit in random]
     assert len(drawn_right) == 8 and max(drawn_right) < 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, single_edges, windows
 from util.edges.edge import (
@@ -38,8 +37,7 @@ from util.figures.edge_ablation.numbers import (
     more_if_ambiguous,
     row_of,
 )
-from util.figures.edge_ablation.runs import LookUp, Run, answers, check_tokens, draws, units_left
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.runs import Data, LookUp, Run, answers, check_tokens, draws, units_left
 from util.models import planted
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
@@ -63,13 +61,17 @@ ROOM = 2**31
 
 
 def check(study: Study) -> None:
-    """Raises UnsupportedTokenizer for a task from a file that the tokenizer cannot carry; no weights are read."""
+    """Raises ValueError for what a part would refuse, such as more demonstrations than a task has.
+
+    And UnsupportedTokenizer for a task from a file that the tokenizer cannot carry; no weights are read.
+    """
+    draws(study, corruptions=(0, *study.settings.corruptions))
     for task in dict.fromkeys((*study.settings.tasks, *study.settings.pruned_tasks)):
         for split in ("test", "search"):
             check_tokens(draws(study, task=task, split=split)[0], study.model)
 
 
-def circuits(study: Study) -> dict[str, Any]:
+def circuits(study: Study) -> Data:
     """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance.
 
     written: with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that
@@ -89,7 +91,7 @@ def circuits(study: Study) -> dict[str, Any]:
                 for name, data in written.items()
             },
         }
-    twin = answers(study.twin(), KEPT, task=settings.primary_task) if settings.untrained_control else None
+    twin = answers(study.twin(), KEPT) if settings.untrained_control else None
     return {"tasks": compared, "untrained": twin}
 
 
@@ -98,7 +100,7 @@ def single(study: Study) -> Rows:
     return answers(study, {FULL: WHOLE, **single_edges()}, split="search")
 
 
-def verified(study: Study) -> dict[str, Any]:
+def verified(study: Study) -> Data:
     """A circuit of the primary task, searched, and measured on other prompts; and the same search where it is known.
 
     kept: its type pairs; rows: of FULL, NONE, the circuit, the model without it, random circuits; planted: see
@@ -109,7 +111,7 @@ def verified(study: Study) -> dict[str, Any]:
     return {"kept": [*map(str, pairs)], "rows": answers(study, tried), "planted": planted_search(study)}
 
 
-def by_layer(study: Study) -> dict[str, Any]:
+def by_layer(study: Study) -> Data:
     """Contextualisation taken out from a layer on, aggregation below it, `at` the layers of `cuts`; rows."""
     full = KEPT[FULL]  # as circuits are compared
     layers = Run(study, draws(study)[0]).answer(full)["layers"]
@@ -127,20 +129,20 @@ def probed(study: Study) -> Rows:
     return answers(study, ablations, corruptions=(0, *numbers))
 
 
-def pruned(study: Study) -> dict[str, Any]:
+def pruned(study: Study) -> Data:
     """What pruning leaves in each of pruned_tasks, see `units_left`; donors' states are kept for one at a time."""
-    return {task: units_left(study, task) for task in study.settings.pruned_tasks}
+    return {task: units_left(study, draws(study, task=task)) for task in study.settings.pruned_tasks}
 
 
 def planted_search(study: Study) -> dict[str, list[str]]:
     """What a search keeps of a known circuit, `planted.lookup` on the embedded model's tokenizer, and what is true."""
     model, truth = planted_control(planted.lookup, {})
     known = study.replace(model=model, redo=False, untrained_control=False)
-    pairs = LookUp(known, Draw(k=6, prompts=12)).search()
+    pairs = Run(known, LookUp(k=6, prompts=12)).search()
     return {"kept": [*map(str, pairs)], "true": sorted(map(str, type_pairs([Edge(*edge) for edge in truth.edges])))}
 
 
-def claims(study: Study) -> dict[str, Any]:
+def claims(study: Study) -> Data:
     """The verdicts that `make claims` has stored of the model."""
     return judged_of(study.figure.stem, study.model.name)
 
@@ -148,7 +150,7 @@ def claims(study: Study) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ claims
 
 
-def judge(study: Study) -> dict[str, Any]:
+def judge(study: Study) -> Data:
     """The verdicts on the claims, and what they are about, for `files.save_claims`.
 
     study: of 10 demonstrations; its prompts are those of each task, each with a query of its own, or as many as the
@@ -201,15 +203,14 @@ def judge(study: Study) -> dict[str, Any]:
 
 def checked_tasks(study: Study) -> dict[str, TaskCheck]:
     """Whether the model does each task, and the ambiguous one, from its demonstrations."""
-    given = {"seed": study.settings.seed, "folder": study.folder, "redo": study.redo}
-    ambiguous = dict.fromkeys(study.settings.tasks) | {AMBIGUOUS: 0}
+    s, ambiguous = study.settings, dict.fromkeys(study.settings.tasks) | {AMBIGUOUS: 0}
     return {
-        task: PairTask(study.model, task, study.settings.k, ambiguous=count, **given).check(len(ambiguous))
+        task: PairTask(study.model, task, s.k, seed=s.seed, ambiguous=count, **study.places).check(len(ambiguous))
         for task, count in ambiguous.items()
     }
 
 
-def own_queries(study: Study, task: str, prompts: int | None = None, split: str = "test") -> dict[str, Any]:
+def own_queries(study: Study, task: str, prompts: int | None = None, split: str = "test") -> Data:
     """Fields of `Draw`: as many prompts of a task as there are queries, or fewer, each with a query of its own."""
     queries = len(word_pairs.find(task, trained=word_pairs.is_trained(study.model.name)).queries(split))
     return {"task": task, "prompts": min(prompts or study.settings.prompts, queries), "split": split, "in_turn": True}

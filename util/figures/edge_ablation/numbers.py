@@ -32,6 +32,8 @@ from util.edges.edge import (
     read_from,
     without,
 )
+from util.show.part import Arrays
+from util.stats.heads import Floats
 from util.stats.intervals import (
     ERROR,
     Interval,
@@ -46,7 +48,7 @@ from util.stats.intervals import (
 )
 from util.stats.verdicts import NO_PREMISE, Claim, Effect, Part, all_of, any_of, judged, weakest
 
-Floats = NDArray[np.floating]
+Numbers = dict[str, Any]
 Row = Mapping[str, NDArray]  # of one ablation: query [N], and measures [D, N] over draws of donors
 Rows = Mapping[str, Row]  # by the name of the ablation
 MEASURES = ("right", "log_prob", "kl", "agrees", "line_right", "prefix_right")
@@ -54,12 +56,12 @@ SHARE = 0.9  # of the accuracy, that a search or a pruning has to keep
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
 
 
-def aligned(draws: Sequence[Mapping[str, Any]]) -> Rows:
+def aligned(draws: Sequence[Arrays]) -> Rows:
     """The rows of several draws of donors. draws: of each draw, the data of a record by the name of its ablation."""
     return {name: row_of([draw[name] for draw in draws]) for name in draws[0]}
 
 
-def row_of(draws: Sequence[Mapping[str, Any]]) -> Row:
+def row_of(draws: Sequence[Arrays]) -> Row:
     """Answers under one ablation with several draws of donors as one: those of MEASURES that all draws have, [D, N].
 
     draws: of each draw, the data of a record. The row has the prompts that all draws have, and query [N], a number for
@@ -173,7 +175,7 @@ def scores_of(rows: Rows) -> dict[str, Interval]:
     return {name: score(row, rows[FULL], rows[NONE]) for name, row in rows.items()}
 
 
-def circuits(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def circuits(arrays: Arrays, settings: Any) -> Numbers:
     """By task and circuit: accuracy, also after bare queries; score; models: accuracy of the untrained twin.
 
     And "sure losses": where accuracy falls significantly without demonstrations and without contextualisation, see
@@ -193,19 +195,18 @@ def circuits(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     }
 
 
-def single(rows: Rows, settings: Any) -> dict[str, Any]:
+def single(rows: Rows, settings: Any) -> Numbers:
     """What each type pair costs alone on the search split, see `costs`."""
     return {"costs": costs(rows[FULL], {name: row for name, row in rows.items() if name != FULL})}
 
 
-def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def verified(arrays: Arrays, settings: Any) -> Numbers:
     """A circuit that was searched: its pairs; scores of it and of the model without it; random: of circuits as large.
 
     aggregating: scores of circuits with its reads of the last token, by their other pairs. explained: acc(circuit) /
     acc(FULL). planted: what the search keeps where the circuit is known, and what is true.
     """
-    rows = arrays["rows"]
-    scores = scores_of(rows)
+    rows, scores = arrays["rows"], scores_of(arrays["rows"])
     return {
         "search": {
             "kept": arrays["kept"],
@@ -222,7 +223,7 @@ def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     }
 
 
-def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def windows(arrays: Arrays, settings: Any) -> Numbers:
     """Accuracy without contextualisation from each layer on, and without aggregation below it.
 
     lost: where accuracy falls significantly, all windows tested together, by the name of the ablation.
@@ -238,7 +239,7 @@ def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     }
 
 
-def probes(rows: Rows, settings: Any) -> dict[str, Any]:
+def probes(rows: Rows, settings: Any) -> Numbers:
     """Accuracy inside a circuit by edge and corruption (intervals), and where nothing is exchanged (inside).
 
     lower [E, C]: where it is lower than inside, McNemar over queries, corrected by Holm.
@@ -258,13 +259,13 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
     }
 
 
-def pruning(by_task: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def pruning(by_task: Arrays, settings: Any) -> Numbers:
     """What pruning leaves, by task and sort of units, see `pruned`."""
     return {"pruning": {"by_task": {task: {sort: pruned(one[sort]) for sort in one} for task, one in by_task.items()}}}
 
 
-def pruned(left: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of the units of one sort, see `pruning.Pruner.left`.
+def pruned(left: Arrays) -> Numbers:
+    """What is left of the units of one sort, see `runs.units_left`.
 
     accuracy, and explained, its share of the whole model's, on the test split by units left; random: of random prunings
     as large as the result, with the first draw of donors.
@@ -297,7 +298,7 @@ Available = Mapping[str, int]  # queries that there are, by task
 
 def right(rows: Rows, name: str) -> Floats:
     """How often each query is answered right, over draws of donors, [N]."""
-    return by_query(rows[name]["right"].astype(float), rows[name]["query"])
+    return by_query(rows[name]["right"], rows[name]["query"])
 
 
 def share(rows: Rows, contrast: Contrast) -> tuple[Floats, Floats]:
@@ -349,11 +350,12 @@ def brings_back(tasks: Mapping[str, Rows], available: Available, margin: float) 
 def more_if_ambiguous(counts: Mapping[int, Rows], available: int | None, margin: float) -> Claim:
     """Claim 4: without contextualisation more log-probability is lost with the most ambiguous demonstrations."""
     fewest, most = min(counts), max(counts)
-    lost = {
-        count: by_query(rows[REMOVED[0]]["log_prob"] - rows[REMOVED[1]]["log_prob"], rows[REMOVED[0]]["query"])
-        for count, rows in counts.items()
-    }
-    difference = Effect.of((lost[most], 1.0), (-lost[fewest], 0.0))
+
+    def lost(count: int) -> Floats:
+        whole, ablated = (counts[count][name] for name in REMOVED)
+        return by_query(whole["log_prob"] - ablated["log_prob"], whole["query"])
+
+    difference = Effect.of((lost(most), 1.0), (-lost(fewest), 0.0))
     name = f"{most} against {fewest} ambiguous"
     part = judged(name, difference, margin, above=True, available=available)
     return Claim(4, TEXTS[4], part.verdict, (part,), "nats")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tqdm import tqdm
@@ -23,18 +23,114 @@ from util.edges.states import STORED, Store
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET
 from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right, prefix_right, row_of
-from util.figures.edge_ablation.settings import Draw
-from util.prompts import word_pair_prompts, word_pairs
+from util.figures.edge_ablation.show import Layout, Seeds, Task
+from util.prompts import prompt, word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.row_files import column, table
+from util.prompts.word_pair_prompts import WordPairPrompt
+from util.prompts.word_pairs import TAB
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
 from util.stats.heads import Bools
+from util.study.checked import Count, Natural, checked
 from util.study.model import Model, digest
 from util.study.study import Study
 
 Data = dict[str, Any]  # of a record, see `Run.answer`
+
+
+@checked
+class Draw:
+    """Prompts of one word-pair task and one draw of donors, see `word_pair_prompts.prompts`.
+
+    task: by its name, or a file or folder of pairs, see `prompts.own_tasks`. layout: one of `LAYOUTS`, or what differs
+    from the task's own, such as {"separator": ":", "join": " "}. token_budget: None for that of `engine.batches`.
+    in_turn: no query comes again before all came. trained: the words that the embedded model was trained on, not the
+    longer lists. Raises ValueError for an unknown task, split, order or corruption, and for a number that the task does
+    not have.
+    """
+
+    task: Task = "country_capital"
+    k: Count = 10
+    prompts: Count = 200
+    seed: Natural = 0
+    donor_seed: Natural = 0
+    split: Literal["all", "search", "test"] = "test"
+    corruptions: Seeds = (0,)
+    ambiguous: Natural | None = None
+    order: Literal["random", "ambiguous first", "ambiguous last"] = "random"
+    layout: Layout | None = None
+    token_budget: Count | None = None
+    in_turn: bool = False
+    trained: bool = False
+
+    def __post_init__(self) -> None:
+        word_pair_prompts.marked_demonstrations(
+            self.pairs, self.prompts, self.k, self.corruptions, self.split, self.ambiguous
+        )
+
+    @cached_property
+    def pairs(self) -> word_pairs.WordPairTask:
+        """The task in this layout, read once: a file that is changed later changes nothing here.
+
+        Raises ValueError for words that the layout cannot hold.
+        """
+        task = word_pairs.find(self.task, trained=self.trained)
+        if self.layout is None:
+            return task
+        return replace(task, layout=prompt.Layout(**self.layout))  # type: ignore[arg-type]  # its keys are str
+
+    def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
+        """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
+        return word_pair_prompts.prompts(
+            self.pairs,
+            tokenizer,
+            self.prompts,
+            self.k,
+            self.seed,
+            self.corruptions,
+            self.split,
+            self.ambiguous,
+            self.order,
+            self.donor_seed,
+            in_turn=self.in_turn,
+        )
+
+    @cached_property
+    def request(self) -> Data:
+        """All that decides the prompts and donors, in plain JSON."""
+        task = self.pairs
+        others = [task.other(pair.x) for pair in task.pairs]
+        words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
+        lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
+        return self._plain(words=digest([repr(words), repr(lists)]), two_pass=True)  # as stored records say
+
+    def _plain(self, **shown: Any) -> Data:
+        return json.loads(json.dumps({**asdict(self), **shown}))
+
+
+@checked
+class LookUp(Draw):
+    """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
+
+    @cached_property
+    def request(self) -> Data:
+        return self._plain(task="look-up", two_pass=False)
+
+    def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
+        """The prompts and their donors: words of one token, of which a prompt and its donor share none."""
+        words = [
+            word
+            for word in dict.fromkeys(column("categories", "word"))
+            if {*word_pair_prompts.typed_tokens(TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
+        ]
+        keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
+        base, donors = (
+            associative_map_prompts(part[:keys], part[keys:both], 6, self.prompts) for part in (words, words[both:])
+        )
+        items = [WordPairPrompt(i, base[i], {0: donors[i]}, ()) for i in range(self.prompts)]
+        return word_pair_prompts.WordPairPrompts(self.pairs, tuple(items), len(items), {}, {}, {})
 
 
 class Run:
@@ -47,16 +143,6 @@ class Run:
         self.study, self.draw, self.budget = study, draw, draw.token_budget or TOKEN_BUDGET
         self.store = Store() if store is None else store
         self._unchecked: list[Ablation] = []
-
-    @cached_property
-    def request(self) -> dict[str, Any]:
-        """All that decides the answers but for the model and the ablation, in plain JSON."""
-        task = self.draw.pairs
-        others = [task.other(pair.x) for pair in task.pairs]
-        words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
-        lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        shown = {"words": digest([repr(words), repr(lists)]), "two_pass": True}  # as stored records say
-        return json.loads(json.dumps({**asdict(self.draw), **shown}))
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
@@ -92,7 +178,7 @@ class Run:
 
     def keep(self, measure: str, compute: Callable[[], Data], **request: Any) -> Data:
         """The data of a measurement of these prompts, kept as a record, see `Study.record`."""
-        return self.study.record(measure, compute, self.texts, **self.request, **request).data
+        return self.study.record(measure, compute, self.texts, **self.draw.request, **request).data
 
     def answer(self, ablation: Ablation, *, generate: bool = False) -> Data:
         """What the model answers under an ablation.
@@ -173,8 +259,10 @@ class Run:
 
 
 def draws(study: Study, **changes: Any) -> list[Draw]:
-    """The prompts of a study's model with each draw of donors, see `Settings.draws`."""
-    return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
+    """Prompts of a study with each draw of donors. changes: fields of `Draw`, such as another task than the primary."""
+    s, trained = study.settings, word_pairs.is_trained(study.model.name)
+    shared = {"task": s.primary_task, "k": s.k, "prompts": s.prompts, "seed": s.seed, "layout": s.layout}
+    return [Draw(**{**shared, **changes}, donor_seed=seed, trained=trained) for seed in s.donor_seeds]
 
 
 def check_tokens(draw: Draw, model: Model) -> None:
@@ -192,173 +280,123 @@ def answers(study: Study, ablations: Mapping[str, Ablation], room: int = STORED,
     return aligned([Run(study, draw, store).answers(ablations) for draw in draws(study, **changes)])
 
 
-# ------------------------------------------------------------------------------------------------ the planted circuit
-
-
-class LookUp(Run):
-    """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
-
-    @cached_property
-    def request(self) -> dict[str, Any]:
-        shown = {"task": "look-up", "two_pass": False}  # as stored records say
-        return json.loads(json.dumps({**asdict(self.draw), **shown}))
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The prompts and their donors as tokens: words of one token, of which a prompt and its donor share none."""
-        tokenizer, typed = self.study.pair[1], word_pair_prompts.typed_tokens
-        words = [
-            word
-            for word in dict.fromkeys(column("categories", "word"))
-            if {*typed(word_pairs.TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
-        ]
-        keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
-        base, donors = (
-            associative_map_prompts(part[:keys], part[keys:both], 6, self.draw.prompts)
-            for part in (words, words[both:])
-        )
-        return [
-            Group(typed(prompt, tokenizer), {0: typed(donor, tokenizer)})
-            for prompt, donor in zip(base, donors, strict=True)
-        ]
-
-    @cached_property
-    def about(self) -> Data:
-        """The numbers of the prompts."""
-        return {"index": np.arange(len(self.groups))}
-
-    def texts(self) -> list[str]:
-        """The tokens of every prompt."""
-        return [str(group.base.ids) for group in self.groups]
-
+# ------------------------------------------------------------------------------------------------ pruning
 
 HEADS_SHARE = 0.95  # of the accuracy, kept by heads that are pruned before edges, which would else have none to lose
 
 
-class Pruner:
-    """Head units and edge units of a model, scored and pruned on prompts of the search split.
+def runs_to_prune(study: Study, drawn: Sequence[Draw], search_prompts: int | None = None) -> tuple[list[Run], Run]:
+    """A run for each draw of donors of a task, and one on the split "search", where units are scored and pruned.
 
-    drawn: draws of donors of one task, on the test split. search_prompts: by default as many as on that.
-    start: edges that are removed beforehand. All runs share a store of what donors leave.
+    drawn: on the test split. search_prompts: by default as many as on that. All runs share what donors leave.
+    """
+    store, prompts = Store(), search_prompts or drawn[0].prompts
+    search = replace(drawn[0], split="search", prompts=prompts)
+    return [Run(study, draw, store) for draw in drawn], Run(study, search, store)
+
+
+def all_units(search: Run, start: Ablation = WHOLE) -> Circuit:
+    """The circuit of all units that occur in the prompts of a run. start: edges that are removed beforehand."""
+
+    def compute() -> Data:
+        prepared = support(search.study.pair[0])
+        circuit = Circuit.whole(len(prepared.layers), prepared.heads, [group.base for group in search.groups], start)
+        living = circuit.living_edges.astype(np.int8)
+        return {"types": list(circuit.types), "kinds": [*map(str, circuit.kinds)], "living": living}
+
+    data = search.keep("token-type units", compute, start=start.plain())
+    types, living = tuple(data["types"]), data["living"].astype(bool)
+    heads = np.ones((*living.shape[:2], len(types)), bool)
+    return Circuit(types, tuple(map(Edge.of, data["kinds"])), heads, living, start)
+
+
+def scored(search: Run, circuit: Circuit, sort: Sort) -> tuple[Bools, Floats]:
+    """Which answers of a circuit are right [N], and scores of its units of a sort [L, H, K].
+
+    The record has those of both sorts, and losses [N].
     """
 
-    def __init__(
-        self, study: Study, drawn: Sequence[Draw], search_prompts: int | None = None, start: Ablation = WHOLE
-    ) -> None:
-        store, prompts = Store(), search_prompts or drawn[0].prompts
-        self.study, self.start = study, start
-        self.runs = [Run(study, draw, store) for draw in drawn]
-        self.search = Run(study, replace(drawn[0], split="search", prompts=prompts), store)
+    def compute() -> Data:
+        scores = token_types.scores(search.study.pair[0], search.groups, circuit, search.budget, search.store)
+        return {"right": scores["right"], "losses": scores["losses"]} | {f"{s}s_{REDUCE}": scores[s] for s in SORTS}
 
-    @cached_property
-    def first(self) -> Circuit:
-        """The circuit of all units that occur in the prompts of the search split."""
+    data = search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD)
+    return data["right"], data[f"{sort}s_{REDUCE}"]
 
-        def compute() -> Data:
-            prepared, prompts = support(self.study.pair[0]), [group.base for group in self.search.groups]
-            circuit = Circuit.whole(len(prepared.layers), prepared.heads, prompts, self.start)
-            return {
-                "layers": len(prepared.layers),
-                "heads": prepared.heads,
-                "types": list(circuit.types),
-                "kinds": [*map(str, circuit.kinds)],
-                "living": circuit.living_edges.astype(np.int8),
-            }
 
-        data = self.search.keep("token-type units", compute, start=self.start.plain())
-        heads = np.ones((data["layers"], data["heads"], len(data["types"])), bool)
-        kinds = tuple(map(Edge.of, data["kinds"]))
-        return Circuit(tuple(data["types"]), kinds, heads, data["living"].astype(bool), self.start)
+def circuit_answer(run: Run, circuit: Circuit) -> Data:
+    """What a circuit answers in a run, see `Run.answer`."""
 
-    def scored(self, circuit: Circuit, sort: Sort) -> tuple[Bools, Floats]:
-        """On the search split, which answers are right [N], and scores of the units of a sort in a circuit [L, H, K].
+    def compute() -> Data:
+        answered = token_types.answers(run.study.pair[0], run.groups, circuit, run.budget, run.store)
+        return {**answered, **run.about}
 
-        The record has those of both sorts, and losses [N].
-        """
+    return run.keep("token-type answers", compute, circuit=circuit.digest)
 
-        def compute() -> Data:
-            run = self.search
-            scores = token_types.scores(self.study.pair[0], run.groups, circuit, run.budget, run.store)
-            return {"right": scores["right"], "losses": scores["losses"]} | {f"{s}s_{REDUCE}": scores[s] for s in SORTS}
 
-        data = self.search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD)
-        return data["right"], data[f"{sort}s_{REDUCE}"]
+def pruned(
+    search: Run,
+    sort: Sort,
+    start: Circuit,
+    share: float,
+    per_round: float,
+    keep: Sequence[int] | None = None,
+    score_files: Sequence[str] = (),
+) -> Pruning:
+    """The rounds of pruning units of a sort, from a circuit on, while `share` of the accuracy is kept.
 
-    def answer(self, run: Run, circuit: Circuit) -> Data:
-        """What a circuit answers in a run, see `Run.answer`."""
-        return run.keep(
-            "token-type answers",
-            lambda: {
-                **token_types.answers(self.study.pair[0], run.groups, circuit, run.budget, run.store),
-                **run.about,
-            },
-            circuit=circuit.digest,
-        )
+    per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
+    round; score_files: scores of earlier rounds, one for each entry of keep, in place of measured ones.
+    """
+    whole = search.answer(WHOLE)
+    with tqdm(desc=f"{search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
 
-    def pruned(
-        self,
-        sort: Sort,
-        start: Circuit,
-        share: float,
-        per_round: float,
-        keep: Sequence[int] | None = None,
-        score_files: Sequence[str] = (),
-    ) -> Pruning:
-        """The rounds of pruning units of a sort, from a circuit on, while `share` of the accuracy is kept.
+        def measure(circuit: Circuit, number: int) -> tuple[Bools, Floats]:
+            steps.update()
+            if number < len(score_files):
+                scores = read_scores(Path(score_files[number]), circuit, sort)
+                return circuit_answer(search, circuit)["right"], scores
+            return scored(search, circuit, sort)
 
-        per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
-        round; score_files: scores of earlier rounds, one for each entry of keep, in place of measured ones.
-        """
-        whole = self.search.answer(WHOLE)
-        with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
+        return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
 
-            def measure(circuit: Circuit, number: int) -> tuple[Bools, Floats]:
-                steps.update()
-                if number < len(score_files):
-                    scores = read_scores(Path(score_files[number]), circuit, sort)
-                    return self.answer(self.search, circuit)["right"], scores
-                return self.scored(circuit, sort)
 
-            return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
+def before_edges(
+    search: Run, units: Circuit, per_round: float, keep: Sequence[int] | None = None, score_files: Sequence[str] = ()
+) -> Circuit:
+    """What pruning of edges begins with: of all units the edges of the heads that are left where heads go first.
 
-    def before_edges(
-        self, per_round: float, keep: Sequence[int] | None = None, score_files: Sequence[str] = ()
-    ) -> Circuit:
-        """What pruning of edges begins with: the edges of the heads that are left where heads are pruned first.
+    keep, score_files: of the heads, see `pruned`.
+    """
+    return pruned(search, "head", units, HEADS_SHARE, per_round, keep, score_files).result.without_idle_edges()
 
-        keep, score_files: of the heads, see `pruned`.
-        """
-        pruned = self.pruned("head", self.first, HEADS_SHARE, per_round, keep, score_files)
-        return pruned.result.without_idle_edges()
 
-    def at_random(self, sort: Sort, start: Circuit, result: Circuit, sets: int) -> list[Circuit]:
-        """So many random prunings of a circuit, as large as the result, by the seed of the prompts."""
-        drawn = random_living(start, result, sort, sets, self.search.draw.seed)
-        return [start.keeping(sort, living) for living in drawn]
+def at_random(search: Run, sort: Sort, start: Circuit, result: Circuit, sets: int) -> list[Circuit]:
+    """So many random prunings of a circuit, as large as the result, by the seed of the prompts."""
+    return [start.keeping(sort, living) for living in random_living(start, result, sort, sets, search.draw.seed)]
 
-    def left(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
-        """What is left of the units of one sort, measured on the test split. sets: random prunings.
 
-        units: how many there are at first. whole: the row of the whole model. result: how many units are left before
-        the accuracy on the search split falls below SHARE of the whole model's; kept: their names; pruned: their row.
-        random: rows of random prunings that leave as many, with the first draw of donors.
-        """
-        result = self.pruned(sort, start, SHARE, per_round).result
-        random = self.at_random(sort, start, result, sets)
+def units_left(study: Study, drawn: Sequence[Draw]) -> dict[str, Data]:
+    """Head units of a task pruned, and edge units of the heads that are left; each sort measured on the test split.
+
+    units: how many there are at first. whole: the row of the whole model. result: how many units are left before the
+    accuracy on the search split falls below SHARE of the whole model's; kept: their names; pruned: their row. random:
+    rows of random prunings that leave as many, with the first draw of donors.
+    """
+    settings = study.settings
+    runs, search = runs_to_prune(study, drawn, settings.search_prompts)
+
+    def left(sort: Sort, start: Circuit) -> Data:
+        result = pruned(search, sort, start, SHARE, settings.per_round).result
+        random = at_random(search, sort, start, result, settings.random_circuits)
         return {
             "units": start.count(sort),
-            "whole": row_of([run.answer(WHOLE) for run in self.runs]),
-            "pruned": row_of([self.answer(run, result) for run in self.runs]),
+            "whole": row_of([run.answer(WHOLE) for run in runs]),
+            "pruned": row_of([circuit_answer(run, result) for run in runs]),
             "result": result.count(sort),
             "kept": result.names(sort),
-            "random": [row_of([self.answer(self.runs[0], circuit)]) for circuit in random],
+            "random": [row_of([circuit_answer(runs[0], circuit)]) for circuit in random],
         }
 
-
-def units_left(study: Study, task: str) -> dict[str, Data]:
-    """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.left`."""
-    settings = study.settings
-    pruner = Pruner(study, draws(study, task=task), settings.search_prompts)
-    options = settings.per_round, settings.random_circuits
-    heads = pruner.left("head", pruner.first, *options)
-    return {"head": heads, "edge": pruner.left("edge", pruner.before_edges(settings.per_round), *options)}
+    units = all_units(search)
+    return {"head": left("head", units), "edge": left("edge", before_edges(search, units, settings.per_round))}

@@ -1,4 +1,4 @@
-"""The figure of edge ablation: sentences, tables and pictures, made of its numbers (Bakalova et al., COLM 2025).
+"""The figure of edge ablation: settings, sentences, tables and pictures, of its numbers (Bakalova et al., COLM 2025).
 
 The figures of the paper were not available to us: none of these has an arrangement of theirs.
 """
@@ -6,15 +6,17 @@ The figures of the paper were not available to us: none of these has an arrangem
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from pydantic import AfterValidator, BeforeValidator
 
 from util.edges.edge import (
     AGG_ONLY,
@@ -32,11 +34,22 @@ from util.edges.edge import (
     without,
 )
 from util.figures.edge_ablation import numbers
-from util.figures.edge_ablation.settings import Settings
-from util.prompts.word_pairs import CORRUPTIONS
+from util.prompts import word_pairs
+from util.prompts.word_pairs import CORRUPTIONS, LAYOUTS
 from util.show.draw import BLUE, GREY, RED, Floats, Grid
 from util.show.panels import colour_bar, colour_limit, ink, intervals, name_rows, points, short_number
 from util.show.part import CLAIMS, Figure, Part, Values, in_words, listed, none_or, say, sign, title, written
+from util.study.checked import AsList, AtLeastTwo, Count, Counts, Distinct, Natural, Share, Text, checked
+
+TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
+PRIMARY, PRUNED = "capitalization", ("copying", "capitalization")
+Task = Annotated[Text, AfterValidator(lambda name: word_pairs.find(name).name)]  # which names all tasks in its error
+Tasks = Annotated[tuple[Task, ...], AsList, Distinct]
+Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
+Layout = Annotated[  # a name, or fields of `prompts.prompt.Layout`
+    Mapping[Literal["separator", "join", "end", "header"], str],
+    BeforeValidator(lambda value: asdict(LAYOUTS[value]) if isinstance(value, str) and value in LAYOUTS else value),
+]
 
 SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
 TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
@@ -51,6 +64,42 @@ IN_WORDS = {
     ALONE: "bare query",
 }
 ARROW: dict[str, Any] = {"arrowstyle": "-|>", "color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
+
+
+@checked
+class Settings:
+    """What is measured, see notebook 04.
+
+    tasks: in which circuits are compared, see `runs.Draw`; primary_task: one of them, of the map, the search, the
+    windows and the probes, by default PRIMARY, else the first. k: demonstrations; prompts: of each task; donor_seeds:
+    draws of donors. random_circuits: with as many type pairs, or units, as the one found. corruptions: of the probes,
+    from 1 on, by default all that the primary task has. pruned_tasks: in which heads and edges are pruned, by default
+    PRUNED, where tasks have none of these the primary task; search_prompts: on which they are scored; per_round: the
+    share of the living units that goes in a round.
+    layout: see `runs.Draw`. untrained_control: also the untrained twin, a second model in memory.
+    """
+
+    tasks: Tasks = TASKS
+    primary_task: Task | None = None
+    k: Count = 10
+    prompts: AtLeastTwo = 32  # an interval needs two
+    seed: Natural = 0
+    donor_seeds: Seeds = (0, 1, 2)
+    random_circuits: Natural = 20
+    corruptions: Counts | None = None
+    pruned_tasks: Tasks | None = None
+    search_prompts: Count = 64
+    per_round: Share = 0.2
+    layout: Layout | None = None
+    untrained_control: bool = True
+
+    def __post_init__(self) -> None:
+        primary = self.primary_task or (PRIMARY if PRIMARY in self.tasks else self.tasks[0])
+        pruned = self.pruned_tasks or (PRUNED if {*PRUNED} & {*self.tasks} else (primary,))
+        probed = self.corruptions or word_pairs.find(primary).corruptions[1:]
+        vars(self).update(primary_task=primary, pruned_tasks=pruned, corruptions=probed)
+        if primary not in self.tasks:
+            raise ValueError(f"tasks = {list(self.tasks)}: the primary task, {primary!r}, is to be one")
 
 
 def in_text(edge: str) -> str:
@@ -167,9 +216,7 @@ def _same_last_reads(scores: Mapping[str, float], as_much: float) -> Iterator[st
     same = {pairs: score for pairs, score in scores.items() if score >= as_much}
     rest = [score for pairs, score in scores.items() if pairs not in same]
     if scores:
-        at_most = (
-            f", the others {max(rest):.2f} at most" if same and rest else f": {max(rest):.2f} at most" if rest else ""
-        )
+        at_most = f"{', the others' if same else ':'} {max(rest):.2f} at most" if rest else ""
         keep = "keeps" if len(same) == 1 else "keep"
         count = f"{none_or(len(same))} of {len(scores)} random circuits"
         yield f"{count} with its reads of the last token {keep} as much{at_most}"

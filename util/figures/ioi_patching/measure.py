@@ -27,13 +27,13 @@ from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
 from util.engine.replay import head_edit, replay
 from util.figures.ioi_patching import numbers
-from util.figures.ioi_patching.numbers import Bools, Ints
+from util.figures.ioi_patching.numbers import Ints
 from util.prompts.ioi import IOITokens, group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_roles import NamePairs
 from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.exact import circuit_metrics, exact_scores, path_effects, stream_effects
 from util.scores.graph import ComponentGraph, circuits_of
-from util.stats.heads import Head, top
+from util.stats.heads import Bools, Head, top
 from util.study.model import digest, lists_digest
 from util.study.records import chunks, joined
 from util.study.study import Study
@@ -165,8 +165,8 @@ def example(study: Study) -> Arrays:
             "patched": patch_map(model, base, z, answers, tokens.first)[0][0],
         }
 
-    more = {"prompts": list(settings.texts), "names": list(settings.names), "seed": settings.seed}
-    return study.record("IOI example", compute, lambda: settings.texts, **more).data
+    texts, names = list(settings.texts), list(settings.names)
+    return study.record("IOI example", compute, lambda: texts, prompts=texts, names=names, seed=settings.seed).data
 
 
 def streams(study: Study) -> Arrays:
@@ -191,8 +191,8 @@ def streams(study: Study) -> Arrays:
             "refused": "",
         }
 
-    more = {"prompts": list(settings.texts), "names": list(settings.names)}
-    return study.record("IOI streams", compute, lambda: settings.texts, **more).data
+    texts, names = list(settings.texts), list(settings.names)
+    return study.record("IOI streams", compute, lambda: texts, prompts=texts, names=names).data
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -200,8 +200,8 @@ def streams(study: Study) -> Arrays:
 
 def name_pairs(study: Study, **changes: Any) -> NamePairs:
     """The generated pairs of a study. changes: of corruption, prompts, seed. Raises ValueError for too many prompts."""
-    names = ("corruption", "prompts", "seed", "held_out")
-    drawn = {name: getattr(study.settings, name) for name in names} | changes
+    s = study.settings
+    drawn = {"corruption": s.corruption, "prompts": s.prompts, "seed": s.seed, "held_out": s.held_out, **changes}
     return NamePairs(study.model, folder=study.folder, **drawn)
 
 
@@ -229,9 +229,19 @@ def _blocks(
     def with_clusters(measured: list[Arrays]) -> Arrays:
         return {**join(measured), "clusters": pairs.clusters}
 
-    request |= {"prompts": pairs.prompts, "corruption": pairs.corruption, "seed": pairs.seed}
-    request |= {"held_out": pairs.holds_out, "lists": lists_digest(pairs.word_lists)}
-    return study.blocks(f"IOI {what}", planned, compute, with_clusters, lambda: pairs.texts, **request).data
+    return study.blocks(
+        f"IOI {what}",
+        planned,
+        compute,
+        with_clusters,
+        lambda: pairs.texts,
+        prompts=pairs.prompts,
+        corruption=pairs.corruption,
+        seed=pairs.seed,
+        held_out=pairs.holds_out,
+        lists=lists_digest(pairs.word_lists),
+        **request,
+    ).data
 
 
 def _alike(pairs: NamePairs, most: int = CIRCUIT) -> list[Block]:
@@ -278,9 +288,8 @@ def maps(study: Study) -> Arrays:
 
 def population(study: Study) -> Arrays:
     """The `maps` of the model, and of its untrained twin on 16 pairs at most, None if the control is switched off."""
-    settings, trained, untrained = study.settings, maps(study), None
-    if settings.untrained_control:
-        untrained = maps(study.twin(prompts=min(UNTRAINED, settings.prompts)))
+    settings, trained = study.settings, maps(study)
+    untrained = maps(study.twin(prompts=min(UNTRAINED, settings.prompts))) if settings.untrained_control else None
     return {"trained": trained, "untrained": untrained}
 
 
@@ -300,9 +309,9 @@ def alone(study: Study, sets: Bools) -> Arrays:
     @cache
     def frames() -> list[Any]:
         """By frame: the numbers of its pairs, the base's tokens and answers, the mean of z over sources by layer."""
-        groups = []
-        for frame in sorted({pair.frame for pair in pairs.drawn.pairs}):
-            some = [number for number, pair in enumerate(pairs.drawn.pairs) if pair.frame == frame]
+        groups, of_pairs = [], np.array([pair.frame for pair in pairs.drawn.pairs])
+        for frame in np.unique(of_pairs):
+            some = np.flatnonzero(of_pairs == frame).tolist()
             base, source, answers = pairs.batch(some)
             means = [z.mean(0, keepdim=True) for z in heads_of(study.pair[0], source).values()]
             groups.append((some, base, answers, means))
@@ -329,8 +338,7 @@ def alone(study: Study, sets: Bools) -> Arrays:
 
 def circuit(study: Study) -> Arrays:
     """What sets of heads do `alone` that `population` chooses, and the kind and size of each, see `curve_sets`."""
-    settings = study.settings
-    chosen = numbers.chosen_on_a_half(study.arrays("population")["trained"], settings)
+    settings, chosen = study.settings, study.numbers("population")["population"]["chosen"]
     names, sets = numbers.curve_sets(chosen, settings.random_sets, settings.seed)
     return {**alone(study, sets), "names": names}
 
@@ -366,7 +374,7 @@ def paths(study: Study) -> Arrays:
     """The `paths_between` the strongest heads that `population` chooses, and these heads; or why there are none."""
     if refused := taken_apart(study)["refused"]:
         return {"refused": refused}
-    chosen = numbers.chosen_on_a_half(study.arrays("population")["trained"], study.settings)
+    chosen = study.numbers("population")["population"]["chosen"]
     heads = sorted(top(np.abs(chosen), min(study.settings.path_heads, chosen.size)))
     return {**paths_between(study, heads), "refused": "", "heads": heads}
 
@@ -427,8 +435,8 @@ def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> Any:
         total = sum(block["sum"] for block in measured) / sum(block["count"] for block in measured)
         return {"scores": total.astype(np.float32)}
 
-    request = {"method": method, "steps": 1 if method == numbers.EAP else STEPS}
-    return _blocks(study, "edge scores", pairs, partial(_alike, pairs, SCORED), compute, join, **request)["scores"]
+    blocks, steps = partial(_alike, pairs, SCORED), 1 if method == numbers.EAP else STEPS
+    return _blocks(study, "edge scores", pairs, blocks, compute, join, method=method, steps=steps)["scores"]
 
 
 def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
@@ -444,7 +452,7 @@ def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
     return _blocks(study, "exact effects of edges", pairs, blocks, compute, join, edges=_digest(places))
 
 
-def _circuit_runs(study: Study, pairs: NamePairs, circuits: NDArray[np.bool_]) -> Arrays:
+def _circuit_runs(study: Study, pairs: NamePairs, circuits: Bools) -> Arrays:
     kept = np.concatenate([circuits, np.zeros_like(circuits[:1])])
 
     def compute(some: Block) -> Arrays:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from util.scores.graph import SHARES, ComponentGraph, area, faithfulness
-from util.stats.heads import layer_alike, top
+from util.stats.heads import Bools, Floats, layer_alike, top
 from util.stats.intervals import (
     Intervals,
     accuracy,
@@ -27,9 +27,7 @@ from util.stats.intervals import (
     ratio_of_means,
 )
 
-Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
-Bools = NDArray[np.bool_]
 Arrays = Mapping[str, Any]
 Numbers = dict[str, Any]
 
@@ -131,27 +129,17 @@ def intervals(entry: Mapping[str, Any]) -> Intervals:
     return Intervals(*(np.array(entry[name], dtype=np.float64) for name in ("value", "low", "high")))
 
 
-def _halves(maps: Arrays, seed: int) -> list[Intervals]:
-    """The noised effects on the half that chooses heads and on the other one, which share no cluster."""
-    parts = halves(len(maps["base"]), seed, maps["clusters"])
-    return [normalised(*(maps[name][half] for name in MAPS)) for half in parts]
-
-
-def chosen_on_a_half(maps: Arrays, settings: Any) -> Floats:
-    """The effects [L, H] by which heads are chosen: those on one half of the pairs."""
-    return _halves(maps, settings.seed)[0].value
-
-
 def population(arrays: Arrays, settings: Any) -> Numbers:
     """What many pairs say, in shares of the whole effect, and what the untrained twin's heads change, in logits.
 
     noised, denoised [L, H]: effects towards the source and back. direct [L, H]: the part of noised that is told to the
     output itself (NaN where a class has none). chosen [L, H]: noised on one half of the pairs, by which heads are
-    chosen; measured [L, H]: noised on the other half. heads: of the untrained twin, [L, H].
+    chosen; measured [L, H]: noised on the other half, which shares no cluster. heads: of the untrained twin, [L, H].
     """
     maps, twin, untrained = arrays["trained"], arrays["untrained"], None
     base, source, clusters = (maps[name] for name in MAPS[1:])
-    chosen, measured = _halves(maps, settings.seed)
+    parts = halves(len(base), settings.seed, clusters)
+    chosen, measured = (normalised(*(maps[name][half] for name in MAPS)) for half in parts)
     if twin is not None:
         change = twin["noised"] - twin["base"][:, None, None]
         untrained = {"heads": vars(mean_intervals(change, comparisons=change[0].size, clusters=twin["clusters"]))}
@@ -262,15 +250,15 @@ def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, 
     places = np.argwhere(graph.edges)
     if len(places) <= count:
         return places
-    band, strengths = count // BANDS, {name: -np.abs(scores[graph.edges]) for name, scores in means.items()}
-    by_ig, by_eap = (np.argsort(strengths[method], kind="stable") for method in (EAP_IG, EAP))
+    by_ig, by_eap = (np.argsort(-np.abs(means[method][graph.edges]), kind="stable") for method in (EAP_IG, EAP))
+    band = count // BANDS
     chosen = [*by_ig[:band]]
     chosen += [*by_eap[~np.isin(by_eap, chosen)][:band]]
     rest = by_ig[~np.isin(by_ig, chosen)]
     bounds = np.geomspace(band, len(rest), BANDS - 1).round().astype(int)
     draw = np.random.default_rng(seed)
-    for start, stop in zip((0, *bounds[1:-1]), bounds[1:], strict=True):
-        chosen += [*draw.choice(rest[start:stop], min(band, stop - start), replace=False)]
+    for some in np.split(rest, bounds[1:-1]):
+        chosen += [*draw.choice(some, min(band, len(some)), replace=False)]
     left = rest[~np.isin(rest, chosen)]
     chosen += [*draw.choice(left, count - len(chosen), replace=False)]
     return places[np.sort(chosen)]
@@ -295,15 +283,16 @@ def edges(arrays: Arrays, settings: Any) -> Numbers:
     for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED]):
         estimates = {method: float(arrays["means"][method][tuple(drawn[place])]) / whole.mean() for method in METHODS}
         strongest[graph.name(drawn[place].tolist())] = {EXACT: exact[place], **estimates}
-    curves: dict[str, Numbers] = {name: {} for name in circuits}
-    for name, runs in circuits.items():
-        for by, run in runs.items():
-            metrics = run["runs"], full, run["empty"], clusters
-            curves[name][by] = {
-                by: area(*metrics, absolute=by == "CMD"),
-                "faithfulness": vars(faithfulness(*metrics)),
-                "shares": list(SHARES),
-                "sizes": run["sizes"],
-            }
+
+    def curve(by: str, run: Arrays) -> Numbers:
+        metrics = run["runs"], full, run["empty"], clusters
+        return {
+            by: area(*metrics, absolute=by == "CMD"),
+            "faithfulness": vars(faithfulness(*metrics)),
+            "shares": list(SHARES),
+            "sizes": run["sizes"],
+        }
+
+    curves = {name: {by: curve(by, run) for by, run in runs.items()} for name, runs in circuits.items()}
     counts = {"drawn": len(drawn), "matter": int(carriers(exact).sum()), "pairs": len(full)}
     return {"component graph": {"strongest": strongest, "curves": curves, **counts}}

@@ -10,11 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
 from util.scores.graph import SHARES
-from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Grid, Panel, name_beside
+from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Floats, Grid, Panel, name_beside
 from util.show.panels import (
     colour_bar,
     colour_limit,
@@ -31,7 +30,6 @@ from util.show.panels import intervals as points_of
 from util.show.part import Values
 from util.stats.heads import Head, head_name, heads_where, top
 
-Floats = NDArray[np.float64]
 NAMED, PRINTED, RANKED = 5, 12, 12  # heads named in panels of dots; printed in maps; shown with intervals
 COLUMNS = 9  # panels of head outputs side by side, as the project has them
 CURVES = {EAP: (BLUE, "o"), EAP_IG: (LIGHT_BLUE, "s")}  # of scores of edges
@@ -67,9 +65,8 @@ def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: 
 def _over_layers(y: Floats, bars: Floats | None, title: str, ylabel: str, ax: Axes) -> None:
     """A value for each layer [L], with bars."""
     ax.errorbar(range(len(y)), y, bars, fmt="h-", color=BLUE, mfc=(0.7, 0.9, 0.9), ms=4, lw=0.9)
-    ax.set_xticks(count_ticks(len(y), 8))
     ax.margins(y=0.12)
-    ax.set(xlabel="layer", ylabel=ylabel, title=title)
+    ax.set(xlabel="layer", ylabel=ylabel, title=title, xticks=count_ticks(len(y), 8))
 
 
 def _outputs(z: Floats, title: str, colours: str, limits: Sequence[float] | Floats, ax: Axes) -> None:
@@ -170,8 +167,7 @@ def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
     low, high = np.percentile(lengths, (5, 95))
     ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
-    ax.set_yticks(count_ticks(len(lengths), 8))
-    ax.set(ylabel="layer", title="all layers: mean norm of the heads' outputs")
+    ax.set(ylabel="layer", title="all layers: mean norm of the heads' outputs", yticks=count_ticks(len(lengths), 8))
     colour_bar(ax.figure, [ax], "mean norm", location="right", pad=0.01, extend="both", aspect=20)
 
 

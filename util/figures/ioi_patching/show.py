@@ -76,9 +76,8 @@ def _largest(effects: Any) -> tuple[str, float]:
 
 
 def predictions_say(values: Values) -> Iterator[str]:
-    names, puts = list(values["request"]["names"]), []
-    for score in values["scores"]:
-        puts.append(" above ".join(names if score > 0 else names[::-1]) + f" by {abs(score):.1f}")
+    names = values["request"]["names"]
+    puts = [f"{' above '.join(names if score > 0 else names[::-1])} by {abs(score):.1f}" for score in values["scores"]]
     yield f"After the base the model puts {puts[0]} logits, after the source {puts[1]}"
     yield values["model"]
     prompts = zip(values["request"]["texts"], values["scores"], values["example"]["words"], strict=True)
@@ -182,14 +181,16 @@ def heads_say(values: Values) -> Iterator[str]:
 def heads_table(values: Values) -> pd.DataFrame:
     """The strongest heads, a row each: what all pairs say of them."""
     population = values["population"]
-    heads = _strongest(population)[:HEADS]
     direct = np.array(population["direct"], dtype=float)  # not what a path to the output is: MLPs take part in that
-    shares = {
-        "lost without it": [str(interval_at(population["noised"], *head)) for head in heads],
-        "restored by it alone": [str(interval_at(population["denoised"], *head)) for head in heads],
-        "direct (all frozen)": [f"{direct[head]:+z.2f}" for head in heads],
+    rows = {
+        head_name(head): {
+            "lost without it": str(interval_at(population["noised"], *head)),
+            "restored by it alone": str(interval_at(population["denoised"], *head)),
+            "direct (all frozen)": f"{direct[head]:+z.2f}",
+        }
+        for head in _strongest(population)[:HEADS]
     }
-    return pd.DataFrame(shares, index=pd.Index(map(head_name, heads), name="head"))
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("head")
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
@@ -225,8 +226,8 @@ def circuit_says(values: Values) -> Iterator[str]:
         yield "The model does not do the task, so there is no circuit to look for"
         return
     few, *more = sizes = telling_sizes(kept, heads)
-    larger = [f", {size} keep {kept[size].value:.2f}" for size in more]
-    yield "".join([f"{few} of {heads} heads alone keep {kept[few]}", *larger, " of the logit difference"])
+    larger = "".join(f", {size} keep {kept[size].value:.2f}" for size in more)
+    yield f"{few} of {heads} heads alone keep {kept[few]}{larger} of the logit difference"
     yield f"The logit difference on fresh pairs is {written(circuit['whole'])}; other heads are ablated to their means."
     random = [f"{max(circuit['random'][str(size)]) / circuit['whole'][0]:.2f}" for size in sizes]
     yield f"As many random heads keep at most {listed(random)}."

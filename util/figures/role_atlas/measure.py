@@ -60,7 +60,6 @@ PLANTED: Fields = {
     "untrained_control": False,
 }  # fmt: skip
 UNTRAINED_PROMPTS = 8  # of each word-pair task: no answer is probable, so that the effects are next to nothing
-Kind = SequenceRoles | NameRoles | LabelRoles | VectorRoles
 
 
 def kinds(study: Study, held_out: bool | None = None) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
@@ -86,16 +85,14 @@ def atlas(study: Study) -> Fields:
     Word-pair tasks that the tokenizer has no prompts of, and prompts that do not fit the model, are left out; random
     sequences have to fit. label task: the data set and k of the roles about labels; None where none fits the model.
     """
-    evidence: list[Evidence] = []
     left_out: list[str] = []
     sequences, names, labels, words = kinds(study)
-    named: dict[str, Kind] = {"sequences": sequences, "IOI": names, "labels": labels, "word pairs": words}
+    evidence = list(sequences.evidence())
+    named = {"IOI": names, "labels": labels, "word pairs": words}
     for name, kind in tqdm(named.items(), desc="roles", unit="kind of prompts", leave=False):
         try:
             more, lines = _evidence(kind)
         except (UnsupportedModel, UnsupportedTokenizer) as error:
-            if name == "sequences":
-                raise
             more, lines = (), [f"no role is tested, {error}"]
         evidence += more
         left_out += [f"{name}: {line}" for line in lines]
@@ -110,7 +107,7 @@ def atlas(study: Study) -> Fields:
     }
 
 
-def _evidence(kind: Kind) -> tuple[Sequence[Evidence], list[str]]:
+def _evidence(kind: NameRoles | LabelRoles | VectorRoles) -> tuple[Sequence[Evidence], list[str]]:
     """The evidence on a kind of prompts, and what is left out of it, in words."""
     try:
         return kind.evidence(), kind.notes if isinstance(kind, LabelRoles) else []
@@ -173,9 +170,11 @@ class WordPairs(Measurement):
     @cached_property
     def drawn(self) -> dict[str, list[word_pair_prompts.WordPairPrompts]]:
         """The prompts of each task by split. Raises UnsupportedTokenizer where it leaves fewer queries than asked."""
-        options: Fields = {"k": self.k, "seed": self.seed, "corruptions": (), "in_turn": True}
         drawn = {
-            split: [word_pair_prompts.prompts(task, self.pair[1], n, split=split, **options) for task in self.found]
+            split: [
+                word_pair_prompts.prompts(task, self.pair[1], n, self.k, self.seed, (), split, in_turn=True)
+                for task in self.found
+            ]
             for split, n in (("test", self.prompts), ("search", REFERENCE_PROMPTS))
         }
         for prompts in drawn["test"]:
@@ -227,10 +226,13 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
     small, s = study.arrays("scores")["heads"].mean().size < 100, study.settings
     prompts, intact = (25, 100) if small else (10, 25)
     for corruption in get_args(Corruption):
-        of = {"intact": intact, "corruption": corruption, **study.places}
-        heads = function_vector_heads(
-            [FunctionVectorStudy(study.model, task, s.k, prompts, s.seed, **of) for task in TASKS]
-        )
+        studies = [
+            FunctionVectorStudy(
+                study.model, task, s.k, prompts, s.seed, intact=intact, corruption=corruption, **study.places
+            )
+            for task in TASKS
+        ]
+        heads = function_vector_heads(studies)
         if heads.room >= ROOM:
             break
     return heads

@@ -66,14 +66,13 @@ def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFram
     rows = []
     for head, one in product(heads, evidence):
         second, null = one.score.halves[1], np.broadcast_to(one.score.null, one.score.value.shape)
-        line = {"head": head_name(head), "role": str(one.role)}
-        tested = next((tested for tested in one.tested if tested.head == head), None)
-        if tested is None:
-            score, level = (float(values[(second, *head)].mean()) for values in (one.score.value, null))
-            rows.append({**line, "score": score, "null": level, "verdict": "no: the score does not pass"})
-            continue
-        verdict = HAS if tested in one.confirmed else "no: the effect, or the score, is not confirmed"
-        rows.append({**line, **_measured(tested), "verdict": verdict})
+        score, level = (float(values[(second, *head)].mean()) for values in (one.score.value, null))
+        measured, verdict = {"score": score, "null": level}, "no: the score does not pass"
+        for tested in one.tested:
+            if tested.head == head:
+                measured = _measured(tested)
+                verdict = HAS if tested in one.confirmed else "no: the effect, or the score, is not confirmed"
+        rows.append({"head": head_name(head), "role": str(one.role), **measured, "verdict": verdict})
     return pd.DataFrame(rows, columns=["head", "role", "score", "null", "effect", "p", "verdict"])
 
 

@@ -207,12 +207,12 @@ def vectors_say(values: Values) -> Iterator[str]:
     if not room:
         yield ""
         yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
-    chance = {entries["classification"]["task"]: entries["classification"]["chance"]}
+    task, chance = (entries["classification"][name] for name in ("task", "chance"))
     for kind, difference in entries["contrast"].items():
         count = entries["asked"][kind]
         whole = entries["accuracy"][kind][WHOLE]
-        if kind in chance and whole[1] <= chance[kind]:
-            yield f"`{kind}` is not done: {written(whole)}, chance {chance[kind]} ({count})."
+        if kind == task and whole[1] <= chance:
+            yield f"`{kind}` is not done: {written(whole)}, chance {chance} ({count})."
             continue
         name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
         if more := sign(difference):
