@@ -258,8 +258,8 @@ def components(model):
     some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 6)].tolist()]
     found["exact"] = exact_scores(model, base, source, answers, some)
     heads = [(layer, layer) for layer in range(graph.layers)]
-    paths = path_effects(model, base, source, answers, heads)
-    found |= {"paths": paths.edges, "direct paths": paths.direct}
+    direct, paths = path_effects(model, base, source, answers, heads)
+    found |= {"paths": paths, "direct paths": direct}
     kept = torch.rand(graph.shape, generator=torch.Generator().manual_seed(0)) > 0.5
     found["circuit"] = circuit_metrics(model, base, source, answers, kept[None].numpy())
     return found

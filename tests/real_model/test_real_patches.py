@@ -88,7 +88,7 @@ def test_direct_effects_reach_the_logits_alone(subject):
 def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject):
     """Both runs written out: heads frozen but the sender, then one state of a receiver as the first run made it."""
     pair, reference = Pair.of(subject), subject.reference
-    ours = path_effects(subject.model, pair.base, pair.source, pair.answers, MEMBERS)
+    ours_direct, ours_edges = path_effects(subject.model, pair.base, pair.source, pair.answers, MEMBERS)
     base, source = (plain.observed(reference, ids)[1] for ids in (pair.base, pair.source))
     scale, direct, edges, found = float(pair.plain.abs().max()), [], [], []
     for row, sender in enumerate(MEMBERS):
@@ -118,7 +118,7 @@ def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject):
                     return z
 
                 edges.append(difference(reference(pair.base, hears), pair.answers) - pair.plain)
-                found.append(ours.edges[:, row, column, channel])
-    subject.check("direct paths", ours.direct.T, torch.stack(direct), scale)
+                found.append(ours_edges[:, row, column, channel])
+    subject.check("direct paths", ours_direct.T, torch.stack(direct), scale)
     subject.check("paths", torch.stack(found), torch.stack(edges), scale)
     assert float(torch.stack(edges).abs().max()) > 0.05 * scale  # some tell something
