@@ -17,12 +17,11 @@ from util.prompts.ioi import other_answers
 from util.prompts.row_files import column as words_of
 from util.roles import name_roles
 from util.roles.effects import other_cells
-from util.roles.function_vectors import CORRUPTED
+from util.roles.function_vectors import CORRUPTED, VectorRoles
 from util.roles.label_roles import LabelRoles, LabelTask
 from util.roles.name_roles import NameRoles
 from util.roles.rules import FACTOR, LEAST, LEVEL, Role, Score
 from util.roles.sequences_study import SequenceRoles
-from util.roles.vector_roles import VectorRoles
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval, mean_p
 

@@ -18,7 +18,7 @@ from util.figures.role_atlas.numbers import (
     ablations,
     head_sets,
 )
-from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy, IndirectEffects
+from util.roles.function_vectors import FunctionVectorHeads, FunctionVectorStudy
 from util.roles.rules import ROOM
 from util.stats.heads import top
 from util.study.study import Study
@@ -97,8 +97,7 @@ def made(room=0.7, **changes):
     effect[:, 1, :2], effect[:, 3, 2:] = [0.3, 0.2], [0.25, 0.15]
     matching += rng.uniform(0, 0.05, matching.shape)
     effect += rng.normal(0, 0.02, effect.shape)
-    task = IndirectEffects("made", "shuffled", np.arange(8), np.full(8, 0.1 + room), np.full(8, 0.1), effect + 0.1)
-    heads = FunctionVectorHeads((task,))
+    heads = FunctionVectorHeads(effect[:, None], room, "shuffled")
     matching = matching.mean(axis=0)
     sets = head_sets(matching, heads.mean(), np.ones((4, 4)), 4, 3)
     rate = {WHOLE: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}

@@ -41,6 +41,7 @@ from util.roles.function_vectors import (
     FunctionVectorHeads,
     FunctionVectorStudy,
     TaskNames,
+    VectorRoles,
     check_queries,
     function_vector_heads,
 )
@@ -49,7 +50,6 @@ from util.roles.name_roles import NameRoles
 from util.roles.pair_task import words_digest
 from util.roles.rules import ROOM, Evidence, Role
 from util.roles.sequences_study import SequenceRoles
-from util.roles.vector_roles import VectorRoles
 from util.study.checked import Count, Natural, checked
 from util.study.records import Fields, Measurement
 from util.study.study import Study
