@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.architectures import VOCABULARY
-from util.edges.ablation import Ablation
+from util.edges.edge import Ablation
 from util.edges.splicing import Group, continuations, outcomes, whole_logits
 from util.edges.states import Store, of_rows
 from util.engine.attention import support

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.real_model import plain
-from util.edges.ablation import Ablation
-from util.edges.edge import CIRCUITS
+from util.edges.edge import CIRCUITS, Ablation
 from util.edges.splicing import groups_of, outcomes
 from util.edges.states import Store
 from util.prompts import word_pair_prompts

@@ -19,8 +19,7 @@ from tests.edges.test_splicing import few, groups, toy, words
 from tests.scores.test_units import whole
 from tests.tiers import quick
 from tests.tiny_models import tiny_model
-from util.edges.ablation import Ablation
-from util.edges.edge import TYPE_PAIRS, Edge, together
+from util.edges.edge import TYPE_PAIRS, Ablation, Edge, together
 from util.edges.splicing import Group
 from util.edges.states import Store
 from util.engine.attention import support

@@ -7,8 +7,7 @@ import pytest
 
 from tests.architectures import HEADS, LAYERS
 from tests.edges.test_splicing import groups
-from util.edges.ablation import Ablation
-from util.edges.edge import TYPE_PAIRS
+from util.edges.edge import TYPE_PAIRS, Ablation
 from util.scores.pruning import Circuit, kept, prune, random_living, read_scores, write_scores
 
 

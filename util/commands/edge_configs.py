@@ -19,8 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAda
 
 from util.commands.arguments import Out, Result
 from util.commands.frame import from_json
-from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import ABLATED, FULL, PRUNED, random_name
+from util.edges.edge import ABLATED, FULL, PRUNED, WHOLE, Ablation, random_name
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
 from util.figures.edge_ablation.runs import Data, Pruner, Run, check_tokens

@@ -24,8 +24,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import TYPE_PAIRS, Edge
+from util.edges.edge import TYPE_PAIRS, WHOLE, Ablation, Edge
 from util.prompts.token_types import TypedTokens
 from util.show.files import write_whole
 from util.stats.heads import head_name

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, single_edges, windows
 from util.edges.edge import (
     ALWAYS,
     CIRCUITS,
@@ -15,10 +14,16 @@ from util.edges.edge import (
     FULL,
     HALVES,
     INSIDE,
+    WHOLE,
+    Ablation,
     Edge,
+    circuit_ablations,
+    cuts,
     random_names,
     read_from,
+    single_edges,
     type_pairs,
+    windows,
 )
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import (

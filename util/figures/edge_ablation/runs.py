@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from util.edges.ablation import WHOLE, Ablation, single_edges
-from util.edges.edge import ALWAYS, FULL, TYPE_PAIRS, Edge
+from util.edges.edge import ALWAYS, FULL, TYPE_PAIRS, WHOLE, Ablation, Edge, single_edges
 from util.edges.splicing import Ablated, Group, continuations, groups_of, outcomes, whole_logits, without_demonstrations
 from util.edges.states import STORED, Store
 from util.engine.attention import support
