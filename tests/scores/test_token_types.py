@@ -25,6 +25,7 @@ from util.edges.states import Store
 from util.engine.attention import support
 from util.engine.call import Call
 from util.engine.handshake import prepare
+from util.engine.instruments import CaptureHeads
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit
 from util.scores.token_types import PrunedRun, answers, scores
@@ -221,7 +222,7 @@ def make_linear(monkeypatch, layer):
     losses = PrunedRun.losses
 
     def linear(run, numbers, donors, *watching):
-        said = losses(run, numbers, donors, *watching, watch := token_types._Watch())[1]
+        said = losses(run, numbers, donors, *watching, watch := CaptureHeads())[1]
         z = watch.z[layer]
         weights = torch.randn(z.shape[1:], dtype=z.dtype, generator=torch.Generator().manual_seed(0))
         return (z * weights).sum(dim=(1, 2, 3)), said

@@ -176,9 +176,9 @@ class Pruned(Measured):
         after_heads = sort == "edge" and (self.after_heads or heads[1])
         start = pruner.before_edges(self.per_round, *heads) if after_heads else pruner.first
         pruned = pruner.pruned(sort, start, self.share, self.per_round, keep, score_files)
-        for number, step in enumerate(pruned.rounds[len(score_files) :], len(score_files)):
-            file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(step.circuit, sort)[1]
-            write_scores(file, step.circuit, sort, scores, method=METHOD, reduce=REDUCE)
+        for number, circuit in enumerate(pruned.circuits[len(score_files) :], len(score_files)):
+            file, scores = folder / f"{sort}_scores_{number}.json", pruner.scored(circuit, sort)[1]
+            write_scores(file, circuit, sort, scores, method=METHOD, reduce=REDUCE)
         drawn = pruner.at_random(sort, start, pruned.result, self.random)
         random = {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}
         circuits = {PRUNED: pruned.result, **random}
@@ -189,7 +189,7 @@ class Pruned(Measured):
         }
         result = {
             "left": pruned.units_left,
-            "accuracy": [step.accuracy for step in pruned.rounds],
+            "accuracy": pruned.accuracy,
             "floor": pruned.floor,
             "kept": {name: pruned.result.names(name) for name in SORTS},
         }

@@ -107,7 +107,7 @@ def test_planted_edges_are_those_that_are_left(tmp_path):
     pruner.search = LookUp(study, Draw(k=6, prompts=12, split="search"))
     found = pruner.pruned("edge", pruner.first, 1.0, 0.2)
     left = found.result.names("edge")
-    assert found.rounds[-2].accuracy == 1 > found.rounds[-1].accuracy and len(left) <= 2 * len(truth.edges)
+    assert found.accuracy[-2] == 1 > found.accuracy[-1] and len(left) <= 2 * len(truth.edges)
     kinds = {Edge.of(name.partition(" ")[2]) for name in left}
     assert kinds >= {*type_pairs([Edge(*edge) for edge in truth.edges])}
     random = pruner.at_random("edge", pruner.first, found.result, 8)
