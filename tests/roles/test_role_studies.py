@@ -251,7 +251,7 @@ def test_a_planted_head_that_tells_the_task_is_a_function_vector_head(family, tm
     outputs = ("red", "blue", "green"), ("dog", "cat", "horse"), ("king", "milk", "bread"), ("winter", "gold", "silver")
     study = VectorRoles(model, planted_tasks(monkeypatch, outputs), 6, 24, intact=16, folder=tmp_path)
     (found,) = study.evidence()
-    assert tuple(head.head for head in found.confirmed) == truth.heads["induction"]
+    assert tuple(found.confirmed) == truth.heads["induction"]
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_a_head_that_helps_after_any_demonstrations_is_none(tmp_path, monkeypatc
     monkeypatch.setattr(Score, "chosen", list(truth.heads["induction"]))
     (found,) = VectorRoles(model, tasks, 6, 24, intact=16, folder=tmp_path).evidence()
     assert mean_p(found.effect - LEAST) <= LEVEL < mean_p(found.effect - found.control - LEAST)
-    assert found.confirmed == []
+    assert found.confirmed == {}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from util.figures.edits import WHOLE
-from util.roles.rules import Evidence, Role, TestedHead
+from util.roles.rules import Evidence, Role, Tested
 from util.show.part import Arrays, say
 from util.stats.heads import Floats, Head, head_name, layer_matched, norm_matched, shortage, top
 from util.stats.intervals import accuracy, paired_interval
@@ -49,12 +49,8 @@ def roles(evidence: Sequence[Evidence]) -> Numbers:
     }
 
 
-def _by_name(heads: Sequence[TestedHead]) -> Numbers:
-    return {head.name: _measured(head) for head in heads}
-
-
-def _measured(head: TestedHead) -> Numbers:
-    return {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p}
+def _by_name(heads: Tested) -> Numbers:
+    return {head_name(head): measured for head, measured in heads.items()}
 
 
 def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFrame:
@@ -67,19 +63,18 @@ def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFram
     for head, one in product(heads, evidence):
         second, null = one.score.halves[1], np.broadcast_to(one.score.null, one.score.value.shape)
         line = {"head": head_name(head), "role": str(one.role)}
-        tested = next((tested for tested in one.tested if tested.head == head), None)
-        if tested is None:
+        if head not in one.tested:
             score, level = (float(values[(second, *head)].mean()) for values in (one.score.value, null))
             rows.append({**line, "score": score, "null": level, "verdict": "no: the score does not pass"})
             continue
-        verdict = HAS if tested in one.confirmed else "no: the effect, or the score, is not confirmed"
-        rows.append({**line, **_measured(tested), "verdict": verdict})
+        verdict = HAS if head in one.confirmed else "no: the effect, or the score, is not confirmed"
+        rows.append({**line, **one.tested[head], "verdict": verdict})
     return pd.DataFrame(rows, columns=["head", "role", "score", "null", "effect", "p", "verdict"])
 
 
 def with_role(evidence: Sequence[Evidence]) -> list[Head]:
     """The heads that have any role, in their order."""
-    return sorted({head.head for one in evidence for head in one.confirmed})
+    return sorted({head for one in evidence for head in one.confirmed})
 
 
 def finding(evidence: Sequence[Evidence]) -> str:
