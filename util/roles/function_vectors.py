@@ -30,7 +30,7 @@ from util.engine.means import check_widths
 from util.engine.replay import replay
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, Numbers, evidence, last_write
+from util.roles.effects import Blocks, Numbers, evidence, last_write, stacked
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
 from util.roles.rules import ROOM, Evidence, Floats, Role, Score
 from util.stats.heads import Head
@@ -69,7 +69,6 @@ def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:
     Raises ValueError, before any forward pass, for a prompt that is longer than the context; UnsupportedModel for heads
     of different widths in different layers.
     """
-    support = prepare(model)
     check_context(model, list(map(len, ids)))
     outputs: list[np.ndarray] = [np.empty(0)] * len(ids)
 
@@ -77,9 +76,8 @@ def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:
         heads = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, heads)
         check_widths(model, heads.z)
-        z = np.stack([heads.z[layer][:, 0].double().cpu().numpy() for layer in support.layers], axis=1)
-        for place, number in enumerate(batch.numbers):
-            outputs[number] = z[place]
+        for number, z in zip(batch.numbers, stacked(heads.z)[:, :, 0], strict=True):
+            outputs[number] = z.astype(np.float64)
 
     run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, TOKEN_BUDGET)
     return np.stack(outputs)

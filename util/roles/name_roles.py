@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ from util.prompts.ioi import (
     word_lists,
 )
 from util.prompts.word_pairs import is_trained
-from util.roles.effects import Blocks, Heads, Numbers, cuts, evidence, last_write, other_cells
+from util.roles.effects import Blocks, Heads, Numbers, cuts, evidence, last_write, other_cells, shape_of_scores, stacked
 from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
 from util.study.checked import AtLeastFour, Count, Natural, checked
 from util.study.records import Fields, Measurement, chunks, joined
@@ -180,9 +179,8 @@ class NameRoles(NamePairs):
 
     def _measure_scores(self) -> Fields:
         self.check()
-        model, support = self.pair[0], prepare(self.pair[0])
         place = {name: torch.tensor([t.positions[name] for t in self.tokens]) for name in ("END", "S2", "S1", "IO")}
-        shape = len(self.tokens), len(support.layers), support.heads
+        shape = shape_of_scores(self.pair[0], len(self.tokens))
         scores = {str(role): np.empty(shape, np.float32) for role in PATTERNS}
 
         def visit(batch: Batch) -> None:
@@ -190,11 +188,11 @@ class NameRoles(NamePairs):
                 role: CaptureRows(place[query][batch.numbers, None], place[key][batch.numbers, None, None])
                 for role, (query, key) in PATTERNS.items()
             }
-            forward(model, batch, *rows.values())
-            for role, (at, layer) in product(PATTERNS, enumerate(support.layers)):
-                scores[str(role)][batch.numbers, at] = rows[role].weights[layer][:, :, 0, 0].float().cpu().numpy()
+            forward(self.pair[0], batch, *rows.values())
+            for role, captured in rows.items():
+                scores[str(role)][batch.numbers] = stacked(captured.weights)[..., 0, 0]
 
-        run_rows(model, [Row(tokens.base) for tokens in self.tokens], visit, TOKEN_BUDGET)
+        run_rows(self.pair[0], [Row(tokens.base) for tokens in self.tokens], visit, TOKEN_BUDGET)
         queries = {name: place[name].numpy() for name in ("END", "S2")}
         return {**scores, **queries, "clusters": self.clusters}
 

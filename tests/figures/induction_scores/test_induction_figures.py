@@ -8,6 +8,7 @@ from tests.figures.induction_scores.made_up_shots import CHOSEN as THREE
 from util.figures.edits import Edit
 from util.figures.induction_scores import numbers, show
 from util.figures.induction_scores.numbers import Plan
+from util.roles.attention_scores import uniform_prefix_matching
 from util.roles.sequences_study import HeadScores
 from util.show.part import drawn
 from util.stats.answers import TaskCheck
@@ -35,8 +36,8 @@ def head_scores(*best):
     for head, score in best:
         matching[:, *head] += score - 0.02
     scores = dict.fromkeys(("previous_token", "duplicate_token", "sink", "bansal"), np.full(matching.shape, 0.01))
-    made, ids = {**scores, "prefix_matching": matching}, np.zeros((5, 201), np.int64)
-    return HeadScores(made, ids, 50, 4, True, "a model", "a model of no class")
+    made = {**scores, "prefix_matching": matching}
+    return HeadScores(made, uniform_prefix_matching(50, 4), "a model of no class")
 
 
 BEST = (((2, 6), 0.9), ((2, 4), 0.8))
