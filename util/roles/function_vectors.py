@@ -9,8 +9,8 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY
 from functools import cached_property, reduce
 from itertools import chain
 from typing import Annotated, Literal, get_args
@@ -34,7 +34,6 @@ from util.roles.effects import Blocks, Numbers, evidence, last_write, stacked
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
 from util.roles.rules import ROOM, Evidence, Floats, Role, Score
 from util.stats.heads import Head
-from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AsList, AtLeastFour, Count, Distinct, Natural, checked
 from util.study.records import Fields, Measurement, chunks, joined
 
@@ -120,41 +119,6 @@ def patched_probabilities(model: PreTrainedModel, ids: Ids, answers: Numbers, me
 def answer_probabilities(model: PreTrainedModel, ids: Ids, answers: Numbers) -> Floats:
     """The probability [P] of the answer of each of P prompts."""
     return softmax(next_token_logits(model, ids), axis=1)[np.arange(len(answers)), answers]
-
-
-# ------------------------------------------------------------------------------------------------ results
-
-
-@dataclass(frozen=True)
-class FunctionVectorHeads:
-    """What patching single heads of a model does to the answers of T tasks.
-
-    effects [P, T, L, H]: the causal indirect effects on the P prompts whose number every task has. room: how much more
-    probable the answer is after intact demonstrations, the mean of the tasks: what patching could give back.
-    corruption: what was done to the demonstrations, see `FunctionVectorStudy`. left_out: why other tasks have none.
-    """
-
-    effects: Floats
-    room: float
-    corruption: Corruption
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def units(self) -> Floats:
-        """The effects [P, L, H], each the mean of one prompt of every task.
-
-        Tasks are given and prompts are sampled within each. Such means are independent and spread as the mean over all
-        prompts does, so that they are the units of its interval.
-        """
-        return self.effects.mean(axis=1)
-
-    def mean(self) -> Floats:
-        """Returns the average indirect effect (AIE) [L, H]: the mean over prompts and tasks."""
-        return self.units.mean(axis=0)
-
-    def intervals(self) -> Intervals:
-        """Returns the AIE [L, H] with 95 % intervals over prompts within tasks."""
-        return mean_intervals(self.units, within=(-1, 1))
 
 
 # ------------------------------------------------------------------------------------------------ study
@@ -273,10 +237,15 @@ def why_no_prompts(error: UnsupportedTokenizer) -> str:
     return str(error).split(". ")[0]
 
 
-def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:
+def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> Fields:
     """Returns the indirect effects of a model's heads on several tasks.
 
-    Tasks that the tokenizer has no prompts of are left out. Raises UnsupportedTokenizer where it has none of any.
+    effects [P, L, H]: of the P prompts whose number every task has, each the mean of one prompt of every task. Tasks
+    are given and prompts are sampled within each. Such means are independent and spread as the mean over all prompts
+    does, so that they are the units of its interval. room: how much more probable the answer is after intact
+    demonstrations, the mean of the tasks: what patching could give back. corruption: what was done to the
+    demonstrations. left out: by task why others have none: the tokenizer has no prompts of them. Raises
+    UnsupportedTokenizer where it has none of any.
     """
     measured: list[Fields] = []
     left_out: dict[str, str] = {}
@@ -292,7 +261,12 @@ def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVec
         gained = task["patched"].astype(np.float64) - task["corrupted"].astype(np.float64)[:, None, None]
         effects.append(gained[np.isin(task["index"], common)])
         room.append(float(task["intact"].mean(dtype=np.float64) - task["corrupted"].mean(dtype=np.float64)))
-    return FunctionVectorHeads(np.stack(effects, axis=1), float(np.mean(room)), studies[0].corruption, left_out)
+    return {
+        "effects": np.stack(effects, axis=1).mean(axis=1),
+        "room": float(np.mean(room)),
+        "corruption": studies[0].corruption,
+        "left out": left_out,
+    }
 
 
 # ------------------------------------------------------------------------------------------------ the role

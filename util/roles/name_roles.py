@@ -58,7 +58,11 @@ class NamePairs(Measurement):
     word_lists = ("ioi.json",)
 
     def __post_init__(self) -> None:
-        if self.prompts > (most := most_pairs(*self._words)):
+        # base prompts that differ: of frames, two names in either order, places and objects
+        (frames, names), lists = self._words, word_lists()
+        places, objects = (len(lists[name]) for name in ("places", "objects"))
+        words = sum(places ** ("{PLACE}" in frame) * objects ** ("{OBJECT}" in frame) for frame in frames)
+        if self.prompts > (most := 2 * len(names) * (len(names) - 1) * words):
             raise ValueError(f"prompts = {self.prompts}: the lists of words make {most} different pairs at most")
 
     @property
@@ -106,13 +110,6 @@ class NamePairs(Measurement):
     def check(self) -> None:
         """Raises what the words, the tokenizer and the model's context make of the pairs, before any forward pass."""
         check_context(self.pair[0], [len(tokens.base) for tokens in self.tokens], "another model")
-
-
-def most_pairs(frames: Sequence[str], names: Sequence[str]) -> int:
-    """Returns how many different base prompts the lists make: frames, two names in either order, places, objects."""
-    places, objects = (len(word_lists()[name]) for name in ("places", "objects"))
-    words = sum(places ** ("{PLACE}" in frame) * objects ** ("{OBJECT}" in frame) for frame in frames)
-    return 2 * len(names) * (len(names) - 1) * words
 
 
 PATTERNS = {  # by role: query and key, as roles of tokens

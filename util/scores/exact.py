@@ -301,8 +301,7 @@ def circuit_metrics(
     size = max(1, BUDGET // (graph.width * row_bytes(model, base.shape[1], base.shape[1])))  # one reader each, at most
     metrics = torch.empty(len(kept), len(base), dtype=torch.promote_types(model.dtype, torch.float32))
     with tqdm(total=metrics.numel(), unit="run", leave=False, delay=5) as bar:
-        for start in range(0, len(base), size):
-            some = slice(start, start + size)
+        for some in torch.arange(len(base)).split(size):
             parts = Components(model, base[some])
             source_run = parts.run(source[some])
             with torch.no_grad():

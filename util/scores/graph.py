@@ -66,7 +66,7 @@ class ComponentGraph:
     @property
     def shape(self) -> tuple[int, int]:
         """(U, V), the shape of arrays of edges: U = 1 + L (H + 1) senders, V = L (3 H + 1) + 1 readers."""
-        return 1 + self.layers * (self.heads + 1), self.layers * self.width + 1
+        return len(self.senders), len(self.readers)
 
     @property
     def size(self) -> int:

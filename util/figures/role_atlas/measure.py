@@ -38,7 +38,6 @@ from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
-    FunctionVectorHeads,
     FunctionVectorStudy,
     TaskNames,
     VectorRoles,
@@ -215,7 +214,7 @@ class WordPairs(Measurement):
         return under_edits(self, "answers", "answers", edits, compute)
 
 
-def indirect_effects(study: Study) -> FunctionVectorHeads:
+def indirect_effects(study: Study) -> Fields:
     """The indirect effects of all heads on five word-pair tasks, see `roles.function_vectors`.
 
     study: of induction heads.
@@ -231,7 +230,7 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
         heads = function_vector_heads(
             [FunctionVectorStudy(study.model, task, s.k, prompts, s.seed, **of) for task in TASKS]
         )
-        if heads.room >= ROOM:
+        if heads["room"] >= ROOM:
             break
     return heads
 
@@ -251,9 +250,9 @@ def function_vectors(study: Study) -> Fields:
     size = max(1, min(4, matching.size // 3)) if small else how_many(PAPER_SHARES[1], matching.size)
     classified = task_studies(study, s.primary_task, prompts=2 * queries)[0]
     heads = indirect_effects(study)
-    tasks = tuple(task for task in TASKS if task not in heads.left_out)
+    tasks = tuple(task for task in TASKS if task not in heads["left out"])
     pairs = WordPairs(study.model, tasks, s.k, queries, s.seed, **study.places)
-    sets = head_sets(matching, heads.mean(), pairs.means()["norms"], size, draws, s.seed)
+    sets = head_sets(matching, heads["effects"].mean(axis=0), pairs.means()["norms"], size, draws, s.seed)
     edits = {name: Edit.ablate(chosen) if chosen else INTACT for name, chosen in ablations(sets).items()}
     return {
         "prefix matching": matching,

@@ -19,7 +19,7 @@ from util.figures.edits import WHOLE
 from util.roles.rules import Evidence, Role, Tested
 from util.show.part import Arrays, say
 from util.stats.heads import Floats, Head, head_name, layer_matched, norm_matched, shortage, top
-from util.stats.intervals import accuracy, paired_interval
+from util.stats.intervals import accuracy, mean_intervals, paired_interval
 
 Numbers = dict[str, Any]
 Sets = Mapping[str, Any]  # "sets" and "controls", each by kind, see `head_sets`
@@ -160,7 +160,7 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
     contrast: how much more is lost without the FV heads alone than without the induction heads alone, paired.
     """
     heads, sets, task = arrays["effects"], arrays["sets"], arrays["task"]
-    effects, best = heads.intervals(), sets["sets"]
+    effects, best = mean_intervals(heads["effects"], within=(-1, 1)), sets["sets"]
     pairs = {ablated: np.concatenate([*tasks.values()]) for ablated, tasks in arrays["pairs"].items()}
     measured = {PAIRS: pairs, task: arrays["classified"]}
     lost = {
@@ -168,7 +168,7 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
         for name, rows in measured.items()
     }
     entries = {
-        "corruption": heads.corruption,
+        "corruption": heads["corruption"],
         "prefix matching": arrays["prefix matching"],
         "AIE": {"mean": effects.value, "low": effects.low, "high": effects.high},
         **sets,
@@ -176,9 +176,9 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
         "asked": {name: f"{len(rows[WHOLE])} queries" for name, rows in measured.items()},
         "accuracy": {name: {row: accuracy(right) for row, right in rows.items()} for name, rows in measured.items()},
         "contrast": lost,
-        "room": heads.room,
-        "prompts": len(heads.units),
-        "left out": list(heads.left_out.values()),
+        "room": heads["room"],
+        "prompts": len(heads["effects"]),
+        "left out": list(heads["left out"].values()),
         "classification": {"task": task, "chance": arrays["chance"]},
     }
     return {"function vectors": entries}
