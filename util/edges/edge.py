@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
 from util.prompts.token_types import TypedTokens
-from util.stats.heads import Bools, check_heads
+from util.stats.heads import Bools, Ints, check_heads
 from util.study.checked import Natural, checked
 
-Cells = NDArray[np.bool_]  # [T, T], query and key
+Cells = Bools  # [T, T], query and key
 TYPES = ("bos", "header", "x", "t", "y", "n", "query", "last_separator", "target")
 RELATIONS = ("any", "same", "prev", "earlier", "slot")
 NUMBERED = re.compile(r"([xtyn])_([1-9]\d*)")  # a type in one demonstration
@@ -134,7 +134,7 @@ def check_known(name: str, known: Sequence[str], what: str) -> None:
         raise ValueError(f"unknown {what} {name!r}{meant}; there are {', '.join(known)}")
 
 
-def _are(types: NDArray[np.str_], examples: NDArray[np.int64], name: str) -> Cells:
+def _are(types: NDArray[np.str_], examples: Ints, name: str) -> Cells:
     if name == "*":
         return np.ones(len(types), bool)
     if numbered := NUMBERED.fullmatch(name):
@@ -230,7 +230,7 @@ def removed_by(kept: Sequence[Edge], tokens: TypedTokens) -> Cells:
     return np.tri(len(tokens.ids), k=-1, dtype=bool) & ~together(kept, tokens) & asks[:, None]
 
 
-def kinds(removed: Cells, probed: Sequence[Edge], tokens: TypedTokens) -> NDArray[np.int64]:
+def kinds(removed: Cells, probed: Sequence[Edge], tokens: TypedTokens) -> Ints:
     """A code for every cell, [T, T], as `Splice` takes them: 1 what is removed, 2 and so on the probed edges in order.
 
     Raises ValueError where a cell would have two codes.
@@ -303,7 +303,7 @@ class Ablation:
         kept = [edge for edge in self.kept or () if edge not in usual]
         return (*self.removed, *kept, *(edge for edge, _ in self.probed))
 
-    def codes(self, tokens: TypedTokens) -> NDArray[np.int64]:
+    def codes(self, tokens: TypedTokens) -> Ints:
         """The code of every cell of a prompt, [T, T]; see `kinds`."""
         removed = together(self.removed, tokens) if self.kept is None else removed_by(self.kept, tokens)
         return kinds(removed, [edge for edge, _ in self.probed], tokens)

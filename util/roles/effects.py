@@ -17,8 +17,8 @@ from util.engine.call import Support, at_least_float32
 from util.engine.handshake import prepare
 from util.engine.instruments import ByLayer, Knockout, PatchHeads
 from util.engine.replay import Edit, Place
-from util.roles.rules import Evidence, Floats, Role, Score
-from util.stats.heads import Head, check_heads
+from util.roles.rules import Evidence, Role, Score
+from util.stats.heads import Floats, Head, check_heads
 from util.study.records import ComputeBlock, Fields, Join, Measurement
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key

@@ -22,7 +22,7 @@ from scipy.special import softmax
 from transformers import PreTrainedModel
 
 from util.edges.splicing import groups_of
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, array_type, check_context, forward, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads
 from util.engine.label_scores import next_token_logits
@@ -32,8 +32,8 @@ from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.effects import Blocks, Numbers, evidence, last_write, stacked
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
-from util.roles.rules import ROOM, Evidence, Floats, Role, Score
-from util.stats.heads import Head
+from util.roles.rules import ROOM, Evidence, Role, Score
+from util.stats.heads import Floats, Head
 from util.study.checked import AsList, AtLeastFour, Count, Distinct, Natural, checked
 from util.study.records import Fields, Measurement, chunks, joined
 
@@ -59,7 +59,7 @@ def last_outputs(model: PreTrainedModel, ids: Ids) -> Floats:
     float32, or float64 with a float64 model. Raises ValueError, before any forward pass, for a prompt that is longer
     than the context.
     """
-    return each_last_output(model, ids).mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
+    return each_last_output(model, ids).mean(axis=0).astype(array_type(model))
 
 
 def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:

@@ -25,7 +25,7 @@ from util.engine.replay import replay
 from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_request
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
 from util.roles.effects import Cells, Numbers, cuts, evidence, other_cells, shape_of_scores, stacked
-from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
+from util.roles.rules import FACTOR, Evidence, Role, Score
 from util.stats.answers import (
     DATASETS,
     KS,
@@ -37,6 +37,7 @@ from util.stats.answers import (
     task_check,
     which_label,
 )
+from util.stats.heads import Floats
 from util.study.checked import Counts, Dataset, Datasets, Natural, Prompts, TwoHalves, check_disjoint, checked
 from util.study.records import Fields, Measurement, Records, chunks, joined
 

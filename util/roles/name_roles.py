@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
@@ -36,7 +35,8 @@ from util.prompts.ioi import (
 )
 from util.prompts.word_pairs import is_trained
 from util.roles.effects import Blocks, Heads, Numbers, cuts, evidence, last_write, other_cells, shape_of_scores, stacked
-from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
+from util.roles.rules import FACTOR, Evidence, Role, Score
+from util.stats.heads import Floats, Ints
 from util.study.checked import AtLeastFour, Count, Natural, checked
 from util.study.records import Fields, Measurement, chunks, joined
 
@@ -96,7 +96,7 @@ class NamePairs(Measurement):
         return [prompt.text for pair in self.drawn.pairs for prompt in (pair.base, pair.source)]
 
     @property
-    def clusters(self) -> NDArray[np.int64]:
+    def clusters(self) -> Ints:
         """The number [N] of every pair's frame and names: pairs that share them are no independent prompts."""
         kinds = ["\0".join([pair.frame, *sorted(pair.base.labels)]) for pair in self.drawn.pairs]
         return np.unique(kinds, return_inverse=True)[1]

@@ -30,10 +30,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.heads import Head, heads_where
+from util.stats.heads import Floats, Head, Ints, heads_where
 from util.stats.intervals import detectable, halves, holm, mean_interval, mean_p
 
-Floats = NDArray[np.floating]
 Tested = dict[Head, dict[str, Any]]
 
 LEVEL = 0.05  # the chance that any head of a model has a role by mistake, for each role
@@ -69,7 +68,7 @@ class Score:
     clusters: NDArray[np.integer] | None = None
 
     @cached_property
-    def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def halves(self) -> tuple[Ints, Ints]:
         """The prompts that choose heads, and those that confirm them: sorted indices [N / 2] each."""
         return halves(len(self.value), clusters=self.clusters)
 

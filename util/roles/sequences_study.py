@@ -28,7 +28,8 @@ from util.engine.replay import BaseRuns
 from util.prompts.sequences import EXCLUDE, Sequences, repeated_sequences
 from util.roles import attention_scores
 from util.roles.effects import Cells, Numbers, evidence, other_cells, shape_of_scores, stacked
-from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
+from util.roles.rules import FACTOR, Evidence, Role, Score
+from util.stats.heads import Floats, Ints
 from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AtLeastFour, AtLeastTwo, Count, Natural, Number, checked
 from util.study.records import Fields, Measurement, chunks, joined
@@ -201,7 +202,7 @@ class SequenceRoles(SequenceStudy):
     def _runs(self) -> BaseRuns:
         return BaseRuns(self.pair[0])
 
-    def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> Floats:
+    def _log_probability(self, numbers: Ints, *attached: Knockout) -> Floats:
         """The mean log-probability [M] of the repeated tokens of some sequences [M], in nats.
 
         Repeated are the tokens of later copies whose predecessor is in such a copy, too.

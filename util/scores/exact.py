@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
@@ -34,7 +33,7 @@ from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, head_edit, replay, row_bytes
 from util.scores.attribution import check_pairs, first_difference, metric, model_graph, sent
 from util.scores.graph import ComponentGraph
-from util.stats.heads import Head
+from util.stats.heads import Bools, Head
 from util.study.records import chunks
 
 STATES = ("query", "key", "value")  # what a head reads the stream for
@@ -284,7 +283,7 @@ def circuit_metrics(
     base: Tensor,
     source: Tensor,
     answers: Tensor,
-    circuits: NDArray[np.bool_] | Tensor,
+    circuits: Bools | Tensor,
 ) -> Tensor:
     """Returns the metric of every circuit for every prompt [C, N], on the CPU.
 

@@ -20,10 +20,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from util.stats.heads import Bools, Ints
 from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, ratio_of_means
 from util.study.checked import Count, checked
 
-Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Place = tuple[int, int]  # (sender, reader): where an edge is in arrays [U, V]
 LETTERS = "qkv"  # what a head reads
@@ -85,7 +85,7 @@ class ComponentGraph:
         return edges
 
     @cached_property
-    def node_of_reader(self) -> NDArray[np.int64]:
+    def node_of_reader(self) -> Ints:
         """The node that a reader belongs to [V]: a sender, or U for the logits."""
         number = {name: place for place, name in enumerate(self.nodes)}
         return np.array([number[reader.partition("<")[0]] for reader in self.readers])

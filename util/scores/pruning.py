@@ -23,20 +23,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from util.edges.edge import TYPE_PAIRS, WHOLE, Ablation, Edge
 from util.prompts.token_types import TypedTokens
 from util.show.files import write_whole
-from util.stats.heads import head_name
+from util.stats.heads import Bools, Floats, head_name
 
 # The types that heads are pruned at. At bos and header heads put out the same on a prompt and on its donor, which begin
 # alike. At the tokens of the answer they are pruned only where "target" is named.
 HEAD_TYPES = ("x", "t", "y", "n", "query", "last_separator")
 Sort = Literal["head", "edge"]
 SORTS: tuple[Sort, ...] = ("head", "edge")
-Alive = NDArray[np.bool_]  # [L, H, K]
-Floats = NDArray[np.floating]
+Alive = Bools  # [L, H, K]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +133,7 @@ class Pruning(NamedTuple):
 
 
 def prune(
-    measure: Callable[[Circuit, int], tuple[NDArray[np.bool_], Floats]],
+    measure: Callable[[Circuit, int], tuple[Bools, Floats]],
     start: Circuit,
     sort: Sort,
     floor: float,

@@ -29,7 +29,8 @@ from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import ByLayer, CaptureHeads, CaptureStates, Splice
 from util.prompts.token_types import TypedTokens
-from util.scores.pruning import SORTS, Circuit, Floats, Sort, plain_types
+from util.scores.pruning import SORTS, Circuit, Sort, plain_types
+from util.stats.heads import Floats
 
 METHOD, REDUCE = "local_exact", "sum_then_abs"  # what the scores are called in records and files
 CELLS = 2**21  # numbers in one tensor of cells and kinds

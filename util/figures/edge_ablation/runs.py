@@ -27,9 +27,9 @@ from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.row_files import column, table
 from util.scores import token_types
-from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
+from util.scores.pruning import SORTS, Circuit, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
-from util.stats.heads import Bools
+from util.stats.heads import Bools, Floats
 from util.study.model import Model, digest
 from util.study.study import Study
 
