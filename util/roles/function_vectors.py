@@ -69,17 +69,16 @@ def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:
     of different widths in different layers.
     """
     check_context(model, list(map(len, ids)))
-    outputs: list[np.ndarray] = [np.empty(0)] * len(ids)
+    outputs: dict[int, Floats] = {}
 
     def visit(batch: Batch) -> None:
         heads = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, heads)
         check_widths(model, heads.z)
-        for number, z in zip(batch.numbers, stacked(heads.z)[:, :, 0], strict=True):
-            outputs[number] = z.astype(np.float64)
+        outputs.update(zip(batch.numbers, stacked(heads.z)[:, :, 0].astype(np.float64), strict=True))
 
     run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, TOKEN_BUDGET)
-    return np.stack(outputs)
+    return np.stack([outputs[number] for number in range(len(ids))])
 
 
 def probabilities_under(

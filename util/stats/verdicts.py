@@ -24,6 +24,7 @@ HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold in this model", "
 NO_PREMISE, NOT_DONE, NOT_ASKED = "premise not met", "task not done", "not asked"
 MOST = 10**7  # queries: what needs more has no number
 FAR = 10  # times the queries that there are: how many more would do is not told
+# what null stands for in a values file is not defined
 Defined = Annotated[float, BeforeValidator(lambda number: np.nan if number is None else number)]
 
 
