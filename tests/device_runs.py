@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.architectures import VOCABULARY
-from util.edges.ablation import Ablation
+from util.edges.edge import Ablation
 from util.edges.splicing import Group, continuations, outcomes, whole_logits
 from util.edges.states import Store, of_rows
 from util.engine.attention import support
@@ -258,8 +258,8 @@ def components(model):
     some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 6)].tolist()]
     found["exact"] = exact_scores(model, base, source, answers, some)
     heads = [(layer, layer) for layer in range(graph.layers)]
-    paths = path_effects(model, base, source, answers, heads)
-    found |= {"paths": paths.edges, "direct paths": paths.direct}
+    direct, paths = path_effects(model, base, source, answers, heads)
+    found |= {"paths": paths, "direct paths": direct}
     kept = torch.rand(graph.shape, generator=torch.Generator().manual_seed(0)) > 0.5
     found["circuit"] = circuit_metrics(model, base, source, answers, kept[None].numpy())
     return found

@@ -52,8 +52,7 @@ def plain(model, prompts):
 
 
 def ablated(model, prompts, removed=""):
-    from util.edges.ablation import Ablation
-    from util.edges.edge import CIRCUITS, edges
+    from util.edges.edge import CIRCUITS, Ablation, edges
     from util.edges.splicing import outcomes
 
     spliced = prepared(model)

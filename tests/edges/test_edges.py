@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests import toys
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts
 from util.edges.edge import (
     AGGREGATING,
     ALWAYS,
@@ -15,7 +14,11 @@ from util.edges.edge import (
     FAMILIES,
     FULL,
     TYPE_PAIRS,
+    WHOLE,
+    Ablation,
     Edge,
+    circuit_ablations,
+    cuts,
     edges,
     random_circuits,
     removed_by,

@@ -17,8 +17,7 @@ from tests import eager_runs, toys
 from tests.architectures import ADAPTED, SUPPORTED, prepared
 from tests.tiers import quick
 from tests.tiny_models import KINDS, tiny_model
-from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import removed_by, together
+from util.edges.edge import WHOLE, Ablation, removed_by, together
 from util.edges.splicing import NEW_TOKENS, Ablated, Group, continuations, groups_of, outcomes
 from util.edges.states import Store, takes_some_tokens
 from util.engine.batches import Batch, Row

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests import device_runs, toys
-from util.edges.ablation import WHOLE
+from util.edges.edge import WHOLE
 from util.edges.splicing import continuations, outcomes
 from util.engine import batches, label_scores, means
 from util.engine.batches import Row

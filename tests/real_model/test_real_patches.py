@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tests.edges.test_splicing import said, theirs
-from util.edges.ablation import Ablation
+from util.edges.edge import Ablation
 from util.edges.splicing import groups_of, outcomes
 from util.edges.states import Store
 from util.engine.attention import instrument

@@ -1,6 +1,7 @@
 """Function-vector heads: indirect effects against whole forward passes, a planted head, and an untrained model."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,14 +16,13 @@ from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles import function_vectors
 from util.roles.function_vectors import (
-    FunctionVectorHeads,
     FunctionVectorStudy,
-    IndirectEffects,
     function_vector_heads,
     last_outputs,
     patched_probabilities,
 )
 from util.roles.pair_task import words_digest
+from util.stats.intervals import mean_intervals
 from util.study.model import Model
 
 LENGTHS = (9, 7, 9, 12)
@@ -107,7 +107,7 @@ def test_too_few_queries_for_a_tokenizer_are_told_before_anything_is_run(tmp_pat
     assert study._drawn(2, 0).askable < 39
     monkeypatch.setattr(function_vectors, "last_outputs", lambda *a: pytest.fail("the model ran"))
     with pytest.raises(ValueError, match="prompts = 39: country_capital has .* queries to ask"):
-        study.effects()
+        study.probabilities()
 
 
 def test_other_words_have_another_digest():
@@ -130,23 +130,25 @@ def test_mean_outputs_are_of_other_prompts_than_those_that_are_patched(tmp_path)
 def made(task, index, seed=0, shift=0.0):
     rng = np.random.default_rng((seed, len(task)))
     corrupted, effects = rng.uniform(0, 0.2, len(index)), rng.normal(0, 0.05, (len(index), 3, 4)) + shift
-    return IndirectEffects(
-        task, "shuffled", np.array(index), rng.uniform(0.5, 1, len(index)), corrupted,
-        corrupted[:, None, None] + effects,
-    )  # fmt: skip
+    intact, patched = rng.uniform(0.5, 1, len(index)), corrupted[:, None, None] + effects
+    data = {"index": np.array(index), "intact": intact, "corrupted": corrupted, "patched": patched}
+    return SimpleNamespace(task=task, corruption="shuffled", probabilities=lambda: data)
+
+
+def effects_of(data):
+    return data["patched"] - data["corrupted"][:, None, None]
 
 
 def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
     """Prompts that one task dropped are left out of all."""
-    tasks = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7], shift=0.3)
-    heads = FunctionVectorHeads(tasks)
-    shared = np.stack([tasks[0].effects[[0, 1, 2, 4, 5, 7]], tasks[1].effects], axis=1)
-    np.testing.assert_array_equal(heads.effects, shared)
-    np.testing.assert_allclose(heads.mean(), shared.mean(axis=(0, 1)))
-    interval = heads.intervals()
+    studies = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7], shift=0.3)
+    heads, tasks = function_vector_heads(studies), [study.probabilities() for study in studies]
+    shared = np.stack([effects_of(tasks[0])[[0, 1, 2, 4, 5, 7]], effects_of(tasks[1])], axis=1)
+    np.testing.assert_array_equal(heads["effects"], shared.mean(axis=1))
+    interval = mean_intervals(heads["effects"])
     # tasks differ by 0.3, which is no uncertainty: the interval is that of the noise within
     assert (interval.high - interval.low).max() < 0.2
-    assert heads.room == pytest.approx(np.mean([task.intact.mean() - task.corrupted.mean() for task in tasks]))
+    assert heads["room"] == pytest.approx(np.mean([task["intact"].mean() - task["corrupted"].mean() for task in tasks]))
 
 
 def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monkeypatch):
@@ -161,8 +163,8 @@ def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monke
 
     monkeypatch.setattr(word_pair_prompts, "prompts", prompts)
     heads = function_vector_heads(studies)
-    assert [task.task for task in heads.tasks] == ["copying"]
-    assert heads.left_out == {"person_sport": "task 'person_sport': no prompt can be made"}
+    assert heads["effects"].shape == (4, 4, 8)
+    assert heads["left out"] == {"person_sport": "task 'person_sport': no prompt can be made"}
     lacking.append("copying")
     with pytest.raises(UnsupportedTokenizer, match="Try another separator"):
         function_vector_heads([study.replace(seed=1) for study in studies])
@@ -171,7 +173,7 @@ def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monke
 def test_the_probability_after_intact_demonstrations_is_that_of_the_same_prompts(tmp_path):
     study = FunctionVectorStudy(prompts=3, intact=2, folder=tmp_path)
     model, tokenizer = study.pair
-    for item, probability in zip(study.corrupted.items, study.effects().intact, strict=True):
+    for item, probability in zip(study.corrupted.items, study.probabilities()["intact"], strict=True):
         whole, alone = (tokenizer(text).input_ids for text in (item.clean.with_label(), item.clean.text))
         with torch.no_grad():
             said = model(torch.tensor([alone])).logits[0, -1].softmax(-1)

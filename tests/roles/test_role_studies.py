@@ -16,12 +16,11 @@ from util.prompts.ioi import other_answers
 from util.prompts.row_files import column as words_of
 from util.roles import name_roles
 from util.roles.effects import other_cells
-from util.roles.function_vectors import CORRUPTED
+from util.roles.function_vectors import CORRUPTED, VectorRoles
 from util.roles.label_roles import LabelRoles, LabelTask
 from util.roles.name_roles import NameRoles
 from util.roles.rules import FACTOR, LEAST, LEVEL, Role, Score
 from util.roles.sequences_study import SequenceRoles
-from util.roles.vector_roles import VectorRoles
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval, mean_p
 from util.study.model import planted_control
@@ -252,7 +251,7 @@ def test_a_planted_head_that_tells_the_task_is_a_function_vector_head(family, tm
     outputs = ("red", "blue", "green"), ("dog", "cat", "horse"), ("king", "milk", "bread"), ("winter", "gold", "silver")
     study = VectorRoles(model, planted_tasks(monkeypatch, outputs), 6, 24, intact=16, folder=tmp_path)
     (found,) = study.evidence()
-    assert tuple(head.head for head in found.confirmed) == truth.heads["induction"]
+    assert tuple(found.confirmed) == truth.heads["induction"]
 
 
 @pytest.mark.slow
@@ -263,7 +262,7 @@ def test_a_head_that_helps_after_any_demonstrations_is_none(tmp_path, monkeypatc
     monkeypatch.setattr(Score, "chosen", list(truth.heads["induction"]))
     (found,) = VectorRoles(model, tasks, 6, 24, intact=16, folder=tmp_path).evidence()
     assert mean_p(found.effect - LEAST) <= LEVEL < mean_p(found.effect - found.control - LEAST)
-    assert found.confirmed == []
+    assert found.confirmed == {}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def evidence(seed=0, attending=(STRONG, QUIET), mattering=(STRONG, WEAK), size=0
 
 
 def names(found):
-    return {head.head for head in found.confirmed}
+    return {*found.confirmed}
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def names(found):
 def test_a_head_has_a_role_where_it_attends_and_matters(made, tested, having):
     found = evidence(**made)
     assert found.score.chosen == tested and names(found) == having
-    assert {head.head for head in found.not_confirmed} == {*tested} - having
+    assert {*found.not_confirmed} == {*tested} - having
 
 
 def test_an_effect_that_its_control_has_too_is_none():
     found = evidence()
-    assert replace(found, control=found.effect).confirmed == []
+    assert replace(found, control=found.effect).confirmed == {}
     constant = np.full_like(found.effect, LEAST)  # equal values have no spread: at the least is none, above is one
     assert [len(replace(found, effect=size * constant).confirmed) for size in (1, 1.01)] == [0, 2]
 
@@ -116,17 +116,21 @@ def test_the_smallest_effect_is_that_of_the_heads_that_may_have_been_missed():
 def test_intervals_hold_together_and_are_listed_by_effect():
     """p is the larger of the two, corrected for the heads that were tested."""
     found = evidence(mattering=(STRONG, QUIET))
-    assert [head.effect.value for head in found.confirmed] == pytest.approx(sorted(found.effect.mean(axis=0))[::-1])
+    assert [measured["effect"].value for measured in found.confirmed.values()] == pytest.approx(
+        sorted(found.effect.mean(axis=0))[::-1]
+    )
     expected, excess = mean_intervals(found.effect, comparisons=2), found.score.excess(1)
-    for head in found.confirmed:
-        place = found.heads.index(head.head)
-        assert head.effect == pytest.approx(expected[place])
-        assert head.p == pytest.approx(
-            2 * 2 * max(mean_p(excess[(slice(None), *head.head)]), mean_p(found.effect[:, place] - LEAST))
+    for head, measured in found.confirmed.items():
+        place = found.heads.index(head)
+        assert measured["effect"] == pytest.approx(expected[place])
+        assert measured["p"] == pytest.approx(
+            2 * 2 * max(mean_p(excess[(slice(None), *head)]), mean_p(found.effect[:, place] - LEAST))
         )
-        assert head.score.low > head.null == 0.2 and head.effect.low > LEAST  # what is shown says what was decided
-    [failed] = evidence().not_confirmed
-    assert failed.name == "L2H0" and failed.p > LEVEL and failed.effect.low < LEAST < 0.2 < failed.score.low
+        assert (
+            measured["score"].low > measured["null"] == 0.2 and measured["effect"].low > LEAST
+        )  # what is shown says what was decided
+    [(head, failed)] = evidence().not_confirmed.items()
+    assert head == QUIET and failed["p"] > LEVEL and failed["effect"].low < LEAST < 0.2 < failed["score"].low
 
 
 @pytest.mark.parametrize("kind", ["normal", "skewed", "clustered"])

@@ -40,23 +40,23 @@ def test_paths_equal_frozen_runs_by_hooks(name):
     plain = slow_paths.with_own_keys(plain) if hasattr(plain.config, "num_key_value_heads") else plain
     plain.set_attn_implementation("eager")
     slow = slow_paths.SlowPaths(plain, base, source, ANSWERS)
-    found = path_effects(model, base, source, ANSWERS, MEMBERS)
+    direct, edges = path_effects(model, base, source, ANSWERS, MEMBERS)
     few = path_effects(model, base, source, ANSWERS, MEMBERS, budget=3 * len(base) * row_bytes(model, LENGTH, LENGTH))
-    assert agrees(few.direct, found.direct)
-    torch.testing.assert_close(few.edges, found.edges, atol=1e-12, rtol=0, equal_nan=True)
-    assert found.direct.shape == (2, 6) and found.edges.shape == (2, 6, 6, 4) and found.edges.dtype == torch.float64
+    assert agrees(few[0], direct)
+    torch.testing.assert_close(few[1], edges, atol=1e-12, rtol=0, equal_nan=True)
+    assert direct.shape == (2, 6) and edges.shape == (2, 6, 6, 4) and edges.dtype == torch.float64
     for row, sender in enumerate(MEMBERS):
-        assert agrees(found.direct[:, row], slow.direct(sender))
+        assert agrees(direct[:, row], slow.direct(sender))
         for column, receiver in enumerate(MEMBERS):
             if receiver[0] <= sender[0]:
-                assert found.edges[:, row, column].isnan().all()
+                assert edges[:, row, column].isnan().all()
                 continue
             for channel, state in enumerate(CHANNELS):
                 states = STATES if state == "together" else [state]
                 wanted = slow.edge(sender, receiver, states)
-                assert agrees(found.edges[:, row, column, channel], wanted), (sender, receiver, state)
+                assert agrees(edges[:, row, column, channel], wanted), (sender, receiver, state)
     for channel in range(4):  # not vacuous
-        seen = found.edges[..., channel]
+        seen = edges[..., channel]
         assert seen[~seen.isnan()].abs().median() > 1e-6
 
 

@@ -19,13 +19,13 @@ from tests.edges.test_splicing import few, groups, toy, words
 from tests.scores.test_units import whole
 from tests.tiers import quick
 from tests.tiny_models import tiny_model
-from util.edges.ablation import Ablation
-from util.edges.edge import TYPE_PAIRS, Edge, together
+from util.edges.edge import TYPE_PAIRS, Ablation, Edge, together
 from util.edges.splicing import Group
 from util.edges.states import Store
 from util.engine.attention import support
 from util.engine.call import Call
 from util.engine.handshake import prepare
+from util.engine.instruments import CaptureHeads
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit
 from util.scores.token_types import PrunedRun, answers, scores
@@ -222,7 +222,7 @@ def make_linear(monkeypatch, layer):
     losses = PrunedRun.losses
 
     def linear(run, numbers, donors, *watching):
-        said = losses(run, numbers, donors, *watching, watch := token_types._Watch())[1]
+        said = losses(run, numbers, donors, *watching, watch := CaptureHeads())[1]
         z = watch.z[layer]
         weights = torch.randn(z.shape[1:], dtype=z.dtype, generator=torch.Generator().manual_seed(0))
         return (z * weights).sum(dim=(1, 2, 3)), said

@@ -7,8 +7,7 @@ import pytest
 
 from tests.architectures import HEADS, LAYERS
 from tests.edges.test_splicing import groups
-from util.edges.ablation import Ablation
-from util.edges.edge import TYPE_PAIRS
+from util.edges.edge import TYPE_PAIRS, Ablation
 from util.scores.pruning import Circuit, kept, prune, random_living, read_scores, write_scores
 
 
@@ -104,7 +103,7 @@ def made_up(circuit, _=0):
 def test_pruning_ends_before_the_accuracy_falls():
     start = whole()
     found = prune(made_up, start, "head", floor=0.95)
-    assert found.rounds[-1].accuracy < 0.95 <= found.rounds[-2].accuracy
+    assert found.accuracy[-1] < 0.95 <= found.accuracy[-2]
     assert found.units_left[:4] == [72, 64, 57, 51] and found.result.count("head") == found.units_left[-2] >= 10
     assert prune(made_up, start, "head", floor=1.1).result is start
     assert prune(made_up, start, "head", floor=0).units_left[-1] == 0
@@ -114,6 +113,6 @@ def test_keep_lists_of_earlier_rounds_give_the_same_rounds():
     start = whole()
     found = prune(made_up, start, "head", 0.95)
     again = prune(made_up, start, "head", 0.95, keep=found.units_left[1:])
-    assert [one.circuit.digest for one in again.rounds] == [one.circuit.digest for one in found.rounds]
+    assert [one.digest for one in again.circuits] == [one.digest for one in found.circuits]
     with pytest.raises(ValueError, match="units are alive"):
         prune(made_up, start, "head", 0.95, keep=[60, 61])

@@ -20,8 +20,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAda
 from util import paths
 from util.commands import arguments
 from util.commands.frame import from_json
-from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import ABLATED, FULL, PRUNED, random_name
+from util.edges.edge import ABLATED, FULL, PRUNED, WHOLE, Ablation, random_name
 from util.edges.states import Store
 from util.figures import MODEL
 from util.figures.edge_ablation.numbers import SHARE, aligned, by_query, queries_of, right_of
@@ -189,9 +188,9 @@ class Pruned(Measured):
         if sort == "edge" and (self.after_heads or heads[1]):
             start = before_edges(search, start, self.per_round, *heads)
         pruning = pruned(search, sort, start, self.share, self.per_round, keep, score_files)
-        for number, step in enumerate(pruning.rounds[len(score_files) :], len(score_files)):
-            file, scores = folder / f"{sort}_scores_{number}.json", scored(search, step.circuit, sort)[1]
-            write_scores(file, step.circuit, sort, scores, method=METHOD, reduce=REDUCE)
+        for number, circuit in enumerate(pruning.circuits[len(score_files) :], len(score_files)):
+            file, scores = folder / f"{sort}_scores_{number}.json", scored(search, circuit, sort)[1]
+            write_scores(file, circuit, sort, scores, method=METHOD, reduce=REDUCE)
         drawn = at_random(search, sort, start, pruning.result, self.random)
         random = {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}
         circuits = {PRUNED: pruning.result, **random}
@@ -202,7 +201,7 @@ class Pruned(Measured):
         }
         result = {
             "left": pruning.units_left,
-            "accuracy": [step.accuracy for step in pruning.rounds],
+            "accuracy": pruning.accuracy,
             "floor": pruning.floor,
             "kept": {name: pruning.result.names(name) for name in SORTS},
         }

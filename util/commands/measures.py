@@ -26,7 +26,7 @@ from util.stats.intervals import Interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from util.roles.sequences_study import HeadScores
+    from util.roles.sequences_study import HeadScores, SequenceStudy
 
 BEST = 10  # heads in the printed table
 
@@ -71,10 +71,10 @@ def scores(
     results = {"scores": maps, "uniform": heads.uniform, "best": shares}
     write(folder, request, results, by_head(maps), table, [study])
     if figure:
-        print(*files.write_figure(_scores_picture(heads), folder / "scores"), sep="\n")
+        print(*files.write_figure(_scores_picture(study, heads), folder / "scores"), sep="\n")
 
 
-def _scores_picture(heads: HeadScores) -> Figure:
+def _scores_picture(study: SequenceStudy, heads: HeadScores) -> Figure:
     """Maps [L, H] of the mean and of the standard deviation of prefix-matching scores over sequences."""
     from util.show import panels
     from util.show.draw import Grid, draw
@@ -86,9 +86,9 @@ def _scores_picture(heads: HeadScores) -> Figure:
         partial(panels.heads, values=score, limits=(0, 1), title="mean", bar=""),
         partial(panels.heads, values=spread, limits=(0, spread.max() or 1), title="standard deviation", bar=""),
     ]
-    sequences = f"{len(heads.ids)} sequences: {heads.length} random tokens, {heads.copies} times"
+    sequences = f"{study.sequences} sequences: {study.length} random tokens, {study.copies} times"
     title = f"{head_name(best)} has the highest prefix-matching score, {score[best]:.2f}"
-    return draw(Grid(maps, least=2.2, height=1.8), title, f"{heads.model_title}, {sequences}")
+    return draw(Grid(maps, least=2.2, height=1.8), title, f"{study.model.title}, {sequences}")
 
 
 def forerunner(

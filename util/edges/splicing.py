@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import WHOLE, Ablation
 from util.edges.states import Renewed, Store, of_rows, plain_states, takes_some_tokens
 from util.engine.attention import instrument
 from util.engine.batches import (

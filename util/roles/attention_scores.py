@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from util.stats.heads import Bools, Floats, Head, top
+from util.stats.heads import Bools, Floats, Head, Ints, top
 from util.stats.intervals import Interval, mean_interval
 
 INDUCTION_HEAD = 0.3  # the prefix-matching score from which Crosbie & Shutova speak of induction heads
 ROLES = ("previous_token", "prefix_matching")  # the scores of the two heads of an induction circuit
 
 
-def queries(length: int, copies: int, bos: bool = True) -> NDArray[np.int64]:
+def queries(length: int, copies: int, bos: bool = True) -> Ints:
     """Returns the positions that are scored, [Q]: all tokens of all copies but the first."""
     return np.arange(length, copies * length) + bos
 

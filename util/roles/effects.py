@@ -13,11 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import support
-from util.engine.call import Support
-from util.engine.instruments import Knockout, PatchHeads
+from util.engine.call import Support, at_least_float32
+from util.engine.handshake import prepare
+from util.engine.instruments import ByLayer, Knockout, PatchHeads
 from util.engine.replay import Edit, Place
-from util.roles.rules import Evidence, Floats, Role, Score
-from util.stats.heads import Head, check_heads
+from util.roles.rules import Evidence, Role, Score
+from util.stats.heads import Floats, Head, check_heads
 from util.study.records import ComputeBlock, Fields, Join, Measurement
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
@@ -36,6 +37,17 @@ def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, 
     for layer, head in heads:
         by_layer.setdefault(model.layers[layer], []).append(head)
     return by_layer
+
+
+def shape_of_scores(model: PreTrainedModel, prompts: int) -> tuple[int, int, int]:
+    """Returns the shape [N, L, H] of what is measured of all heads on N prompts."""
+    prepared = prepare(model)
+    return prompts, len(prepared.layers), prepared.heads
+
+
+def stacked(by_layer: ByLayer) -> Floats:
+    """Returns what an instrument captured in each of L layers [B, ...] as one array [B, L, ...], float32 or float64."""
+    return np.stack([at_least_float32(captured).cpu().numpy() for captured in by_layer.values()], axis=1)
 
 
 def evidence(

@@ -9,20 +9,20 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY
 from functools import cached_property, reduce
-from typing import Annotated, Literal
+from itertools import chain
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from scipy.special import softmax
 from transformers import PreTrainedModel
 
 from util.edges.splicing import groups_of
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, array_type, check_context, forward, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads
 from util.engine.label_scores import next_token_logits
@@ -30,13 +30,12 @@ from util.engine.means import check_widths
 from util.engine.replay import replay
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
-from util.roles.effects import Blocks, Numbers, last_write
+from util.roles.effects import Blocks, Numbers, evidence, last_write, stacked
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
-from util.roles.rules import Floats
-from util.stats.heads import Head
-from util.stats.intervals import Intervals, mean_intervals
-from util.study.checked import AsList, Count, Distinct, checked
-from util.study.records import Fields, chunks, joined
+from util.roles.rules import ROOM, Evidence, Role, Score
+from util.stats.heads import Floats, Head
+from util.study.checked import AsList, AtLeastFour, Count, Distinct, Natural, checked
+from util.study.records import Fields, Measurement, chunks, joined
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
@@ -60,7 +59,7 @@ def last_outputs(model: PreTrainedModel, ids: Ids) -> Floats:
     float32, or float64 with a float64 model. Raises ValueError, before any forward pass, for a prompt that is longer
     than the context.
     """
-    return each_last_output(model, ids).mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
+    return each_last_output(model, ids).mean(axis=0).astype(array_type(model))
 
 
 def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:
@@ -69,20 +68,17 @@ def each_last_output(model: PreTrainedModel, ids: Ids) -> Floats:
     Raises ValueError, before any forward pass, for a prompt that is longer than the context; UnsupportedModel for heads
     of different widths in different layers.
     """
-    support = prepare(model)
     check_context(model, list(map(len, ids)))
-    outputs: list[np.ndarray] = [np.empty(0)] * len(ids)
+    outputs: dict[int, Floats] = {}
 
     def visit(batch: Batch) -> None:
         heads = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, heads)
         check_widths(model, heads.z)
-        z = np.stack([heads.z[layer][:, 0].double().cpu().numpy() for layer in support.layers], axis=1)
-        for place, number in enumerate(batch.numbers):
-            outputs[number] = z[place]
+        outputs.update(zip(batch.numbers, stacked(heads.z)[:, :, 0].astype(np.float64), strict=True))
 
     run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, TOKEN_BUDGET)
-    return np.stack(outputs)
+    return np.stack([outputs[number] for number in range(len(ids))])
 
 
 def probabilities_under(
@@ -122,76 +118,6 @@ def patched_probabilities(model: PreTrainedModel, ids: Ids, answers: Numbers, me
 def answer_probabilities(model: PreTrainedModel, ids: Ids, answers: Numbers) -> Floats:
     """The probability [P] of the answer of each of P prompts."""
     return softmax(next_token_logits(model, ids), axis=1)[np.arange(len(answers)), answers]
-
-
-# ------------------------------------------------------------------------------------------------ results
-
-
-@dataclass(frozen=True)
-class IndirectEffects:
-    """What patching single heads does to the answers of one task; all are probabilities.
-
-    index [P]: the numbers of the prompts; intact, corrupted [P]: of the answer, after intact demonstrations of a prompt
-    and after corrupted ones; patched [P, L, H]: after corrupted ones, with one head patched.
-    """
-
-    task: str
-    corruption: str
-    index: NDArray[np.integer]
-    intact: Floats
-    corrupted: Floats
-    patched: Floats
-
-    @property
-    def effects(self) -> Floats:
-        """The causal indirect effect of every head on every prompt, [P, L, H]."""
-        return self.patched.astype(np.float64) - self.corrupted.astype(np.float64)[:, None, None]
-
-    @property
-    def room(self) -> float:
-        """How much more probable the answer is after intact demonstrations: what patching could give back."""
-        return float(self.intact.mean(dtype=np.float64) - self.corrupted.mean(dtype=np.float64))
-
-
-@dataclass(frozen=True)
-class FunctionVectorHeads:
-    """The indirect effects of a model's heads on several tasks. left_out: why other tasks have none."""
-
-    tasks: tuple[IndirectEffects, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def corruption(self) -> str:
-        """What was done to the demonstrations, see `FunctionVectorStudy`."""
-        return self.tasks[0].corruption
-
-    @property
-    def room(self) -> float:
-        """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
-        return float(np.mean([task.room for task in self.tasks]))
-
-    @property
-    def effects(self) -> Floats:
-        """The effects [P, T, L, H] on T tasks, of the P prompts whose number every task has."""
-        common = reduce(np.intersect1d, [task.index for task in self.tasks])
-        return np.stack([task.effects[np.isin(task.index, common)] for task in self.tasks], axis=1)
-
-    @property
-    def units(self) -> Floats:
-        """The effects [P, L, H], each the mean of one prompt of every task.
-
-        Tasks are given and prompts are sampled within each. Such means are independent and spread as the mean over all
-        prompts does, so that they are the units of its interval.
-        """
-        return self.effects.mean(axis=1)
-
-    def mean(self) -> Floats:
-        """Returns the average indirect effect (AIE) [L, H]: the mean over prompts and tasks."""
-        return self.units.mean(axis=0)
-
-    def intervals(self) -> Intervals:
-        """Returns the AIE [L, H] with 95 % intervals over prompts within tasks."""
-        return mean_intervals(self.units, within=(-1, 1))
 
 
 # ------------------------------------------------------------------------------------------------ study
@@ -273,12 +199,14 @@ class FunctionVectorStudy(WordPairs):
         index = [item.index for item in self.corrupted.items]
         return pd.DataFrame(rows, index, columns=["intact", "corrupted", "answer"])
 
-    def effects(self) -> IndirectEffects:
-        """Returns what patching single heads does to the probability of the answer, see the head of this file."""
-        names = ("index", "intact", "corrupted", "patched")
-        join = joined(*names, by="index")
-        data = self.measured_in_blocks(self._blocks, self._measure, join, part="indirect effects").data
-        return IndirectEffects(self.task, self.corruption, *(data[name] for name in names))
+    def probabilities(self) -> Fields:
+        """Returns what patching single heads does to the probability of the answer, see the head of this file.
+
+        index [P]: the numbers of the prompts; intact, corrupted [P]: after intact demonstrations of a prompt and after
+        corrupted ones; patched [P, L, H]: after corrupted ones, with one head patched.
+        """
+        join = joined("index", "intact", "corrupted", "patched", by="index")
+        return self.measured_in_blocks(self._blocks, self._measure, join, part="indirect effects").data
 
     @cached_property
     def means(self) -> Floats:
@@ -308,18 +236,207 @@ def why_no_prompts(error: UnsupportedTokenizer) -> str:
     return str(error).split(". ")[0]
 
 
-def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:
+def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> Fields:
     """Returns the indirect effects of a model's heads on several tasks.
 
-    Tasks that the tokenizer has no prompts of are left out. Raises UnsupportedTokenizer where it has none of any.
+    effects [P, L, H]: of the P prompts whose number every task has, each the mean of one prompt of every task. Tasks
+    are given and prompts are sampled within each. Such means are independent and spread as the mean over all prompts
+    does, so that they are the units of its interval. room: how much more probable the answer is after intact
+    demonstrations, the mean of the tasks: what patching could give back. corruption: what was done to the
+    demonstrations. left out: by task why others have none: the tokenizer has no prompts of them. Raises
+    UnsupportedTokenizer where it has none of any.
     """
-    effects: list[IndirectEffects] = []
+    measured: list[Fields] = []
     left_out: dict[str, str] = {}
     for study in studies:
         try:
-            effects.append(study.effects())
+            measured.append(study.probabilities())
         except UnsupportedTokenizer as error:
             left_out[study.task] = why_no_prompts(error)
             if len(left_out) == len(studies):
                 raise
-    return FunctionVectorHeads(tuple(effects), left_out)
+    common, effects, room = reduce(np.intersect1d, [task["index"] for task in measured]), [], []
+    for task in measured:
+        gained = task["patched"].astype(np.float64) - task["corrupted"].astype(np.float64)[:, None, None]
+        effects.append(gained[np.isin(task["index"], common)])
+        room.append(float(task["intact"].mean(dtype=np.float64) - task["corrupted"].mean(dtype=np.float64)))
+    return {
+        "effects": np.stack(effects, axis=1).mean(axis=1),
+        "room": float(np.mean(room)),
+        "corruption": studies[0].corruption,
+        "left out": left_out,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ the role
+
+
+@checked
+class VectorRoles(Measurement):
+    """Which heads of a model tell it the task, by score and effect.
+
+    That the answer becomes more probable does not say that a head tells the task: what it writes after any
+    demonstrations may help as much. So the control is the mean of another task, patched into the same head of the same
+    prompts. The paper has no score either. Here it says that the task decides what the head writes, more than the
+    single prompt does.
+
+    tasks, k, prompts, intact: see `FunctionVectorStudy`; two tasks at least. The units are means over the tasks of one
+    prompt each. The outputs of demonstrations are shuffled, or, where that leaves the answer as probable as it was (by
+    less than ROOM), those of other lists.
+
+    The score is the likeness (cosine) of what a head writes at the last token of an intact prompt to its mean over
+    other prompts of the task. Its null lies midway between 1 and the likeness to the means of the other tasks: there
+    the prompt decides as much of what the head writes as the task does. (By squared distances of unit vectors: the
+    other means are twice as far away as the own one, so that between tasks there is as much variance as within.)
+
+    The effect is how much more probable the answer becomes when the mean of the task is written into the head. The
+    control is the mean of one other task, of each other task in turn (by the number of the prompt).
+
+    Raises ValueError for one task alone, and what `FunctionVectorStudy` raises.
+    """
+
+    tasks: TaskNames = TASKS
+    k: Count = 10
+    prompts: AtLeastFour = 24
+    seed: Natural = 0
+    _: KW_ONLY
+    intact: Count = 32
+
+    stem = "role_atlas"
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) < 2:
+            raise ValueError(f"tasks = {list(self.tasks)}: give two or more; a task is told from the others")
+        self._studies  # noqa: B018  # it checks all arguments
+
+    @cached_property
+    def _studies(self) -> dict[Corruption, list[FunctionVectorStudy]]:
+        """The study of every task, by corruption: they draw the prompts and keep the mean outputs."""
+        return {
+            corruption: [
+                FunctionVectorStudy(
+                    self.model, task, self.k, self.prompts, self.seed,
+                    intact=self.intact, corruption=corruption, **self.places,
+                )
+                for task in self.tasks
+            ]
+            for corruption in get_args(Corruption)
+        }  # fmt: skip
+
+    @property
+    def own_request(self) -> Fields:
+        return {
+            "schema": 1,
+            "method_version": 2,
+            "tasks": [study.own_request for study in self._studies["shuffled"]],
+        }
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for study in self._studies["shuffled"] for text in study.texts]
+
+    def with_prompts(self) -> tuple[VectorRoles, list[str]]:
+        """Returns the same of the tasks that the tokenizer has prompts of, and why others are left out.
+
+        The model is loaded. Raises UnsupportedTokenizer where fewer than two tasks are left.
+        """
+        reasons: dict[str, UnsupportedTokenizer] = {}
+        for study in chain(*self._studies.values()):
+            try:
+                study.corrupted, study.intact_prompts  # noqa: B018  # they raise it
+            except UnsupportedTokenizer as error:
+                reasons.setdefault(study.task, error)
+                if len(self.tasks) - len(reasons) < 2:
+                    raise
+        rest = [task for task in self.tasks if task not in reasons]
+        return self.replace(tasks=rest), [f"left out, {why_no_prompts(error)}" for error in reasons.values()]
+
+    # -------------------------------------------------------------------------------------------- the prompts
+
+    @cached_property
+    def _corruption(self) -> Corruption:
+        """How demonstrations are corrupted: the first way that leaves ROOM, else the last."""
+        *first, last = get_args(Corruption)
+        return next((corruption for corruption in first if self._room(corruption) >= ROOM), last)
+
+    def _room(self, corruption: Corruption) -> float:
+        """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
+
+        def measure() -> Fields:
+            lost = []
+            for prompts in self._drawn(corruption):
+                answers = prompts["answer"].tolist()
+                intact, corrupted = (
+                    answer_probabilities(self.pair[0], prompts[name].tolist(), answers)
+                    for name in ("intact", "corrupted")
+                )
+                lost.append((intact - corrupted).mean(dtype=np.float64))
+            return {"room": np.array(lost)}
+
+        return float(self.measured(measure, part="room", corruption=corruption).data["room"].mean())
+
+    def _drawn(self, corruption: Corruption) -> list[pd.DataFrame]:
+        """The prompts of every task: those whose number every task has."""
+        tokens = [study.tokens for study in self._studies[corruption]]
+        common = reduce(np.intersect1d, [of_task.index for of_task in tokens])
+        return [of_task.loc[common] for of_task in tokens]
+
+    @cached_property
+    def _prompts(self) -> list[pd.DataFrame]:
+        return self._drawn(self._corruption)
+
+    @cached_property
+    def _means(self) -> Floats:
+        """What heads write, the mean over intact prompts of every task, [T, L, H, dv]."""
+        return np.stack([study.means for study in self._studies[self._corruption]])
+
+    # -------------------------------------------------------------------------------------------- score
+
+    @cached_property
+    def _score(self) -> Score:
+        data = self.measured(self._measure_likeness, part="likeness", corruption=self._corruption).data
+        return Score(data["own"], (1 + data["other"]) / 2)
+
+    def _measure_likeness(self) -> Fields:
+        """The likeness to the own task's mean and to those of the others, means over tasks [P, L, H] each."""
+        means = self._means.astype(np.float64)
+        means /= np.linalg.norm(means, axis=-1, keepdims=True)
+        own, other = [], []
+        for number, prompts in enumerate(self._prompts):
+            z = each_last_output(self.pair[0], prompts["intact"].tolist())
+            z /= np.linalg.norm(z, axis=-1, keepdims=True)
+            likeness = np.einsum("nlhd,tlhd->tnlh", z, means)
+            own.append(likeness[number])
+            other.append(np.delete(likeness, number, axis=0).mean(axis=0))
+        return {"own": np.mean(own, axis=0), "other": np.mean(other, axis=0)}
+
+    # -------------------------------------------------------------------------------------------- effect
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Returns score and effect of the role."""
+        second = self._score.halves[1]
+        count, tasks = len(second), len(self.tasks)
+
+        def blocks() -> Blocks:
+            """Prompts of one task together: prompt i of task t has the number t * count + i."""
+            return [block for task in range(tasks) for block in chunks(range(task * count, (task + 1) * count), BLOCK)]
+
+        def measure(numbers: Numbers) -> Fields:
+            """What the own task's mean and another task's add to the answer's probability, [P, C] each."""
+            task = numbers[0] // count
+            prompts = self._prompts[task].iloc[second[np.array(numbers) % count]]
+            # the control is one other task, each in turn
+            others = (task + 1 + prompts.index.to_numpy() % (tasks - 1)) % tasks
+            means_of = np.full(len(others), task), others
+            writes = [(head, self._means[(of, *head)]) for of in means_of for head in self._score.chosen]
+            ids, answers = prompts["corrupted"].tolist(), prompts["answer"].tolist()
+            corrupted, patched = probabilities_under(self.pair[0], ids, answers, writes)
+            own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)
+            return {"own": own, "other": other}
+
+        def mean_of_tasks(added: Fields) -> Iterator[Floats]:
+            return (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))
+
+        join, corruption = joined("own", "other"), self._corruption
+        role = Role.FUNCTION_VECTOR
+        return (evidence(self, role, self._score, measure, blocks, join, mean_of_tasks, corruption=corruption),)

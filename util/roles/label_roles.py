@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,13 @@ import torch
 
 from util.engine import batches
 from util.engine.batches import Batch, Row, TooLong, forward, run_rows
-from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, label_log_probs, scoring
 from util.engine.replay import replay
 from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_request
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
-from util.roles.effects import Blocks, Cells, Numbers, cuts, evidence, other_cells
-from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
+from util.roles.effects import Cells, Numbers, cuts, evidence, other_cells, shape_of_scores, stacked
+from util.roles.rules import FACTOR, Evidence, Role, Score
 from util.stats.answers import (
     DATASETS,
     KS,
@@ -38,6 +37,7 @@ from util.stats.answers import (
     task_check,
     which_label,
 )
+from util.stats.heads import Floats
 from util.study.checked import Counts, Dataset, Datasets, Natural, Prompts, TwoHalves, check_disjoint, checked
 from util.study.records import Fields, Measurement, Records, chunks, joined
 
@@ -217,8 +217,8 @@ class LabelRoles(Measurement):
         return {role: Score(data[str(role)], null) for role, null in zip(ROLES, nulls, strict=True)}
 
     def _measure_scores(self) -> Fields:
-        model, support, k = self.pair[0], prepare(self.pair[0]), self.task.k
-        shape = len(self._plan.ids), len(support.layers), support.heads
+        model, k = self.pair[0], self.task.k
+        shape = shape_of_scores(model, len(self._plan.ids))
         before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
         labels = np.array([tokens.labels[:k] for tokens in self._plan.tokens])
         last = np.array([tokens.forerunners[-1] for tokens in self._plan.tokens])
@@ -228,12 +228,12 @@ class LabelRoles(Measurement):
             previous = CaptureRows(torch.arange(1, width), torch.arange(width - 1)[:, None])
             to_labels = CaptureRows(batch.lengths[:, None] - 1, torch.from_numpy(labels[batch.numbers])[:, None])
             forward(model, batch, previous, to_labels)
-            for at, layer in enumerate(support.layers):
-                to_previous = previous.weights[layer][..., 0].float().cpu().numpy()  # [B, H, T - 1]
-                read[batch.numbers, at] = to_labels.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
-                for row, number in zip(to_previous, batch.numbers, strict=True):
-                    before[number, at] = row[:, labels[number] - 1].mean(1)
-                    elsewhere[number, at] = row[:, self._plan.tokens[number].others - 1].mean(1)
+            read[batch.numbers] = stacked({layer: row[:, :, 0].sum(-1) for layer, row in to_labels.weights.items()})
+            to_previous = stacked(previous.weights)[..., 0].astype(np.float32)  # [B, L, H, T - 1]
+            for rows, number in zip(to_previous, batch.numbers, strict=True):
+                others = self._plan.tokens[number].others
+                before[number] = [row[:, labels[number] - 1].mean(1) for row in rows]
+                elsewhere[number] = [row[:, others - 1].mean(1) for row in rows]
 
         run_rows(model, [Row(ids) for ids in self._plan.ids], visit, batches.TOKEN_BUDGET)
         uniform = np.stack([(1 / (labels + 1)).mean(1), k / (last + 1)])
@@ -243,9 +243,6 @@ class LabelRoles(Measurement):
 
     def _evidence(self, role: Role) -> Evidence:
         score = self._scores[role]
-
-        def blocks() -> Blocks:
-            return chunks(score.halves[1].tolist(), BLOCK)
 
         def measure(numbers: Numbers) -> Fields:
             lost = []
@@ -261,7 +258,7 @@ class LabelRoles(Measurement):
         def of_endpoint(lost: Fields) -> Iterator[Floats]:
             return (lost[name][..., 0 if self.task.done else 1] for name in ("cut", "control"))
 
-        join = joined("cut", "control")
+        blocks, join = partial(chunks, score.halves[1].tolist(), BLOCK), joined("cut", "control")
         return evidence(self, role, score, measure, blocks, join, of_endpoint, "effects of labels")
 
     @cached_property

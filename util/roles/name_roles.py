@@ -10,12 +10,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
@@ -36,8 +34,9 @@ from util.prompts.ioi import (
     word_lists,
 )
 from util.prompts.word_pairs import is_trained
-from util.roles.effects import Blocks, Heads, Numbers, cuts, evidence, last_write, other_cells
-from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
+from util.roles.effects import Blocks, Heads, Numbers, cuts, evidence, last_write, other_cells, shape_of_scores, stacked
+from util.roles.rules import FACTOR, Evidence, Role, Score
+from util.stats.heads import Floats, Ints
 from util.study.checked import AtLeastFour, Count, Natural, checked
 from util.study.records import Fields, Measurement, chunks, joined
 
@@ -59,7 +58,11 @@ class NamePairs(Measurement):
     word_lists = ("ioi.json",)
 
     def __post_init__(self) -> None:
-        if self.prompts > (most := most_pairs(*self._words)):
+        # base prompts that differ: of frames, two names in either order, places and objects
+        (frames, names), lists = self._words, word_lists()
+        places, objects = (len(lists[name]) for name in ("places", "objects"))
+        words = sum(places ** ("{PLACE}" in frame) * objects ** ("{OBJECT}" in frame) for frame in frames)
+        if self.prompts > (most := 2 * len(names) * (len(names) - 1) * words):
             raise ValueError(f"prompts = {self.prompts}: the lists of words make {most} different pairs at most")
 
     @property
@@ -93,7 +96,7 @@ class NamePairs(Measurement):
         return [prompt.text for pair in self.drawn.pairs for prompt in (pair.base, pair.source)]
 
     @property
-    def clusters(self) -> NDArray[np.int64]:
+    def clusters(self) -> Ints:
         """The number [N] of every pair's frame and names: pairs that share them are no independent prompts."""
         kinds = ["\0".join([pair.frame, *sorted(pair.base.labels)]) for pair in self.drawn.pairs]
         return np.unique(kinds, return_inverse=True)[1]
@@ -107,13 +110,6 @@ class NamePairs(Measurement):
     def check(self) -> None:
         """Raises what the words, the tokenizer and the model's context make of the pairs, before any forward pass."""
         check_context(self.pair[0], [len(tokens.base) for tokens in self.tokens], "another model")
-
-
-def most_pairs(frames: Sequence[str], names: Sequence[str]) -> int:
-    """Returns how many different base prompts the lists make: frames, two names in either order, places, objects."""
-    places, objects = (len(word_lists()[name]) for name in ("places", "objects"))
-    words = sum(places ** ("{PLACE}" in frame) * objects ** ("{OBJECT}" in frame) for frame in frames)
-    return 2 * len(names) * (len(names) - 1) * words
 
 
 PATTERNS = {  # by role: query and key, as roles of tokens
@@ -180,9 +176,8 @@ class NameRoles(NamePairs):
 
     def _measure_scores(self) -> Fields:
         self.check()
-        model, support = self.pair[0], prepare(self.pair[0])
         place = {name: torch.tensor([t.positions[name] for t in self.tokens]) for name in ("END", "S2", "S1", "IO")}
-        shape = len(self.tokens), len(support.layers), support.heads
+        shape = shape_of_scores(self.pair[0], len(self.tokens))
         scores = {str(role): np.empty(shape, np.float32) for role in PATTERNS}
 
         def visit(batch: Batch) -> None:
@@ -190,11 +185,11 @@ class NameRoles(NamePairs):
                 role: CaptureRows(place[query][batch.numbers, None], place[key][batch.numbers, None, None])
                 for role, (query, key) in PATTERNS.items()
             }
-            forward(model, batch, *rows.values())
-            for role, (at, layer) in product(PATTERNS, enumerate(support.layers)):
-                scores[str(role)][batch.numbers, at] = rows[role].weights[layer][:, :, 0, 0].float().cpu().numpy()
+            forward(self.pair[0], batch, *rows.values())
+            for role, captured in rows.items():
+                scores[str(role)][batch.numbers] = stacked(captured.weights)[..., 0, 0]
 
-        run_rows(model, [Row(tokens.base) for tokens in self.tokens], visit, TOKEN_BUDGET)
+        run_rows(self.pair[0], [Row(tokens.base) for tokens in self.tokens], visit, TOKEN_BUDGET)
         queries = {name: place[name].numpy() for name in ("END", "S2")}
         return {**scores, **queries, "clusters": self.clusters}
 

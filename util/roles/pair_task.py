@@ -110,9 +110,7 @@ class PairTask(WordPairs):
     @cached_property
     def asked(self) -> dict[str, list[Prompt]]:
         """The prompts with demonstrations, without, and with the outputs of the demonstrations permuted among them."""
-        layout = self._task.layout
-        queries = [prompt.texts("x")[-1] for prompt in self.items]
-        bare = [layout.prompt((), query, one.label()) for query, one in zip(queries, self.items, strict=True)]
+        bare = [self._task.layout.prompt((), prompt.texts("x")[-1], prompt.label()) for prompt in self.items]
         permuted = [prompt.permuted(number) for number, prompt in enumerate(self.items)]
         return {"shown": self.items, "bare": bare, "permuted": permuted}
 

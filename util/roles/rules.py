@@ -25,14 +25,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.heads import Head, head_name, heads_where
-from util.stats.intervals import Interval, detectable, halves, holm, mean_interval, mean_p
+from util.stats.heads import Floats, Head, Ints, heads_where
+from util.stats.intervals import detectable, halves, holm, mean_interval, mean_p
 
-Floats = NDArray[np.floating]
+Tested = dict[Head, dict[str, Any]]
 
 LEVEL = 0.05  # the chance that any head of a model has a role by mistake, for each role
 FACTOR = 3.0  # times uniform attention is what a pattern must exceed; Cho et al. 2025 have 5, on longer prompts
@@ -67,7 +68,7 @@ class Score:
     clusters: NDArray[np.integer] | None = None
 
     @cached_property
-    def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def halves(self) -> tuple[Ints, Ints]:
         """The prompts that choose heads, and those that confirm them: sorted indices [N / 2] each."""
         return halves(len(self.value), clusters=self.clusters)
 
@@ -84,25 +85,6 @@ class Score:
         """The heads whose score passes on the first half; Holm's correction is over all heads."""
         p = mean_p(self.excess(0), self.clusters_of(0))
         return heads_where(np.reshape(holm(p.ravel().tolist()), p.shape) <= LEVEL)
-
-
-@dataclass(frozen=True)
-class TestedHead:
-    """A head tested for a role: its score and effect (beyond the control) on the second half, with 95 % intervals.
-
-    null: of the score. p: the larger of the two p-values, corrected for all heads that were tested, as intervals are.
-    """
-
-    head: Head
-    score: Interval
-    null: float
-    effect: Interval
-    p: float
-
-    @property
-    def name(self) -> str:
-        """The head's name, such as L3H5."""
-        return head_name(self.head)
 
 
 @dataclass(frozen=True)
@@ -130,14 +112,15 @@ class Evidence:
         return len(second if clusters is None else np.unique(clusters))
 
     @cached_property
-    def tested(self) -> list[TestedHead]:
-        """The tested heads, those with the largest effect first; their intervals hold together for all of them.
+    def tested(self) -> Tested:
+        """What the second half says of each tested head, those with the largest effect first.
 
-        p is two-sided and corrected for the tested heads: it is at most 0.05 just where the intervals lie above the
-        null of the score, and above LEAST.
+        score, and effect beyond the control: their 95 % intervals, which hold together for all tested heads; null: of
+        the score; p: the larger of the two p-values, two-sided and corrected for the tested heads: it is at most 0.05
+        just where the intervals lie above the null of the score, and above LEAST.
         """
         if not self.heads:
-            return []
+            return {}
         second, clusters, comparisons = self.score.halves[1], self.score.clusters_of(1), len(self.heads)
         layers, places = np.transpose(self.heads)
         interval = partial(mean_interval, comparisons=comparisons, clusters=clusters)
@@ -145,27 +128,25 @@ class Evidence:
         beyond = np.asarray(self.effect - self.control, np.float64)
         of_score = mean_p(self.score.excess(1)[:, layers, places], clusters)
         p = np.minimum(1.0, 2 * comparisons * np.maximum(of_score, mean_p(beyond - LEAST, clusters)))
-        heads = [
-            TestedHead(
-                head,
-                interval(self.score.value[(second, *head)]),
-                float(null[(second, *head)].mean()),
-                interval(beyond[:, place]),
-                float(p[place]),
-            )
-            for place, head in enumerate(self.heads)
-        ]
-        return sorted(heads, key=lambda head: -head.effect.value)
+        tested: Tested = {}
+        for place, head in enumerate(self.heads):
+            tested[head] = {
+                "score": interval(self.score.value[(second, *head)]),
+                "null": float(null[(second, *head)].mean()),
+                "effect": interval(beyond[:, place]),
+                "p": float(p[place]),
+            }
+        return dict(sorted(tested.items(), key=lambda measured: -measured[1]["effect"].value))
 
     @property
-    def confirmed(self) -> list[TestedHead]:
+    def confirmed(self) -> Tested:
         """The heads that have the role."""
-        return [head for head in self.tested if head.p <= LEVEL]
+        return {head: measured for head, measured in self.tested.items() if measured["p"] <= LEVEL}
 
     @property
-    def not_confirmed(self) -> list[TestedHead]:
+    def not_confirmed(self) -> Tested:
         """The heads that the first half chose and that do not have the role."""
-        return [head for head in self.tested if head.p > LEVEL]
+        return {head: measured for head, measured in self.tested.items() if measured["p"] > LEVEL}
 
     @property
     def detectable(self) -> float | None:
@@ -174,5 +155,6 @@ class Evidence:
         The spread is the largest of the tested heads without the role, which alone can have been missed; of all tested
         heads where each has it. It is the power of the effect's test, for heads whose score passes.
         """
-        spread = [detectable(head.effect, self.n, len(self.tested)) for head in self.not_confirmed or self.tested]
+        missed = (self.not_confirmed or self.tested).values()
+        spread = [detectable(measured["effect"], self.n, len(self.tested)) for measured in missed]
         return LEAST + max(spread) if spread else None

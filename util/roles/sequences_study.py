@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated
 
 import numpy as np
@@ -27,8 +27,9 @@ from util.engine.instruments import Knockout, ScoreRows
 from util.engine.replay import BaseRuns
 from util.prompts.sequences import EXCLUDE, Sequences, repeated_sequences
 from util.roles import attention_scores
-from util.roles.effects import Blocks, Cells, Numbers, evidence, other_cells
-from util.roles.rules import FACTOR, Evidence, Floats, Role, Score
+from util.roles.effects import Cells, Numbers, evidence, other_cells, shape_of_scores, stacked
+from util.roles.rules import FACTOR, Evidence, Role, Score
+from util.stats.heads import Floats, Ints
 from util.stats.intervals import Intervals, mean_intervals
 from util.study.checked import AtLeastFour, AtLeastTwo, Count, Natural, Number, checked
 from util.study.records import Fields, Measurement, chunks, joined
@@ -38,16 +39,12 @@ from util.study.records import Fields, Measurement, chunks, joined
 class HeadScores:
     """Attention scores of all heads on repeated random sequences.
 
-    scores: [N, L, H] by name, see `attention_scores.cells`. ids: [N, T], the sequences. model_title: see
-    `study.model.Model.title`; description: what the model is, in words.
+    scores: [N, L, H] by name, see `attention_scores.cells`. uniform: the prefix-matching score of uniform attention on
+    these sequences. description: what the model is, in words.
     """
 
     scores: Mapping[str, Floats]
-    ids: NDArray[np.int64]
-    length: int
-    copies: int
-    bos: bool
-    model_title: str
+    uniform: float
     description: str
 
     def mean(self) -> Floats:
@@ -58,28 +55,20 @@ class HeadScores:
         """Returns one score [L, H] with its 95 % interval over sequences."""
         return mean_intervals(self.scores[name], within=(0, 1))
 
-    @property
-    def uniform(self) -> float:
-        """The prefix-matching score of uniform attention on these sequences."""
-        return attention_scores.uniform_prefix_matching(self.length, self.copies, self.bos)
-
 
 def head_scores(model: PreTrainedModel, sequences: Sequences) -> dict[str, NDArray[np.float64]]:
     """Returns every score of `attention_scores.cells`, [N, L, H] by name, of N sequences."""
     layout = (sequences.length, sequences.copies, sequences.bos)
-    prepared = prepare(model)
     rows = torch.from_numpy(attention_scores.queries(*layout))
     cells = {name: torch.from_numpy(cell) for name, cell in attention_scores.cells(*layout).items()}
     check_context(model, [sequences.ids.shape[1]], "a smaller length or fewer copies")
-    shape = (len(sequences.ids), len(prepared.layers), prepared.heads)
-    scores = {name: np.empty(shape) for name in cells}
+    scores = {name: np.empty(shape_of_scores(model, len(sequences.ids))) for name in cells}
 
     def visit(batch: Batch) -> None:
         read = ScoreRows(rows, cells)
         forward(model, batch, read)
         for name, by_layer in read.scores.items():
-            stacked = np.stack([by_layer[layer].double().cpu().numpy() for layer in prepared.layers], axis=1)
-            scores[name][batch.numbers] = stacked / len(rows)
+            scores[name][batch.numbers] = stacked(by_layer).astype(np.float64) / len(rows)
 
     with tqdm(total=len(sequences.ids), desc="scores", unit="sequence", leave=False, delay=5) as bar:
         run_rows(model, [Row(tuple(ids)) for ids in sequences.ids.tolist()], visit, TOKEN_BUDGET, bar)
@@ -146,8 +135,8 @@ class SequenceStudy(Measurement):
         """Returns the attention scores of all heads. Raises what `repeated_sequences` raises."""
         record = self.measured(lambda: measured_scores(self.pair[0], self.drawn), part="scores", ablated=[])
         scores = {name: of_heads for name, of_heads in record.data.items() if name not in ("ids", "ranking", "layers")}
-        description = record.provenance["model"]
-        return HeadScores(scores, record.data["ids"], *self.layout, self.model.title, description)
+        uniform = attention_scores.uniform_prefix_matching(*self.layout)
+        return HeadScores(scores, uniform, record.provenance["model"])
 
 
 SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`
@@ -184,9 +173,6 @@ class SequenceRoles(SequenceStudy):
         score = self._score(role)
         second = score.halves[1]
 
-        def blocks() -> Blocks:
-            return chunks(range(len(score.chosen)), BLOCK)
-
         def measure(numbers: Numbers) -> Fields:
             cut = self._cut(role)
             control = other_cells(cut, int(self.bos), (self.seed, ROLES.index(role)))
@@ -199,6 +185,7 @@ class SequenceRoles(SequenceStudy):
 
             return {"cut": lost(cut), "control": lost(control)}
 
+        blocks = partial(chunks, range(len(score.chosen)), BLOCK)
         return evidence(self, role, score, measure, blocks, joined("cut", "control", axis=1))
 
     def _cut(self, role: Role) -> Cells:
@@ -215,7 +202,7 @@ class SequenceRoles(SequenceStudy):
     def _runs(self) -> BaseRuns:
         return BaseRuns(self.pair[0])
 
-    def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> Floats:
+    def _log_probability(self, numbers: Ints, *attached: Knockout) -> Floats:
         """The mean log-probability [M] of the repeated tokens of some sequences [M], in nats.
 
         Repeated are the tokens of later copies whose predecessor is in such a copy, too.

@@ -16,11 +16,10 @@ edges are 0. The metric is the logit of the first answer minus that of the secon
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import reduce
-from typing import Literal, NamedTuple, get_args
+from functools import partial, reduce
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -48,12 +47,8 @@ class _Tap(CaptureHeads):
         return super().visit(call, out)
 
 
-class _Read(NamedTuple):
-    """A linear map that was called on the way to queries, keys and values."""
-
-    module: nn.Module
-    input: Tensor
-    output: Tensor
+Read = tuple[nn.Module, Tensor, Tensor]  # a linear map that was called on the way to a state; its input and output
+Columns = tuple[int, Tensor]  # which read makes a state; [heads, c]: the columns of its output that each head owns
 
 
 def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,12 +59,12 @@ def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor
     the device of the layer. Heads that share keys and values have a reading of them each. The gradient of a layer's
     input is that of its output, and what its readers add: the MLP's is the rest.
     """
-    device, reads, tap = parts.base.hidden[layer].device, list[_Read](), _Tap(layers=layer, copy=False)
+    device, reads, tap = parts.base.hidden[layer].device, list[Read](), _Tap(layers=layer, copy=False)
     hidden, after = hidden.detach().to(device).requires_grad_(), after.to(device)
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
         if tap.call is None:  # what is called behind attention is not on the way to it
-            reads.append(_Read(module, given[0], out))
+            reads.append((module, given[0], out))
 
     with torch.enable_grad(), instrument(parts.model, tap), ExitStack() as stack:
         for module in parts.plan.layers[layer].modules():
@@ -93,85 +88,74 @@ def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor
         owned = _columns(parts, layer, part, state, reads, hidden)
         gradients = [query] if part == 0 else [member[part] for member in members]
         for member, gradient in enumerate(gradients):
-            each = _one_by_one(state, gradient, hidden) if owned is None else owned.back(state, gradient, reads, hidden)
-            readings[:, member :: len(gradients)] = each.transpose(0, 1)
+            by_head = _back(owned, state, gradient, reads, hidden)
+            readings[:, member :: len(gradients)] = by_head.transpose(0, 1)
     mlp[:] = before - after - heads.sum(1)
     return before, readers
 
 
-def _one_by_one(state: Tensor, gradient: Tensor, hidden: Tensor) -> Tensor:
-    """The gradients [heads, N, T, d] that go back from each head of a state [N, heads, T, d'] alone."""
-    found = []
-    for head in range(state.shape[1]):
-        own = torch.zeros_like(gradient)
-        own[:, head] = gradient[:, head]
-        found.append(torch.autograd.grad(state, hidden, own, retain_graph=True)[0])
-    return torch.stack(found)
+def _back(owned: Columns | None, state: Tensor, gradient: Tensor, reads: list[Read], hidden: Tensor) -> Tensor:
+    """The gradients [heads, N, T, d] that go back from each head of a state [N, heads, T, d'] alone.
+
+    In one pass where heads own columns, else in a pass for each.
+    """
+    if owned is None:
+        heads = range(state.shape[1])
+        passes = [torch.autograd.grad(state, hidden, _of(head, gradient), retain_graph=True)[0] for head in heads]
+        return torch.stack(passes)
+    module, given, out = reads[owned[0]]
+    after = torch.autograd.grad(state, out, gradient, retain_graph=True)[0]
+    weight = plain_weight(module)
+    assert weight is not None  # or it would own no columns
+    columns = owned[1].to(after.device)
+    before = torch.einsum("ntgc,gci->gnti", after[:, :, columns], weight[columns])
+    if given is hidden:
+        return before
+    return torch.autograd.grad(given, hidden, before, retain_graph=True, is_grads_batched=True)[0]
 
 
-# ------------------------------------------------------------------------------------------------ columns of heads
+def _of(head: int, gradient: Tensor) -> Tensor:
+    """The gradient of a state [N, heads, T, d'] where only this head has one."""
+    own = torch.zeros_like(gradient)
+    own[:, head] = gradient[:, head]
+    return own
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """read: which of the linear maps makes a state; columns [heads, c]: those of its output that each head owns."""
-
-    read: int
-    columns: Tensor
-
-    def back(self, state: Tensor, gradient: Tensor, reads: list[_Read], hidden: Tensor) -> Tensor:
-        """The gradients [heads, N, T, d] that go back from each head of a state alone, see `_one_by_one`."""
-        module, given, out = reads[self.read]
-        after = torch.autograd.grad(state, out, gradient, retain_graph=True)[0]
-        weight = plain_weight(module)
-        assert weight is not None  # or it would own no columns
-        columns = self.columns.to(after.device)
-        before = torch.einsum("ntgc,gci->gnti", after[:, :, columns], weight[columns])
-        if given is hidden:
-            return before
-        return torch.autograd.grad(given, hidden, before, retain_graph=True, is_grads_batched=True)[0]
-
-
-_OWNED: "weakref.WeakKeyDictionary[Block, dict[int, _Columns | None]]" = weakref.WeakKeyDictionary()
+_OWNED: "weakref.WeakKeyDictionary[Block, dict[int, Columns | None]]" = weakref.WeakKeyDictionary()
 
 
 def _columns(
-    parts: Components, layer: int, part: int, state: Tensor, reads: list[_Read], hidden: Tensor
-) -> _Columns | None:
+    parts: Components, layer: int, part: int, state: Tensor, reads: list[Read], hidden: Tensor
+) -> Columns | None:
     """The columns that heads own of a layer's queries, keys or values; found out once. None where they share some."""
     known = _OWNED.setdefault(parts.blocks[layer], {})
     if part not in known:
-        spread = _found(state, reads)
-        known[part] = spread if spread is not None and _is_right(spread, state, reads, hidden) else None
+        owned = _found(state, reads)
+        known[part] = owned if owned is not None and _is_right(owned, state, reads, hidden) else None
     return known[part]
 
 
-def _is_right(columns: _Columns, state: Tensor, reads: list[_Read], hidden: Tensor) -> bool:
+def _is_right(owned: Columns, state: Tensor, reads: list[Read], hidden: Tensor) -> bool:
     """Whether the columns give what a pass for each head gives: not where the stream has other ways to a state."""
     gradient = torch.randn(state.shape, generator=torch.Generator().manual_seed(1)).to(state)
-    slow, fast = _one_by_one(state, gradient, hidden), columns.back(state, gradient, reads, hidden)
+    slow, fast = (_back(columns, state, gradient, reads, hidden) for columns in (None, owned))
     coarse = state.dtype in (torch.bfloat16, torch.float16)
     return bool((slow - fast).abs().max() <= (5e-2 if coarse else 1e-3) * slow.abs().max())
 
 
-def _found(state: Tensor, reads: list[_Read]) -> _Columns | None:
-    for place in reversed(range(len(reads))):  # the last one on the way
-        module, _, out = reads[place]
+def _found(state: Tensor, reads: list[Read]) -> Columns | None:
+    noise = torch.randn(state.shape, generator=torch.Generator().manual_seed(0)).to(state)
+    for place, (module, _, out) in reversed([*enumerate(reads)]):  # the last one on the way
         if plain_weight(module) is None or out.ndim != 3:
             continue
-        owned = []
-        for head in range(state.shape[1]):
-            own = torch.zeros_like(state)
-            own[:, head] = torch.randn(own[:, head].shape, generator=torch.Generator().manual_seed(0)).to(own)
-            after: Tensor | None = torch.autograd.grad(state, out, own, retain_graph=True, allow_unused=True)[0]
-            if after is None:
-                break
-            owned.append((after != 0).flatten(0, -2).any(0).nonzero()[:, 0])
-        else:
-            every = torch.cat(owned)
-            if len(every.unique()) < len(every) or len({len(columns) for columns in owned}) > 1:
-                return None
-            return _Columns(place, torch.stack(owned))
+        backward: Any = partial(torch.autograd.grad, state, out, retain_graph=True, allow_unused=True)
+        after = [backward(_of(head, noise))[0] for head in range(state.shape[1])]
+        if after[0] is None:
+            continue
+        owned = [(gradient != 0).flatten(0, -2).any(0).nonzero()[:, 0] for gradient in after]
+        every = torch.cat(owned)
+        alike = len({len(columns) for columns in owned}) == 1
+        return (place, torch.stack(owned)) if alike and len(every.unique()) == len(every) else None
     return None
 
 
@@ -257,48 +241,31 @@ def prompt_bytes(model: PreTrainedModel, length: int, first: int) -> int:
 # ------------------------------------------------------------------------------------------------ what senders change
 
 
-@dataclass(frozen=True)
-class Sender:
-    """Senders that write together: the input, the heads of a layer, or its MLP.
+@torch.no_grad()
+def sent(
+    parts: Components, source: Parts, senders: Collection[int], *, first_order: bool = False
+) -> Iterator[tuple[list[int], Tensor]]:
+    """By how much each of some senders alone changes the stream [N, S, T, d], base minus source, and which these are.
 
-    places: theirs among all senders. base, source: what they put out in both runs, z [N, T, H, dv] of heads, or what
-    they add to the stream [N, T, d]. layer: that of heads; None for the others.
+    Those that write together come together, in their order: the input, the heads of a layer, its MLP. source: the run
+    that changes them. first_order: of a norm behind the heads of a layer, where the class has one; all else is linear
+    anyway.
     """
-
-    parts: Components
-    places: range
-    base: Tensor
-    source: Tensor
-    layer: int | None = None
-
-    @torch.no_grad()
-    def change(self, first_order: bool = False) -> Tensor:
-        """By how much each of them alone changes the stream [N, places, T, d], base minus source.
-
-        first_order: of a norm behind the heads of a layer, where the class has one; all else is linear anyway.
-        """
-        if self.layer is None:
-            return (self.base - self.source)[:, None]
-        block = self.parts.blocks[self.layer]
-        writes = self.parts.head_writes(self.layer, self.base - self.source)
-        if block.normed and first_order:
-            total = block.projection(self.base.flatten(-2))[:, :, None].expand(writes.shape).contiguous()
-            change = torch.func.jvp(block.attention, (total,), (writes,))[1] * block.factor
-        else:
-            change = -block.change(-writes, self.base)
-        return change.transpose(1, 2)
-
-
-def senders_of(parts: Components, source: Parts) -> list[Sender]:
-    """All senders, in their order; source: the run that changes them."""
     base = parts.base
-    senders = [Sender(parts, range(1), base.hidden[0], source.hidden[0])]
-    for layer in range(parts.layers):
-        mlp = (layer + 1) * (parts.heads + 1)  # behind the heads of its layer
-        heads = range(mlp - parts.heads, mlp)
-        senders.append(Sender(parts, heads, base.z[layer], source.z[layer], layer))
-        senders.append(Sender(parts, range(mlp, mlp + 1), base.mlp[layer], source.mlp[layer]))
-    return senders
+    if 0 in senders:
+        yield [0], (base.hidden[0] - source.hidden[0])[:, None]
+    for layer, block in enumerate(parts.blocks):
+        *heads, mlp = range(1 + layer * (parts.heads + 1), 1 + (layer + 1) * (parts.heads + 1))
+        if some := [head for head in heads if head in senders]:
+            writes = parts.head_writes(layer, base.z[layer] - source.z[layer])
+            if block.normed and first_order:
+                total = block.projection(base.z[layer].flatten(-2))[:, :, None].expand(writes.shape).contiguous()
+                change = torch.func.jvp(block.attention, (total,), (writes,))[1] * block.factor
+            else:
+                change = -block.change(-writes, base.z[layer])
+            yield some, change.transpose(1, 2)[:, [head - heads[0] for head in some]]
+        if mlp in senders:
+            yield [mlp], (base.mlp[layer] - source.mlp[layer])[:, None]
 
 
 # ------------------------------------------------------------------------------------------------ what readers feel
@@ -331,8 +298,8 @@ def _scores(
     source_run, graph = parts.run(source), model_graph(model)
     ends = source_run.hidden[0], parts.base.hidden[0]
     writes = ends[1].new_empty(len(base), graph.shape[0], *ends[1].shape[1:])  # by how much senders change the stream
-    for sender in senders_of(parts, source_run):
-        writes[:, sender.places] = sender.change(first_order=True).to(writes.device)
+    for senders, change in sent(parts, source_run, range(graph.shape[0]), first_order=True):
+        writes[:, senders] = change.to(writes.device)
     if method == "EAP":
         scores = _products(parts, writes, parts.base.hidden, answers)
     else:

@@ -16,13 +16,12 @@ al. 2025).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
@@ -31,9 +30,9 @@ from util.engine.call import Call, repeated
 from util.engine.components import Components, Parts, parallel_mlps
 from util.engine.finite import check_finite
 from util.engine.replay import BUDGET, Edit, Place, head_edit, replay, row_bytes
-from util.scores.attribution import Sender, check_pairs, first_difference, metric, model_graph, senders_of
+from util.scores.attribution import check_pairs, first_difference, metric, model_graph, sent
 from util.scores.graph import ComponentGraph
-from util.stats.heads import Head
+from util.stats.heads import Bools, Head
 from util.study.records import chunks
 
 STATES = ("query", "key", "value")  # what a head reads the stream for
@@ -67,10 +66,10 @@ def exact_scores(
     if not edges:
         raise ValueError("edges: name at least one")
     parts, first = Components(model, base), first_difference(base, source)
-    senders, plain = senders_of(parts, parts.run(source)), metric(parts, parts.base.hidden[-1], answers).cpu()
+    source_run, plain = parts.run(source), metric(parts, parts.base.hidden[-1], answers).cpu()
     at_once = max(1, budget // (prompts * row_bytes(model, tokens, tokens)))
     effects: dict[Edge, Tensor] = {}
-    for edits in _batches(parts, graph, senders, edges, at_once):
+    for edits in _batches(parts, graph, source_run, edges, at_once):
         effects |= zip(edits, plain - _metrics(parts, [*edits.values()], answers, first, budget), strict=True)
     together = torch.stack([effects[edge] for edge in edges], 1)
     check_finite(together, "the effects of edges", model, base)
@@ -78,7 +77,7 @@ def exact_scores(
 
 
 def _batches(
-    parts: Components, graph: ComponentGraph, senders: Sequence[Sender], edges: Edges, at_once: int
+    parts: Components, graph: ComponentGraph, source: Parts, edges: Edges, at_once: int
 ) -> Iterator[dict[Edge, Edit]]:
     """A run for each edge, about so many at a time: of several layers, because they share the base's run."""
     edits: dict[Edge, Edit] = {}
@@ -86,7 +85,7 @@ def _batches(
         wanted = sorted({edge for edge in edges if edge[1] // graph.width == layer})
         writers = sorted({sender for sender, _ in wanted})
         for some in chunks(writers, at_once):
-            edits |= _edits(parts, graph, senders, layer, [edge for edge in wanted if edge[0] in some])
+            edits |= _edits(parts, graph, source, layer, [edge for edge in wanted if edge[0] in some])
             if len(edits) >= at_once:
                 yield edits
                 edits.clear()
@@ -94,12 +93,11 @@ def _batches(
         yield edits
 
 
-def _edits(
-    parts: Components, graph: ComponentGraph, senders: Sequence[Sender], layer: int, edges: Edges
-) -> dict[Edge, Edit]:
+def _edits(parts: Components, graph: ComponentGraph, source: Parts, layer: int, edges: Edges) -> dict[Edge, Edit]:
     """A run for each edge to readers of one layer, those of heads first: its reader alone reads a changed stream."""
     hidden, writers = parts.base.hidden[layer], sorted({sender for sender, _ in edges})
-    changes = _changes(senders, writers, hidden.device)
+    sends = sent(parts, source, writers)
+    changes = torch.cat([change.transpose(0, 1).to(hidden.device) for _, change in sends])  # [writers, N, T, d]
     if layer == graph.layers:
         ends = (hidden - changes)[:, :, -1:]
         return {edge: Edit(layer, _nothing, end) for edge, end in zip(edges, ends, strict=True)}
@@ -121,15 +119,6 @@ def _edits(
         behind = parts.base.hidden[layer + 1].to(added.device)
         edits |= {edge: Edit(layer + 1, _nothing, behind + own) for edge, own in zip(of_mlp, added, strict=True)}
     return edits
-
-
-def _changes(senders: Sequence[Sender], writers: Sequence[int], device: torch.device) -> Tensor:
-    """By how much some senders change the stream, [writers, N, T, d], on the device of the layer that reads it."""
-    changes = []
-    for sender in senders:
-        if own := [sender.places.index(place) for place in writers if place in sender.places]:
-            changes.append(sender.change()[:, own].transpose(0, 1).to(device))
-    return torch.cat(changes)
 
 
 def _metrics(parts: Components, edits: Sequence[Edit], answers: Tensor, first: int, budget: int) -> Tensor:
@@ -207,18 +196,6 @@ CHANNELS = (*STATES, "together")
 Path = tuple[int, int, int]  # places of sender, receiver and channel
 
 
-@dataclass(frozen=True)
-class PathEffects:
-    """By how much the metric changes, for N prompts and K heads, on the CPU.
-
-    direct [N, K]: through the direct path of a sender to the output. edges [N, K, K, 4]: from sender to receiver,
-    through one of CHANNELS; NaN where the receiver is in no later layer.
-    """
-
-    direct: Tensor
-    edges: Tensor
-
-
 @torch.no_grad()
 def path_effects(
     model: PreTrainedModel,
@@ -227,8 +204,11 @@ def path_effects(
     answers: Tensor,
     heads: Sequence[Head],
     budget: int = BUDGET,
-) -> PathEffects:
-    """Returns what heads (layer, head) tell each other and the output, in runs of the base prompts.
+) -> tuple[Tensor, Tensor]:
+    """Returns by how much the metric of base prompts changes by what K heads (layer, head) tell the output and others.
+
+    That is [N, K], through the direct path of a sender to the output; and [N, K, K, 4], from sender to receiver through
+    one of CHANNELS, NaN where the receiver is in no later layer. Both are on the CPU.
 
     base, source: the tokens of both prompts [N, T]. answers [N, 2]: the metric is the logit of the first minus that of
     the second, behind the last token. budget: bytes of one batch. Raises ValueError for prompts or answers of other
@@ -258,7 +238,7 @@ def path_effects(
         sender, receiver, channel = torch.tensor(list(paths)).T
         edges[:, sender, receiver, channel] = (after - before).T.to(edges)
     check_finite(direct, "the direct paths of heads", model, base)
-    return PathEffects(direct, edges)
+    return direct, edges
 
 
 def _frozen_runs(
@@ -302,7 +282,7 @@ def circuit_metrics(
     base: Tensor,
     source: Tensor,
     answers: Tensor,
-    circuits: NDArray[np.bool_] | Tensor,
+    circuits: Bools | Tensor,
 ) -> Tensor:
     """Returns the metric of every circuit for every prompt [C, N], on the CPU.
 
@@ -319,8 +299,7 @@ def circuit_metrics(
     size = max(1, BUDGET // (graph.width * row_bytes(model, base.shape[1], base.shape[1])))  # one reader each, at most
     metrics = torch.empty(len(kept), len(base), dtype=torch.promote_types(model.dtype, torch.float32))
     with tqdm(total=metrics.numel(), unit="run", leave=False, delay=5) as bar:
-        for start in range(0, len(base), size):
-            some = slice(start, start + size)
+        for some in torch.arange(len(base)).split(size):
             parts = Components(model, base[some])
             source_run = parts.run(source[some])
             with torch.no_grad():

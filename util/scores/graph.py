@@ -20,10 +20,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from util.stats.heads import Bools, Ints
 from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, ratio_of_means
 from util.study.checked import Count, checked
 
-Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Place = tuple[int, int]  # (sender, reader): where an edge is in arrays [U, V]
 LETTERS = "qkv"  # what a head reads
@@ -55,18 +55,13 @@ class ComponentGraph:
             names.append(f"m{layer}")
         return (*names, "logits")
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The names of all nodes [U + 1]: the senders and the logits."""
-        return (*self.senders, "logits")
-
     def _heads(self, layer: int) -> list[str]:
         return [f"a{layer}.h{head}" for head in range(self.heads)]
 
     @property
     def shape(self) -> tuple[int, int]:
         """(U, V), the shape of arrays of edges: U = 1 + L (H + 1) senders, V = L (3 H + 1) + 1 readers."""
-        return 1 + self.layers * (self.heads + 1), self.layers * self.width + 1
+        return len(self.senders), len(self.readers)
 
     @property
     def size(self) -> int:
@@ -85,9 +80,9 @@ class ComponentGraph:
         return edges
 
     @cached_property
-    def node_of_reader(self) -> NDArray[np.int64]:
+    def node_of_reader(self) -> Ints:
         """The node that a reader belongs to [V]: a sender, or U for the logits."""
-        number = {name: place for place, name in enumerate(self.nodes)}
+        number = {name: place for place, name in enumerate((*self.senders, "logits"))}
         return np.array([number[reader.partition("<")[0]] for reader in self.readers])
 
     @property
@@ -139,9 +134,9 @@ class ComponentGraph:
         q, k and v of a head are one node. A node is on a path if it has an edge to any of its readers and one that
         leaves it. Edges of nodes that are on none are dropped, again and again until there are no more of them.
         """
-        kept = circuit
+        kept, nodes = circuit, len(self.senders) + 1
         while True:
-            reads, writes = np.zeros(len(self.nodes), bool), np.ones(len(self.nodes), bool)
+            reads, writes = np.zeros(nodes, bool), np.ones(nodes, bool)
             reads[0] = True  # the input needs no edge that leads to it, and the logits none that leaves them
             reads[self.node_of_reader[kept.any(axis=0)]] = True
             writes[:-1] = kept.any(axis=1)

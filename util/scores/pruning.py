@@ -18,25 +18,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from util.edges.ablation import WHOLE, Ablation
-from util.edges.edge import TYPE_PAIRS, Edge
+from util.edges.edge import TYPE_PAIRS, WHOLE, Ablation, Edge
 from util.paths import write_whole
 from util.prompts.token_types import TypedTokens
-from util.stats.heads import head_name
+from util.stats.heads import Bools, Floats, head_name
 
 # The types that heads are pruned at. At bos and header heads put out the same on a prompt and on its donor, which begin
 # alike. At the tokens of the answer they are pruned only where "target" is named.
 HEAD_TYPES = ("x", "t", "y", "n", "query", "last_separator")
 Sort = Literal["head", "edge"]
 SORTS: tuple[Sort, ...] = ("head", "edge")
-Alive = NDArray[np.bool_]  # [L, H, K]
-Floats = NDArray[np.floating]
+Alive = Bools  # [L, H, K]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,27 +118,22 @@ def plain_types(tokens: TypedTokens) -> tuple[str, ...]:
     return tuple(name.rstrip("*") for name in tokens.types)
 
 
-class Round(NamedTuple):
-    """A circuit, and what it answers on the prompts that units are scored on. accuracy: a share from 0 to 1."""
-
-    circuit: Circuit
-    accuracy: float
-
-
 class Pruning(NamedTuple):
-    """All rounds of pruning units, the unpruned circuit first, and how many units each has.
+    """The circuits of all rounds of pruning units, the unpruned one first, and how many units each has.
 
-    result: the smallest circuit before the accuracy fell below the floor; the unpruned one where that lies below it.
+    accuracy: what each answers right of the prompts that units are scored on, shares from 0 to 1. result: the smallest
+    circuit before the accuracy fell below the floor; the unpruned one where that lies below it.
     """
 
-    rounds: list[Round]
+    circuits: list[Circuit]
+    accuracy: list[float]
     units_left: list[int]
     result: Circuit
     floor: float
 
 
 def prune(
-    measure: Callable[[Circuit, int], tuple[NDArray[np.bool_], Floats]],
+    measure: Callable[[Circuit, int], tuple[Bools, Floats]],
     start: Circuit,
     sort: Sort,
     floor: float,
@@ -154,19 +147,20 @@ def prune(
     keep: instead, round i leaves keep[i] units, whatever the accuracy, as the reference code's `prune_k`. Raises
     ValueError for a round that would have more units than the one before.
     """
-    circuit, rounds, left = start, list[Round](), list[int]()
-    while True:
-        number = len(rounds)
+    circuits, accuracy, left = [start], list[float](), list[int]()
+    for number in count():
+        circuit = circuits[-1]
         right, scores = measure(circuit, number)
-        rounds.append(Round(circuit, float(right.mean())))
+        accuracy.append(float(right.mean()))
         left.append(circuit.count(sort))
-        fell = keep is None and rounds[-1].accuracy < floor
+        fell = keep is None and accuracy[-1] < floor
         ended = not left[-1] if keep is None else number == len(keep)
         if fell or ended:
-            return Pruning(rounds, left, rounds[-2].circuit if fell and number else circuit, floor)
+            break
         goes = max(1, math.ceil(left[-1] * share - 1e-9))  # 0.1 * 70 is 7, whatever the rounding of floats
         fewer = left[-1] - goes if keep is None else keep[number]
-        circuit = circuit.keeping(sort, kept(scores, circuit.living(sort), fewer))
+        circuits.append(circuit.keeping(sort, kept(scores, circuit.living(sort), fewer)))
+    return Pruning(circuits, accuracy, left, circuits[max(0, number - 1)] if fell else circuit, floor)
 
 
 def kept(scores: Floats, living: Alive, keep: int) -> Alive:

@@ -27,9 +27,10 @@ from util.engine.attention import input_device, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
-from util.engine.instruments import ByLayer, Splice
+from util.engine.instruments import ByLayer, CaptureHeads, CaptureStates, Splice
 from util.prompts.token_types import TypedTokens
-from util.scores.pruning import SORTS, Circuit, Floats, Sort, plain_types
+from util.scores.pruning import SORTS, Circuit, Sort, plain_types
+from util.stats.heads import Floats
 
 METHOD, REDUCE = "local_exact", "sum_then_abs"  # what the scores are called in records and files
 CELLS = 2**21  # numbers in one tensor of cells and kinds
@@ -127,9 +128,9 @@ class PrunedRun(Ablated):
 
         @torch.no_grad()
         def run() -> Donors:
-            watch = _Watch()
-            _forward(self.model, self.model.base_model, ids, [watch])
-            return {layer: (call.key, call.value, watch.z[layer]) for layer, call in watch.calls.items()}
+            states, heads = CaptureStates(), CaptureHeads()
+            _forward(self.model, self.model.base_model, ids, [states, heads])
+            return {layer: (*pair, heads.z[layer]) for layer, pair in states.states.items()}
 
         return self.store.get(("donors of pruned units", *ids), run)
 
@@ -164,18 +165,17 @@ def answers(
 
 
 class _Watch(Instrument):
-    """Keeps the calls of all layers and the outputs of their heads, z [B, T, H, dv].
+    """Keeps the calls of all layers and the outputs of their heads, z [B, T, H, dv], in the graph of a backward pass.
 
-    graph: the outputs of the first layer are where the graph of a backward pass begins.
+    It begins with the outputs of the first layer.
     """
 
-    def __init__(self, graph: bool = False) -> None:
-        self.graph = graph
+    def __init__(self) -> None:
         self.calls: dict[int, Call] = {}
         self.z: ByLayer = {}
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        if self.graph and not self.z:
+        if not self.z:
             out = out.detach().requires_grad_()
         self.calls[call.layer] = call
         self.z[call.layer] = out
@@ -232,7 +232,7 @@ Part = tuple[Sort, int, Tensor]  # sort, place of the layer, effects [B, H, K]: 
 
 def _estimated(run: PrunedRun, numbers: Numbers) -> tuple[list[Part], Tensor, Tensor]:
     """What all units do to some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
-    donors, watch = dict(run.run_donors(numbers)), _Watch(graph=True)
+    donors, watch = dict(run.run_donors(numbers)), _Watch()
     with torch.enable_grad():
         lost, log_probs = run.losses(numbers, donors, watch)
         gradients = dict(zip(watch.z, torch.autograd.grad(lost.sum(), list(watch.z.values())), strict=True))

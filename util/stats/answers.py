@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from util.stats.heads import Bools, Floats
 from util.stats.intervals import Interval, mean_interval, mean_p, signed, wilson
 
-Floats = NDArray[np.floating]
 Labels = NDArray[np.integer]
 TERMS = ("which label", "label mass")  # the halves of log P(right label): `which_label`, `label_mass`
 LEVEL = 0.05  # of a task check
@@ -31,7 +31,7 @@ def which_label(log_prob: Floats, gold: Labels) -> Floats:
     return log_prob[np.arange(len(gold)), gold] - label_mass(log_prob)
 
 
-def right(log_prob: Floats, gold: Labels) -> NDArray[np.bool_]:
+def right(log_prob: Floats, gold: Labels) -> Bools:
     """Whether the gold label [N] has the highest log-probability of all labels [N, C]: booleans [N]."""
     return log_prob.argmax(axis=1) == gold
 
@@ -99,7 +99,7 @@ class TaskCheck:
 def task_check(
     name: str,
     k: int,
-    right: NDArray[np.bool_],
+    right: Bools,
     shown: Floats,
     bare: Floats,
     permuted: Floats,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 Head = tuple[int, int]  # (layer, head)
 Heads = list[Head]
 HeadSets = list[Heads]

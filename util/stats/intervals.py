@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+from util.stats.heads import Bools, Ints
+
 Floats = NDArray[np.float64]
 Ends = tuple[float, float]
 
@@ -60,7 +62,7 @@ class Intervals:
         return Interval(float(self.value[place]), float(self.low[place]), float(self.high[place]))
 
 
-def resampled(units: int, draws: int) -> NDArray[np.int64]:
+def resampled(units: int, draws: int) -> Ints:
     """How often each bootstrap sample holds each unit, [draws, units]: drawn with replacement, as many as there are."""
     return np.random.default_rng(0).multinomial(units, np.full(units, 1 / units), size=draws)
 
@@ -184,7 +186,7 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[Floats, F
     return np.clip(centre - width, 0, share), np.clip(centre + width, share, 1)
 
 
-def accuracy(right: NDArray[np.bool_], units: int | None = None) -> Interval:
+def accuracy(right: Bools, units: int | None = None) -> Interval:
     """The share of right answers and its 95 % Wilson interval.
 
     right: answers to N prompts [N], or of several runs on the same prompts [R, N]. The share is the mean over all runs;
@@ -227,9 +229,7 @@ def paired_interval(differences: ArrayLike) -> Interval:
     return Interval(raw, max(min(mean - width, low), -1.0), min(max(mean + width, most(net)), 1.0))
 
 
-def halves(
-    n: int, seed: int = 0, clusters: NDArray[np.integer] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def halves(n: int, seed: int = 0, clusters: NDArray[np.integer] | None = None) -> tuple[Ints, Ints]:
     """A seeded random split of n units into two halves: sorted indices [n // 2] and [n - n // 2].
 
     Choose heads or edges on the first half and measure them on the second. clusters [N]: units of one cluster are not
@@ -255,7 +255,7 @@ def rank_p(value: float, controls: Sequence[float]) -> tuple[float, float]:
     return (1 + as_low) / (1 + len(controls)), 1 / (1 + len(controls))
 
 
-def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLike | None = None) -> float:
+def mcnemar(before: Bools, after: Bools, units: ArrayLike | None = None) -> float:
     """The two-sided p of McNemar's exact test that prompts are answered right equally often before and after.
 
     before, after: right answers to the same prompts, [N], or [R, N] for R runs. The null hypothesis: the change of each

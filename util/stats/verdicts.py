@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from pydantic import BeforeValidator, TypeAdapter
 from scipy import stats
 
 from util.stats.intervals import ERROR, Floats, Interval, holm
@@ -23,6 +24,8 @@ HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold in this model", "
 NO_PREMISE, NOT_DONE, NOT_ASKED = "premise not met", "task not done", "not asked"
 MOST = 10**7  # queries: what needs more has no number
 FAR = 10  # times the queries that there are: how many more would do is not told
+# what null stands for in a values file is not defined
+Defined = Annotated[float, BeforeValidator(lambda number: np.nan if number is None else number)]
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Part:
 
     name: str
     verdict: str
-    value: float
-    low: float
-    high: float
+    value: Defined
+    low: Defined
+    high: Defined
     bound: float
     above: bool
     queries: int
@@ -79,6 +82,9 @@ class Claim:
     beside: tuple[Part, ...] = ()
 
 
+CLAIMS = TypeAdapter(tuple[Claim, ...])
+
+
 def table(claims: Iterable[Claim]) -> pd.DataFrame:
     """A row for each comparison; a claim without one has a row of its own."""
     rows = []
@@ -99,13 +105,7 @@ def claims_of(values: Mapping[str, Any]) -> tuple[Claim, ...]:
 
     Null is a number that is not defined.
     """
-
-    def part(stored: Mapping[str, Any]) -> Part:
-        numbers = {name: np.nan if stored[name] is None else stored[name] for name in ("value", "low", "high")}
-        return Part(**{**stored, **numbers, "p": tuple(stored["p"])})
-
-    claims = (row | {name: tuple(map(part, row[name])) for name in ("parts", "beside")} for row in values["claims"])
-    return tuple(Claim(**claim) for claim in claims)
+    return CLAIMS.validate_python(values["claims"])
 
 
 # ------------------------------------------------------------------------------------------------ one comparison

@@ -12,8 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from tests import toys
 from tests.architectures import build
 from tests.unloaded import NEVER, never
-from util.edges.ablation import WHOLE, Ablation, single_edges
-from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
+from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, WHOLE, Ablation, Edge, edges, single_edges, type_pairs
 from util.edges.splicing import Group, outcomes
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measure, numbers, runs, show

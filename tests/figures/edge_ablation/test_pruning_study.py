@@ -102,7 +102,7 @@ def test_planted_edges_are_those_that_are_left(tmp_path):
     units = runs.all_units(search)
     found = runs.pruned(search, "edge", units, 1.0, 0.2)
     left = found.result.names("edge")
-    assert found.rounds[-2].accuracy == 1 > found.rounds[-1].accuracy and len(left) <= 2 * len(truth.edges)
+    assert found.accuracy[-2] == 1 > found.accuracy[-1] and len(left) <= 2 * len(truth.edges)
     kinds = {Edge.of(name.partition(" ")[2]) for name in left}
     assert kinds >= {*type_pairs([Edge(*edge) for edge in truth.edges])}
     random = runs.at_random(search, "edge", units, found.result, 8)

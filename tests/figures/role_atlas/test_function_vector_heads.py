@@ -18,7 +18,6 @@ from util.figures.role_atlas.numbers import (
     ablations,
     head_sets,
 )
-from util.roles.function_vectors import FunctionVectorHeads, IndirectEffects
 from util.stats.heads import top
 
 KINDS = (INDUCTION, FUNCTION_VECTOR, INDUCTION_ALONE, FUNCTION_VECTOR_ALONE)
@@ -95,10 +94,9 @@ def made(room=0.7, **changes):
     effect[:, 1, :2], effect[:, 3, 2:] = [0.3, 0.2], [0.25, 0.15]
     matching += rng.uniform(0, 0.05, matching.shape)
     effect += rng.normal(0, 0.02, effect.shape)
-    task = IndirectEffects("made", "shuffled", np.arange(8), np.full(8, 0.1 + room), np.full(8, 0.1), effect + 0.1)
-    heads = FunctionVectorHeads((task,))
+    heads = {"effects": effect, "room": room, "corruption": "shuffled", "left out": {}}
     matching = matching.mean(axis=0)
-    sets = head_sets(matching, heads.mean(), np.ones((4, 4)), 4, 3)
+    sets = head_sets(matching, effect.mean(axis=0), np.ones((4, 4)), 4, 3)
     rate = {WHOLE: 0.9, INDUCTION: 0.3, FUNCTION_VECTOR: 0.4, INDUCTION_ALONE: 0.8, FUNCTION_VECTOR_ALONE: 0.5}
     right = {ablated: np.arange(20) < 20 * rate.get(ablated, 0.85) for ablated in ablations(sets)}
     pairs = {ablated: {"made": rows[:10], "other": rows[10:]} for ablated, rows in right.items()}

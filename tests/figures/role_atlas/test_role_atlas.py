@@ -79,8 +79,8 @@ def test_heads_are_judged_in_every_role_by_the_rule_of_the_atlas():
     rows = numbers.of_heads(found, [(2, 1), (0, 0)])
     verdicts = rows.set_index(["head", "role"])["verdict"].str.split(":").str[0]
     assert verdicts[("L2H1", "induction")] == numbers.HAS and (verdicts == numbers.HAS).sum() == 1 and len(rows) == 6
-    [tested] = [one for one in found[0].tested if one.name == "L2H1"]
-    assert [*rows.loc[0, ["score", "null", "effect", "p"]]] == [tested.score, tested.null, tested.effect, tested.p]
+    measured = ["score", "null", "effect", "p"]
+    assert {**rows.loc[0, measured]} == found[0].tested[2, 1] and [*found[0].tested[2, 1]] == measured
     assert rows.loc[2, "effect"].high < 0 and rows.loc[2, "p"] == 1  # chosen by its score, not confirmed
     second = found[0].score.halves[1]
     assert rows.loc[3, "score"] == found[0].score.value[second, 0, 0].mean() and np.isnan(rows.loc[3, "p"])

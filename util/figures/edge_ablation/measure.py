@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, single_edges, windows
 from util.edges.edge import (
     ALWAYS,
     CIRCUITS,
@@ -14,10 +13,16 @@ from util.edges.edge import (
     FULL,
     HALVES,
     INSIDE,
+    WHOLE,
+    Ablation,
     Edge,
+    circuit_ablations,
+    cuts,
     random_names,
     read_from,
+    single_edges,
     type_pairs,
+    windows,
 )
 from util.edges.states import Store
 from util.figures.edge_ablation.numbers import (

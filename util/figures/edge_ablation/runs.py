@@ -16,8 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from tqdm import tqdm
 
-from util.edges.ablation import WHOLE, Ablation, single_edges
-from util.edges.edge import ALWAYS, FULL, TYPE_PAIRS, Edge
+from util.edges.edge import ALWAYS, FULL, TYPE_PAIRS, WHOLE, Ablation, Edge, single_edges
 from util.edges.splicing import Ablated, Group, continuations, groups_of, outcomes, whole_logits, without_demonstrations
 from util.edges.states import STORED, Store
 from util.engine.attention import support
@@ -30,9 +29,9 @@ from util.prompts.row_files import column, table
 from util.prompts.word_pair_prompts import WordPairPrompt
 from util.prompts.word_pairs import TAB
 from util.scores import token_types
-from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
+from util.scores.pruning import SORTS, Circuit, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
-from util.stats.heads import Bools
+from util.stats.heads import Bools, Floats
 from util.study.checked import Count, Natural, checked
 from util.study.model import Model, digest
 from util.study.study import Study

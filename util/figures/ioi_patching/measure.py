@@ -357,10 +357,10 @@ def paths_between(study: Study, heads: Sequence[Head]) -> Arrays:
 
     def compute(some: Block) -> Arrays:
         model, (base, source, answers) = study.pair[0], pairs.batch(some)
-        effects = path_effects(model, base, source, answers, heads)
+        direct, edges = path_effects(model, base, source, answers, heads)
         return {
-            "direct": effects.direct.numpy(),
-            "edges": effects.edges.numpy(),
+            "direct": direct.numpy(),
+            "edges": edges.numpy(),
             "base": logit_difference(model, base, answers).numpy(),
             "source": logit_difference(model, source, answers).numpy(),
             "numbers": list(some),

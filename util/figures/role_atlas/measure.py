@@ -37,9 +37,9 @@ from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import (
     TASKS,
     Corruption,
-    FunctionVectorHeads,
     FunctionVectorStudy,
     TaskNames,
+    VectorRoles,
     check_queries,
     function_vector_heads,
 )
@@ -48,7 +48,6 @@ from util.roles.name_roles import NameRoles
 from util.roles.pair_task import words_digest
 from util.roles.rules import ROOM, Evidence, Role
 from util.roles.sequences_study import SequenceRoles
-from util.roles.vector_roles import VectorRoles
 from util.study.checked import Count, Natural, checked
 from util.study.model import first_tokens, name_tokens, planted_control
 from util.study.records import Fields, Measurement
@@ -214,7 +213,7 @@ class WordPairs(Measurement):
         return under_edits(self, "answers", "answers", edits, compute)
 
 
-def indirect_effects(study: Study) -> FunctionVectorHeads:
+def indirect_effects(study: Study) -> Fields:
     """The indirect effects of all heads on five word-pair tasks, see `roles.function_vectors`.
 
     study: of induction heads.
@@ -226,14 +225,11 @@ def indirect_effects(study: Study) -> FunctionVectorHeads:
     small, s = study.arrays("scores")["heads"].mean().size < 100, study.settings
     prompts, intact = (25, 100) if small else (10, 25)
     for corruption in get_args(Corruption):
-        studies = [
-            FunctionVectorStudy(
-                study.model, task, s.k, prompts, s.seed, intact=intact, corruption=corruption, **study.places
-            )
-            for task in TASKS
-        ]
-        heads = function_vector_heads(studies)
-        if heads.room >= ROOM:
+        of = {"intact": intact, "corruption": corruption, **study.places}
+        heads = function_vector_heads(
+            [FunctionVectorStudy(study.model, task, s.k, prompts, s.seed, **of) for task in TASKS]
+        )
+        if heads["room"] >= ROOM:
             break
     return heads
 
@@ -253,9 +249,9 @@ def function_vectors(study: Study) -> Fields:
     size = max(1, min(4, matching.size // 3)) if small else how_many(PAPER_SHARES[1], matching.size)
     classified = task_studies(study, s.primary_task, prompts=2 * queries)[0]
     heads = indirect_effects(study)
-    tasks = tuple(task for task in TASKS if task not in heads.left_out)
+    tasks = tuple(task for task in TASKS if task not in heads["left out"])
     pairs = WordPairs(study.model, tasks, s.k, queries, s.seed, **study.places)
-    sets = head_sets(matching, heads.mean(), pairs.means()["norms"], size, draws, s.seed)
+    sets = head_sets(matching, heads["effects"].mean(axis=0), pairs.means()["norms"], size, draws, s.seed)
     edits = {name: Edit.ablate(chosen) if chosen else INTACT for name, chosen in ablations(sets).items()}
     return {
         "prefix matching": matching,

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from util.figures.edits import WHOLE
-from util.roles.rules import Evidence, Role, TestedHead
+from util.roles.rules import Evidence, Role, Tested
 from util.show.part import Arrays, say
 from util.stats.heads import Floats, Head, head_name, layer_matched, norm_matched, shortage, top
-from util.stats.intervals import accuracy, paired_interval
+from util.stats.intervals import accuracy, mean_intervals, paired_interval
 
 Numbers = dict[str, Any]
 Sets = Mapping[str, Any]  # "sets" and "controls", each by kind, see `head_sets`
@@ -49,12 +49,8 @@ def roles(evidence: Sequence[Evidence]) -> Numbers:
     }
 
 
-def _by_name(heads: Sequence[TestedHead]) -> Numbers:
-    return {head.name: _measured(head) for head in heads}
-
-
-def _measured(head: TestedHead) -> Numbers:
-    return {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p}
+def _by_name(heads: Tested) -> Numbers:
+    return {head_name(head): measured for head, measured in heads.items()}
 
 
 def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFrame:
@@ -66,19 +62,19 @@ def of_heads(evidence: Sequence[Evidence], heads: Sequence[Head]) -> pd.DataFram
     rows = []
     for head, one in product(heads, evidence):
         second, null = one.score.halves[1], np.broadcast_to(one.score.null, one.score.value.shape)
-        score, level = (float(values[(second, *head)].mean()) for values in (one.score.value, null))
-        measured, verdict = {"score": score, "null": level}, "no: the score does not pass"
-        for tested in one.tested:
-            if tested.head == head:
-                measured = _measured(tested)
-                verdict = HAS if tested in one.confirmed else "no: the effect, or the score, is not confirmed"
-        rows.append({"head": head_name(head), "role": str(one.role), **measured, "verdict": verdict})
+        line = {"head": head_name(head), "role": str(one.role)}
+        if head not in one.tested:
+            score, level = (float(values[(second, *head)].mean()) for values in (one.score.value, null))
+            rows.append({**line, "score": score, "null": level, "verdict": "no: the score does not pass"})
+            continue
+        verdict = HAS if head in one.confirmed else "no: the effect, or the score, is not confirmed"
+        rows.append({**line, **one.tested[head], "verdict": verdict})
     return pd.DataFrame(rows, columns=["head", "role", "score", "null", "effect", "p", "verdict"])
 
 
 def with_role(evidence: Sequence[Evidence]) -> list[Head]:
     """The heads that have any role, in their order."""
-    return sorted({head.head for one in evidence for head in one.confirmed})
+    return sorted({head for one in evidence for head in one.confirmed})
 
 
 def finding(evidence: Sequence[Evidence]) -> str:
@@ -164,7 +160,7 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
     contrast: how much more is lost without the FV heads alone than without the induction heads alone, paired.
     """
     heads, sets, task = arrays["effects"], arrays["sets"], arrays["task"]
-    effects, best = heads.intervals(), sets["sets"]
+    effects, best = mean_intervals(heads["effects"], within=(-1, 1)), sets["sets"]
     pairs = {ablated: np.concatenate([*tasks.values()]) for ablated, tasks in arrays["pairs"].items()}
     measured = {PAIRS: pairs, task: arrays["classified"]}
     lost = {
@@ -172,7 +168,7 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
         for name, rows in measured.items()
     }
     entries = {
-        "corruption": heads.corruption,
+        "corruption": heads["corruption"],
         "prefix matching": arrays["prefix matching"],
         "AIE": {"mean": effects.value, "low": effects.low, "high": effects.high},
         **sets,
@@ -180,9 +176,9 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
         "asked": {name: f"{len(rows[WHOLE])} queries" for name, rows in measured.items()},
         "accuracy": {name: {row: accuracy(right) for row, right in rows.items()} for name, rows in measured.items()},
         "contrast": lost,
-        "room": heads.room,
-        "prompts": len(heads.units),
-        "left out": list(heads.left_out.values()),
+        "room": heads["room"],
+        "prompts": len(heads["effects"]),
+        "left out": list(heads["left out"].values()),
         "classification": {"task": task, "chance": arrays["chance"]},
     }
     return {"function vectors": entries}
