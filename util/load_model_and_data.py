@@ -38,7 +38,7 @@ from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, internlm2, packaged
 from util.paths import sha256
-from util.prompts import row_files, text_tasks
+from util.prompts import own_tasks, text_tasks
 from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt, written
 from util.prompts.text_tasks import DATASETS, Hub, TextTask, dataset_index
@@ -755,7 +755,7 @@ def _reference_texts(place: str, content: str) -> tuple[str, ...]:
     kept: dict[str, None] = {}  # an ordered set
     for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.PREMISES, PREMISES_NEED)[0]):
         try:
-            kept[row_files.column_text(row, "premise").strip()] = None
+            kept[own_tasks.column_text(row, "premise").strip()] = None
         except ValueError as error:
             raise ValueError(f"train of mnli, row {number}: {error}; give {PREMISES_NEED}") from None
     if not kept:
@@ -778,7 +778,7 @@ def _rows(place: str, content: str, hub: Hub, split: str, needs: str) -> tuple[I
     try:
         if place == HUB:
             return _hub_rows(hub, split)
-        return row_files.rows_of_split(Path(place), split), f"{Path(place).name} {content}"
+        return own_tasks.rows_of_split(Path(place), split), f"{Path(place).name} {content}"
     except ValueError as error:
         raise ValueError(f"{error}; give {needs}") from error
 
@@ -797,7 +797,7 @@ def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:
     if hub.converted is not None:
         files = {split: f"{hub.converted}/{split}/*.parquet"}
         options = {"data_files": files, "revision": "refs/convert/parquet"}
-    datasets = row_files.package(f"{hub.id} of the hub")
+    datasets = own_tasks.package(f"{hub.id} of the hub")
     try:
         rows = datasets.load_dataset(hub.id, split=split, **options)
     except Exception as error:  # the package has many errors of its own

@@ -16,8 +16,7 @@ from tests.tiers import quick
 from util.models import embedded
 from util.prompts import classification as tasks
 from util.prompts.classification import Task, associative_map_prompts, prompts, shares_word
-from util.prompts.prompt import Layout, Misaligned
-from util.prompts.token_types import type_tokens
+from util.prompts.prompt import Layout, Misaligned, type_tokens
 
 
 @cache

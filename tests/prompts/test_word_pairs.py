@@ -16,8 +16,7 @@ from tests import toys
 from tests.tiers import quick
 from util import paths
 from util.prompts import word_pair_prompts, word_pairs
-from util.prompts.prompt import Misaligned
-from util.prompts.token_types import type_tokens
+from util.prompts.prompt import Misaligned, type_tokens
 from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")

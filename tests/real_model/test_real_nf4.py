@@ -10,7 +10,7 @@ from bitsandbytes.functional import dequantize_4bit
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, PLAIN, Subject
 from util.load_model_and_data import load_ICL_model
-from util.prompts.sequences import repeated_sequences
+from util.prompts.induction_pattern import repeated_sequences
 from util.roles.sequences_study import head_scores
 
 LENGTH, COPIES = 20, 2

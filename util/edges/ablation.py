@@ -29,7 +29,7 @@ from util.edges.edge import (
     type_pairs,
     without,
 )
-from util.prompts.token_types import TypedTokens
+from util.prompts.prompt import TypedTokens
 from util.stats.heads import Bools, check_heads
 from util.study.checked import Natural, checked
 

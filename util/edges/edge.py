@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from util.prompts.token_types import TypedTokens
+from util.prompts.prompt import TypedTokens
 
 Cells = NDArray[np.bool_]  # [T, T], query and key
 TYPES = ("bos", "header", "x", "t", "y", "n", "query", "last_separator", "target")

@@ -46,7 +46,7 @@ from util.engine.call import NO_LIMIT, Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import ByLayer, CaptureStates, Splice, States
-from util.prompts.token_types import TypedTokens, check_aligned
+from util.prompts.prompt import TypedTokens, check_aligned
 from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 
 NEW_TOKENS = 10  # of a continuation, as in the reference code

@@ -32,8 +32,8 @@ from string import ascii_uppercase
 from typing import Any, ClassVar
 
 from util.prompts import own_tasks
+from util.prompts.own_tasks import column_text, table
 from util.prompts.prompt import Layout, Prompt
-from util.prompts.row_files import column_text, table
 
 LABELS = ("Foo", "Bar", "Mur", "Res")
 HEADER = (

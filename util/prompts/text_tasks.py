@@ -21,8 +21,8 @@ import yaml
 
 from util.paths import sha256
 from util.prompts.classification import Rows, Task, shares_word
+from util.prompts.own_tasks import column_text
 from util.prompts.prompt import Layout
-from util.prompts.row_files import column_text
 
 Cells = Mapping[str, str]  # what a row has in its columns, as text
 HELD_OUT = 0.2  # of the rows, where a data set has one split

@@ -12,9 +12,16 @@ from random import Random
 from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from util.prompts.prompt import Layout, Misaligned, Prompt, UnsupportedTokenizer
-from util.prompts.row_files import table
-from util.prompts.token_types import TypedTokens, check_aligned, type_tokens
+from util.prompts.own_tasks import table
+from util.prompts.prompt import (
+    Layout,
+    Misaligned,
+    Prompt,
+    TypedTokens,
+    UnsupportedTokenizer,
+    check_aligned,
+    type_tokens,
+)
 from util.prompts.word_pairs import CORRUPTIONS, LAYOUTS, WordPairTask, fault, find
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from util.prompts import own_tasks
+from util.prompts.own_tasks import column, table
 from util.prompts.prompt import Layout
-from util.prompts.row_files import column, table
 
 CORRUPTIONS = {
     0: "unrelated",  # x, y and query are words of other lists, unrelated to each other

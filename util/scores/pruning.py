@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import TYPE_PAIRS, Edge
-from util.prompts.token_types import TypedTokens
+from util.prompts.prompt import TypedTokens
 from util.show.files import write_whole
 from util.stats.heads import head_name
 

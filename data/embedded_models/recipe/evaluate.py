@@ -22,8 +22,8 @@ from data.embedded_models.recipe.words import HELD_OUT_LABELS, LABEL_WORDS, LETT
 from util.engine.label_scores import next_token_logits
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import classification, ioi, word_pair_prompts, word_pairs
+from util.prompts.induction_pattern import repeated_sequences
 from util.prompts.prompt import Layout, Prompt, with_bos
-from util.prompts.sequences import repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.sequences_study import head_scores
 from util.stats import answers

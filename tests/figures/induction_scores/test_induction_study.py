@@ -37,8 +37,8 @@ from util.figures.task_study import Answers, TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
+from util.prompts.induction_pattern import Sequences, matched_cells
 from util.prompts.prompt import with_bos
-from util.prompts.sequences import Sequences, matched_cells
 from util.roles import attention_scores, sequences_study
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import SequenceStudy, head_scores

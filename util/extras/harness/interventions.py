@@ -19,8 +19,8 @@ from util.extras.harness import tasks
 from util.figures.edits import Edit
 from util.figures.task_study import BY_POSITION, TaskStudy
 from util.prompts import induction_pattern
+from util.prompts.induction_pattern import matched_cells
 from util.prompts.prompt import with_bos
-from util.prompts.sequences import matched_cells
 from util.roles.effects import heads_by_layer
 from util.study.model import Model
 

@@ -26,7 +26,7 @@ from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right,
 from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
-from util.prompts.row_files import column, table
+from util.prompts.own_tasks import column, table
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
