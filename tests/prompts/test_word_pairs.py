@@ -4,6 +4,7 @@ import copy
 import csv
 import itertools
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from random import Random
@@ -317,8 +318,8 @@ def test_donors_are_measured_in_the_prompt_not_only_word_by_word():
 def test_a_separator_merged_into_words_is_refused_with_a_cure(separator, layout):
     merging = by_pattern(rf" ->|{separator} ?[A-Za-z ]+|[A-Za-z]+|\n|{separator}")
     with pytest.raises(ValueError, match=r"no prompt can be made .*pair: merged \d+.*another separator \(layout: TAB"):
-        word_pair_prompts.prompts("copying", merging, 3, layout=layout)
-    assert len(word_pair_prompts.prompts("copying", merging, 3, layout=ARROW).items) == 3
+        word_pair_prompts.prompts(replace(word_pairs.find("copying"), layout=layout), merging, 3)
+    assert len(word_pair_prompts.prompts(replace(word_pairs.find("copying"), layout=ARROW), merging, 3).items) == 3
 
 
 def test_an_answer_that_changes_the_prompt_is_refused():
