@@ -97,7 +97,7 @@ def test_the_pattern_of_every_layout_is_that_of_the_table(kind, name):
         labels = {token for span in prompt.spans["y"] for token in at(*span)}
         last = max(at(*prompt.spans["s"][-1]))
         assert {*found[found[:, 0] == last, 1].tolist()} == labels  # what the answer could be read from
-        kinds = {part.kind for part in induction_pattern.parts(prompt)}
+        kinds = {kind for kind, _ in induction_pattern.parts(prompt)}
         assert kinds == {None, "colon", "label", "blank line"}
         for control in ("random keys", "previous part"):
             cut = induction_pattern.cells(prompt, tokenizer, control)
@@ -106,7 +106,7 @@ def test_the_pattern_of_every_layout_is_that_of_the_table(kind, name):
 
 def test_words_have_classes_only_where_all_words_of_the_input_are_in_the_lists():
     def kinds(text):
-        return [part.kind for part in induction_pattern.parts(LAYOUT.prompt([], text, "Foo", ("Foo", "Bar")))][1:-1]
+        return [kind for kind, _ in induction_pattern.parts(LAYOUT.prompt([], text, "Foo", ("Foo", "Bar")))][1:-1]
 
     assert kinds("dog doctor") == ["animal", "profession"]
     assert kinds("the dog sees a doctor") == [None] * 5

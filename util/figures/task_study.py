@@ -324,9 +324,9 @@ class TaskStudy(Measurement):
             rows = CaptureRows(torch.arange(len(tokens.ids)), layers=layer)
             forward(model, Batch.of([Row(tokens.ids)], [0]), rows)
             kinds = [""] * len(tokens.ids)
-            for part in induction_pattern.parts(self.drawn[0]):
-                for token in tokens.under(part.span):
-                    kinds[token] = part.kind or "text"
+            for kind, span in induction_pattern.parts(self.drawn[0]):
+                for token in tokens.under(span):
+                    kinds[token] = kind or "text"
             return {
                 "attention": rows.weights[layer][0, place].cpu().numpy(),
                 "tokens": [tokenizer.decode([token]) for token in tokens.ids],

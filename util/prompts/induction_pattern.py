@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from util import paths
 from util.prompts.own_tasks import table
-from util.prompts.prompt import Prompt, Span, Tokens, UnsupportedTokenizer, bos_token, with_bos
+from util.prompts.prompt import Prompt, Span, UnsupportedTokenizer, bos_token, with_bos
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 # After these parts only the first token counts as what follows them: a blank line's first, the next example's first.
@@ -33,33 +34,26 @@ Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]
 PATTERNS: tuple[str, ...] = get_args(Pattern)
 
 
-class Part(NamedTuple):
-    """A part of a prompt: its class (None if it has no class) and its characters."""
-
-    kind: str | None
-    span: Span
-
-
-def parts(prompt: Prompt) -> list[Part]:
-    """The parts of a prompt of `prompts.classification`, from left to right.
+def parts(prompt: Prompt) -> list[tuple[str | None, Span]]:
+    """The parts of a prompt of `prompts.classification`, from left to right: their class, if any, and characters.
 
     All labels are one class. All colons are one, a colon being the whole separator before a label, such as
     "\\n\\nAnswer:". All blank lines after labels are one, with the blank line after the instruction. The class of a
     word is its category in the word lists, if all words of the input are in them. Letters have no class, nor do the
     words of real texts, not even those that the lists happen to have.
     """
-    prompt_parts = []
+    prompt_parts: list[tuple[str | None, Span]] = []
     for start, end in prompt.spans.get("header", ()):
         visible = prompt.text[start:end].rstrip()
-        prompt_parts.append(Part("blank line", (start + len(visible), end)))
+        prompt_parts.append(("blank line", (start + len(visible), end)))
     for number, (start, end) in enumerate(prompt.spans["x"]):
         words = list(re.finditer(r"\S+", prompt.text[start:end]))
         classes = [_categories().get(word[0]) for word in words]
         for word, kind in zip(words, classes, strict=True):
-            prompt_parts.append(Part(kind if all(classes) else None, (start + word.start(), start + word.end())))
-        prompt_parts.append(Part("colon", prompt.spans["s"][number]))
+            prompt_parts.append((kind if all(classes) else None, (start + word.start(), start + word.end())))
+        prompt_parts.append(("colon", prompt.spans["s"][number]))
         if number < len(prompt.spans["y"]):
-            prompt_parts += [Part("label", prompt.spans["y"][number]), Part("blank line", prompt.spans["n"][number])]
+            prompt_parts += [("label", prompt.spans["y"][number]), ("blank line", prompt.spans["n"][number])]
     return prompt_parts
 
 
@@ -69,11 +63,6 @@ def _categories() -> dict[str, str]:
 
 
 def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int = 0) -> Cells:
-    """The cells [C, 2] of a pattern in a prompt as a tokenizer reads it, see `cells_among`."""
-    return cells_among(prompt, with_bos(prompt.text, tokenizer), pattern, seed)
-
-
-def cells_among(prompt: Prompt, tokens: Tokens, pattern: str = "induction", seed: int = 0) -> Cells:
     """The cells [C, 2] (query, key) of one of PATTERNS, as positions in the tokens of a prompt.
 
     "induction": the induction pattern. Two are controls with the same queries. "random keys": each query has as many
@@ -87,35 +76,30 @@ def cells_among(prompt: Prompt, tokens: Tokens, pattern: str = "induction", seed
     """
     if pattern not in PATTERNS:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(PATTERNS)}")
+    tokens = with_bos(prompt.text, tokenizer)
     if pattern == "exact tokens":
         return matched_cells(np.array(tokens.ids))
     prompt_parts = parts(prompt)
-    positions = tokens.under_each([part.span for part in prompt_parts])
+    positions = tokens.under_each([span for _, span in prompt_parts])
+    pairs: list[tuple[int, int]] = []
+    followers = defaultdict[str | None, list[int]](list)  # by class: the tokens that followed its parts so far
     last, owner = -1, None  # the last token of the parts so far, and the class of the part that it belongs to
-    for i, part in enumerate(prompt_parts):
-        own = tuple(token for token in positions[i] if token > last)
-        shares = len(own) < len(positions[i])
-        if (shares and owner is not None) or (part.kind is not None and not own):
-            start, end = part.span
+    former: str | None = None  # the class of the part before, and its tokens
+    before: tuple[int, ...] = ()
+    for (kind, (start, end)), touched in zip(prompt_parts, positions, strict=True):
+        own = tuple(token for token in touched if token > last)
+        if (len(own) < len(touched) and owner is not None) or (kind is not None and not own):
             around = prompt.text[max(0, start - 12) : end + 12]
             raise UnsupportedTokenizer(
                 f"the tokenizer does not split a prompt at its parts, so they cannot be cut: {around!r}"
             )
-        positions[i] = own
         if own:
-            last, owner = own[-1], part.kind
-    pairs: list[tuple[int, int]] = []
-    followers: dict[str, list[int]] = {}  # by class: the tokens that followed its parts so far
-    for i, part in enumerate(prompt_parts):
-        if part.kind is None:
-            continue
-        keys = followers.setdefault(part.kind, [])
-        if keys:
-            part_keys = positions[i - 1] if pattern == "previous part" else keys
-            pairs += [(query, key) for query in positions[i] for key in part_keys if key < query]
-        if i + 1 < len(prompt_parts):
-            following = positions[i + 1]
-            keys += following[:1] if part.kind in FIRST_TOKEN_ONLY else following
+            last, owner = own[-1], kind
+        followers[former] += own[:1] if former in FIRST_TOKEN_ONLY else own
+        keys = [] if kind is None else followers[kind]
+        part_keys = before if keys and pattern == "previous part" else keys
+        pairs += [(query, key) for query in own for key in part_keys if key < query]
+        former, before = kind, own
     induction = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     if pattern == "random keys":
         return _random_keys(induction, tokens.spans.count(None), (seed, len(prompt.text)))

@@ -135,6 +135,18 @@ def _of_python(file: Path, member: str, built_in: Sequence[str]) -> Any:
 # ------------------------------------------------------------------------------------------------ rows
 
 
+@cache
+def table(name: str) -> tuple[dict[str, str], ...]:
+    """The rows of data/word_lists/<name>.csv, as dictionaries by column. Raises FileNotFoundError for another name."""
+    with (paths.root() / "data" / "word_lists" / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
+        return tuple(csv.DictReader(lines))
+
+
+def column(name: str, title: str) -> tuple[str, ...]:
+    """One column of a word list."""
+    return tuple(row[title] for row in table(name))
+
+
 def rows_of(place: Path) -> list[dict[str, Any]]:
     """The rows of a file or folder, by column.
 
@@ -149,7 +161,7 @@ def rows_of(place: Path) -> list[dict[str, Any]]:
         elif place.suffix.lower() == ".json":
             rows = _json(place.read_text(encoding="utf-8-sig"))
         elif place.suffix.lower() in (".jsonl", ".parquet"):
-            rows = [*rows(place)]
+            rows = [*_rows_of_file(place)]
         else:
             rows = _csv(place.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, TypeError, csv.Error) as error:
@@ -187,18 +199,6 @@ def _saved(folder: Path) -> list[Any]:
     raise ValueError(f"it has the splits {', '.join(map(str, data))}; save one of them")
 
 
-@cache
-def table(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of data/word_lists/<name>.csv, as dictionaries by column. Raises FileNotFoundError for another name."""
-    with (paths.root() / "data" / "word_lists" / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
-        return tuple(csv.DictReader(lines))
-
-
-def column(name: str, title: str) -> tuple[str, ...]:
-    """One column of a word list."""
-    return tuple(row[title] for row in table(name))
-
-
 def rows_of_split(folder: Path, split: str) -> Iterable[Any]:
     """The rows of one split of a folder, in their order: mappings, if it is as it should be.
 
@@ -217,7 +217,7 @@ def rows_of_split(folder: Path, split: str) -> Iterable[Any]:
     if len(files) != 1:
         raise ValueError(f"{folder}: one file {split} is needed, {', '.join(SUFFIXES)}; there are {len(files)} of them")
     try:
-        return rows(files[0])
+        return _rows_of_file(files[0])
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{files[0]}: {error}") from None
 
@@ -240,7 +240,7 @@ def package(place: Path | str) -> Any:
         raise ValueError(f"{place}: reading it needs the package datasets (pip install datasets)") from None
 
 
-def rows(file: Path) -> Iterable[Any]:
+def _rows_of_file(file: Path) -> Iterable[Any]:
     """The rows of a file, in their order. Raises ValueError or csv.Error where it cannot be read."""
     if file.suffix == ".parquet":
         return package(file).Dataset.from_parquet(str(file))

@@ -369,7 +369,7 @@ def test_matched_cells_by_hand():
 def test_car_is_not_in_carrot():
     """Parts are whole words, each with a class of its own."""
     prompt = classification.LAYOUT.prompt([("carrot bus", "A"), ("car train", "B")], "bus car", "A", LETTERS)
-    kinds = {prompt.text[slice(*part.span)]: part.kind for part in induction_pattern.parts(prompt)}
+    kinds = {prompt.text[slice(*span)]: kind for kind, span in induction_pattern.parts(prompt)}
     assert {*kinds} >= {"carrot", "car"} and kinds["carrot"] != kinds["car"] == kinds["bus"]
 
 
