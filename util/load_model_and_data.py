@@ -11,9 +11,9 @@ import os
 import re
 import textwrap
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from util.models.table import embedded_names, embedded_path
 from util.paths import sha256
 from util.prompts import own_tasks, text_tasks
 from util.prompts.classification import Task
-from util.prompts.prompt import Layout, Prompt, written
+from util.prompts.prompt import Layout, Prompt
 from util.prompts.text_tasks import DATASETS, Hub, TextTask, dataset_index
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
@@ -113,17 +113,7 @@ def load_ICL_model(
         if device != "auto":
             _check_device(device)
         with _hub_errors(name, device_map):
-            hub = {
-                "token": huggingface_token,
-                "revision": revision,
-                "cache_dir": cache_dir,
-                "force_download": forcedownload,
-            }
-            source: dict[str, Any] = {
-                "pretrained_model_name_or_path": _place(name, hub),
-                "trust_remote_code": False,
-                **hub,
-            }
+            source = _source(name, revision, cache_dir, huggingface_token, forcedownload)
             intern = _internlm2(source)
             config = internlm2.llama_config(intern) if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
@@ -192,10 +182,21 @@ def _tokenizer(name: str | Path, source: dict[str, Any], intern: dict[str, Any] 
 
 def load_tokenizer(name: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Any:
     """The tokenizer of a model, without its weights. Raises what `load_ICL_model` raises where it cannot be read."""
-    hub = {"revision": revision, "token": None, "cache_dir": cache_dir, "force_download": False}
-    with _hub_errors(name, None):
-        source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
+    with _hub_errors(name):
+        source = _source(name, revision, cache_dir)
         return _tokenizer(name, source, _internlm2(source))
+
+
+def _source(
+    name: str | Path,
+    revision: str | None,
+    cache_dir: str | Path | None,
+    token: str | None = None,
+    force_download: bool = False,
+) -> dict[str, Any]:
+    """What transformers loads a model and its tokenizer from."""
+    hub = {"token": token, "revision": revision, "cache_dir": cache_dir, "force_download": force_download}
+    return {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
 
 
 def _internlm2(source: dict[str, Any]) -> dict[str, Any] | None:
@@ -337,11 +338,9 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
     settled = max(stat.st_ctime_ns for _, stat in stats) < time.time_ns() - SETTLED
     revision = _content(folder, files)
     if settled:
-        with contextlib.suppress(OSError):  # then it is digested again
+        with contextlib.suppress(OSError):  # then it is digested again, as where half of it was written
             remembered.parent.mkdir(parents=True, exist_ok=True)
-            temporary = remembered.with_name(uuid.uuid4().hex)
-            temporary.write_text(json.dumps({"revision": revision}))
-            temporary.replace(remembered)
+            remembered.write_text(json.dumps({"revision": revision}))
     return revision
 
 
@@ -351,8 +350,7 @@ def _content(folder: Path, files: Iterable[Path]) -> str:
     for file in files:
         digest.update(file.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
         with file.open("rb") as opened:
-            while block := opened.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(opened, lambda: digest)  # goes on with it
     return f"content:{digest.hexdigest()[:16]}"
 
 
@@ -599,17 +597,24 @@ def staicc_task(name: str) -> Task:
     Of rows with the same text the first is kept. Raises ValueError for an unknown data set.
     """
     experimentor = staicc_experimentor(name, 0)
-    former = experimentor.prompt_former.get_config_dict()
-    space, before = tuple(former["label_space"]), former["input_text_affixes"][0] + former["label_prefix"]
-    layout = Layout(before.rstrip(), before[len(before.rstrip()) :], former["label_affix"], former["instruction"])
+    layout, prefix, space = _template(experimentor)
 
     def rows(texts: Any) -> tuple[tuple[str, str], ...]:
         labelled: dict[str, str] = {}
         for text, label in _examples(texts):
-            labelled.setdefault(former["input_text_prefixes"][0] + text, space[label])
+            labelled.setdefault(prefix + text, space[label])
         return tuple(labelled.items())
 
     return Task(name, rows(experimentor.test_set()), space, layout, pool=rows(experimentor.demonstration_set()))
+
+
+def _template(experimentor: Any) -> tuple[Layout, str, tuple[str, ...]]:
+    """The layout of a StaICC experimentor's prompts, what stands before each of its inputs, and its labels."""
+    former = experimentor.prompt_former.get_config_dict()
+    affix, visible = former["input_text_affixes"][0], former["label_prefix"].rstrip()
+    join = former["label_prefix"][len(visible) :]
+    layout = Layout(affix + visible, join, former["label_affix"], former["instruction"])
+    return layout, former["input_text_prefixes"][0], tuple(former["label_space"])
 
 
 def _examples(texts: Any) -> list[tuple[str, int]]:
@@ -651,30 +656,27 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
 
     Raises ValueError where the rebuilt string differs from StaICC's (noisy channel, wrong labels, several inputs).
     """
-    former = experimentor.prompt_former.get_config_dict()
+    layout, prefix, space = _template(experimentor)
     demonstrations, queries = map(_examples, (experimentor.demonstration_set(), experimentor.test_set()))
-    space = tuple(former["label_space"])
     strings = experimentor.prompt_set()
-    prefix, affix = former["input_text_prefixes"][0], former["input_text_affixes"][0]
-    visible = former["label_prefix"].rstrip()
-    before, join = affix + visible, former["label_prefix"][len(visible) :]
-
-    def input_parts(text: str) -> list[tuple[str, str]]:
-        return [("", prefix), ("x", text), ("", before[:-1]), ("s", before[-1:])]
-
+    before_query = experimentor.prompt_former.get_config_dict()["query_prefix"] + prefix
     prompts = []
     for number, (query, gold) in enumerate(queries):
         chosen = [demonstrations[j] for j in experimentor.demonstration_sampler[number]]
-        parts = [("", former["instruction"])]
-        for x, label in chosen:
-            parts += [*input_parts(x), ("", join), ("y", space[label]), ("", former["label_affix"])]
-        text, spans = written([*parts, ("", former["query_prefix"]), *input_parts(query)], "xsy")
-        if text + join != strings[number]:
+        shown = [(prefix + x, space[label]) for x, label in chosen]
+        prompt = layout.prompt(shown, before_query + query, space[gold], space)
+        if prompt.with_label("") != strings[number]:
             raise ValueError(
                 "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong "
                 "labels or a template without visible label prefix), for which token roles are not defined"
             )
-        prompts.append(Prompt(text, spans, space, gold, tuple(label for _, label in chosen), join))
+        inputs = zip(prompt.spans["x"], [*(x for x, _ in chosen), query], strict=True)
+        spans = {
+            "x": tuple((end - len(text), end) for (_, end), text in inputs),
+            "s": tuple((end - 1, end) for _, end in prompt.spans["s"]),  # the last visible character
+            "y": prompt.spans["y"],
+        }
+        prompts.append(replace(prompt, spans=spans))
     return prompts
 
 
@@ -725,15 +727,14 @@ def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, s
 @cache
 def _text_task(name: str, place: str, content: str) -> tuple[Task, str]:
     definition = text_tasks.find(name)
-    splits = [split for split in (definition.demonstrations, definition.evaluation) if split]
     if place == STAICC:
         rows, version = _staicc_rows(definition), f"StaICC {staicc_version()}"
     else:
-        read = [_rows(place, content, definition.hub, split, definition.needs) for split in splits]
+        read = [_rows(place, content, definition.hub, split, definition.needs) for split in definition.splits]
         rows, version = [split_rows for split_rows, _ in read], read[0][1]
     labelled = [
         text_tasks.labelled_rows(definition, split_rows, f"{split} of {name}")
-        for split, split_rows in zip(splits, rows, strict=True)
+        for split, split_rows in zip(definition.splits, rows, strict=True)
     ]
     pool, queries = text_tasks.held_out(labelled[0], name) if definition.evaluation is None else labelled
     return Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool), version
@@ -794,16 +795,13 @@ def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
 
 def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:
     """The rows of a split on the hub, and its id and commit. Raises ValueError where they cannot be read."""
-    options: dict[str, Any] = {"name": hub.configuration}
-    if hub.converted is not None:
-        files = {split: f"{hub.converted}/{split}/*.parquet"}
-        options = {"data_files": files, "revision": "refs/convert/parquet"}
-    datasets = own_tasks.package(f"{hub.id} of the hub")
+    repository, options = hub
+    datasets = own_tasks.package(f"{repository} of the hub")
     try:
-        rows = datasets.load_dataset(hub.id, split=split, **options)
+        rows = datasets.load_dataset(repository, split=split, **options)
     except Exception as error:  # the package has many errors of its own
-        raise ValueError(f"cannot read {split} of {hub.id} from the hub ({error})") from error
-    return rows, f"{hub.id} {_hub_commit(rows)}"
+        raise ValueError(f"cannot read {split} of {repository} from the hub ({error})") from error
+    return rows, f"{repository} {_hub_commit(rows)}"
 
 
 def _hub_commit(rows: Any) -> str:
