@@ -749,13 +749,13 @@ def reference_texts(source: str | Path | None = None) -> tuple[str, ...]:
     return _reference_texts(*_place_of_texts(source, HUB, PREMISES_NEED))
 
 
-PREMISES_NEED = f"a folder with {text_tasks.PREMISES}.jsonl (or .json, .csv, .parquet), with the column premise"
+PREMISES_NEED = f"a folder with {text_tasks.TRAIN}.jsonl (or .json, .csv, .parquet), with the column premise"
 
 
 @cache
 def _reference_texts(place: str, content: str) -> tuple[str, ...]:
     kept: dict[str, None] = {}  # an ordered set
-    for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.PREMISES, PREMISES_NEED)[0]):
+    for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.TRAIN, PREMISES_NEED)[0]):
         try:
             kept[own_tasks.column_text(row, "premise").strip()] = None
         except ValueError as error:

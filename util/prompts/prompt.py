@@ -259,8 +259,8 @@ def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
     _check_offsets(tokenizer)
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
     ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
-    start = special.index(0) if 0 in special else len(special)
-    stop = len(special) - special[::-1].index(0) if 0 in special else len(special)
+    ordinary = [place for place, mark in enumerate(special) if not mark] or [len(special)]
+    start, stop = ordinary[0], ordinary[-1] + 1
     front = ids[:start] or ([bos_token(tokenizer)] if bos else [])
     spans = map(tuple, encoded["offset_mapping"][start:stop])
     return Tokens((*front, *ids[start:stop]), (*[None] * len(front), *spans))
@@ -317,10 +317,10 @@ def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTo
     """
     text = prompt.with_label() if target else prompt.text
     tokens = with_bos(text, tokenizer, bos=True)
-    front = tokens.spans.count(None)
-    types, examples, slots = ["bos"] * front, [0] * front, [0] * front
-    token, start = front, 0
-    for number, (stop, name, example) in enumerate(_slots(prompt, len(text) if target else None), 1):
+    slots = _slots(prompt) + [(len(text), "target", len(prompt.demonstrations) + 1)] * target
+    token, start = tokens.spans.count(None), 0
+    typed = [("bos", 0, 0)] * token
+    for number, (stop, name, example) in enumerate(slots, 1):
         first = token
         while token < len(tokens.ids) and tokens.spans[token][1] <= stop:  # type: ignore[index]
             token += 1
@@ -330,25 +330,19 @@ def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTo
             raise Misaligned("merged", f"no token boundary at an end of {text[start:stop]!r} in {around}")
         if name in ("t", "last_separator", "n") and token - first > 1:
             raise Misaligned("split", f"the separator {text[start:stop]!r} is {token - first} tokens in {around}")
-        types += [name] * (token - first)
-        examples += [example] * (token - first)
-        slots += [number] * (token - first)
+        typed += [(name, example, number)] * (token - first)
         start = stop
-    return TypedTokens(tokens.ids, tuple(types), tuple(examples), tuple(slots))
+    return TypedTokens(tokens.ids, *zip(*typed, strict=True))
 
 
-def _slots(prompt: Prompt, end: int | None) -> list[tuple[int, str, int]]:
+def _slots(prompt: Prompt) -> list[tuple[int, str, int]]:
     """(end, type, example) of the parts of a prompt, from left to right; each part begins where the last one ends."""
-    k = len(prompt.demonstrations)
     slots = []
     for role, spans in prompt.spans.items():
         for i, (_, stop) in enumerate(spans):
-            if i == k and role in "xs":
+            if i == len(prompt.demonstrations) and role in "xs":
                 name = {"x": "query", "s": "last_separator"}[role]
             else:
                 name = {"s": "t"}.get(role, role) + (prompt.marks[i] if prompt.marks and role in "xy" else "")
             slots.append((stop, name, 0 if role == "header" else i + 1))
-    slots.sort()
-    if end is not None:
-        slots.append((end, "target", k + 1))
-    return slots
+    return sorted(slots)

@@ -26,6 +26,7 @@ from util.prompts.prompt import Layout
 
 Cells = Mapping[str, str]  # what a row has in its columns, as text
 Hub = tuple[str, Mapping[str, Any]]  # a data set on Hugging Face's hub: its id, and the options of `load_dataset`
+TRAIN = "train"  # the split that demonstrations are drawn from
 HELD_OUT = 0.2  # of the rows, where a data set has one split
 
 
@@ -36,9 +37,9 @@ class TextTask:
     template: what is written of a row, before the answer; columns: what of a row is read for it; derived: fields of the
     template that are no column, or not as it stands there. answer: the name of the answer's field. classes: the names
     of the classes, in the order of their numbers in the column `label`. labels: by class; the class that comes first
-    becomes Foo, the other Bar, where labels are unrelated to the classes. hub: where the rows are; demonstrations,
-    evaluation: their splits. Without an evaluation split, a fifth of the rows is held out. staicc: the name of the same
-    texts in StaICC.
+    becomes Foo, the other Bar, where labels are unrelated to the classes. hub: where the rows are; evaluation: the
+    split that is asked, where demonstrations are of TRAIN. Without one, a fifth of the rows is held out. staicc: the
+    name of the same texts in StaICC.
     """
 
     name: str
@@ -50,7 +51,6 @@ class TextTask:
     labels: Mapping[str, str]
     hub: Hub
     derived: Mapping[str, Callable[[Cells], str]] = field(default_factory=dict)
-    demonstrations: str = "train"
     evaluation: str | None = "validation"
     staicc: str | None = None
 
@@ -62,7 +62,7 @@ class TextTask:
     @property
     def splits(self) -> list[str]:
         """The splits that are read: that of demonstrations, and that of evaluation if there is one."""
-        return [split for split in (self.demonstrations, self.evaluation) if split]
+        return [split for split in (TRAIN, self.evaluation) if split]
 
     @property
     def needs(self) -> str:
@@ -177,8 +177,8 @@ DEFINITIONS = {
 }
 TEXT_TASKS = tuple(DEFINITIONS)
 
-# Plain texts that means of heads are taken over (Crosbie & Shutova, section 4.3): column `premise` of a split.
-MNLI, PREMISES = (GLUE, {"name": "mnli"}), "train"
+# Plain texts that means of heads are taken over (Crosbie & Shutova, section 4.3): column `premise` of TRAIN.
+MNLI = GLUE, {"name": "mnli"}
 
 
 def find(name: str) -> TextTask:
