@@ -328,7 +328,7 @@ def test_an_answer_that_changes_the_prompt_is_refused():
     with pytest.raises(ValueError, match=r"pair: answer merges \d+"):
         word_pair_prompts.prompts("copying", merging, 1)
     with pytest.raises(Misaligned, match="answer merges") as caught:
-        word_pair_prompts.typed_tokens(TAB.prompt([("again", "again")], "walk", "walk"), merging)
+        type_tokens(TAB.prompt([("again", "again")], "walk", "walk"), merging, target=True)
     assert caught.value.reason == "answer merges"
 
 

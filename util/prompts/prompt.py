@@ -312,9 +312,11 @@ def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTo
     """The tokens of a prompt with their types. BOS always stands first (see `with_bos`).
 
     target: append the answer. Raises Misaligned, a ValueError that names the place, unless every token lies in exactly
-    one slot and every separator and end is one token. The text that joins a separator and an output counts as part of
-    the output. (For prompts with other ends, such as blank lines, use `with_bos(...).under(span)`.)
+    one slot and every separator and end is one token; and where the answer changes the tokens before it (reason "answer
+    merges"): what the model would have to continue is not the prompt. The text that joins a separator and an output
+    counts as part of the output. (For prompts with other ends, such as blank lines, use `with_bos(...).under(span)`.)
     """
+    alone = type_tokens(prompt, tokenizer).ids if target else ()
     text = prompt.with_label() if target else prompt.text
     tokens = with_bos(text, tokenizer, bos=True)
     slots = _slots(prompt) + [(len(text), "target", len(prompt.demonstrations) + 1)] * target
@@ -332,6 +334,8 @@ def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTo
             raise Misaligned("split", f"the separator {text[start:stop]!r} is {token - first} tokens in {around}")
         typed += [(name, example, number)] * (token - first)
         start = stop
+    if tokens.ids[: len(alone)] != alone:
+        raise Misaligned("answer merges", f"the tokens of {prompt.text[-30:]!r} change before {prompt.label()!r}")
     return TypedTokens(tokens.ids, *zip(*typed, strict=True))
 
 

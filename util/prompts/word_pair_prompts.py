@@ -68,20 +68,8 @@ def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> Count:
 
 
 def _tokens_of_pair(tokenizer: Any, layout: Layout, x: str, y: str) -> TypedTokens:
-    """The tokens of a prompt that shows a pair twice and asks it. Raises what `typed_tokens` raises."""
-    return typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
-
-
-def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
-    """The tokens of a prompt with its answer, see `type_tokens`.
-
-    Raises Misaligned, a ValueError, also where the answer changes the tokens before it (reason "answer merges"): what
-    the model would have to continue is not the prompt.
-    """
-    alone, whole = type_tokens(prompt, tokenizer), type_tokens(prompt, tokenizer, target=True)
-    if whole.ids[: len(alone.ids)] != alone.ids:
-        raise Misaligned("answer merges", f"the tokens of {prompt.text[-30:]!r} change before {prompt.label()!r}")
-    return whole
+    """The tokens of a prompt that shows a pair twice and asks it. Raises what `type_tokens` raises."""
+    return type_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer, target=True)
 
 
 def check_rows(task: WordPairTask, tokenizer: Any) -> None:
@@ -207,7 +195,7 @@ class _Stock:
             raise Misaligned(reason, f"words of these token counts are too few for {k} demonstrations")
         marks = [word.kind or "" for word in shown] if any(pair.kind for pair in self.task.pairs) else []
         prompt = self.task.layout.prompt([word[:2] for word in shown], query.x, query.y, marks=marks)
-        return prompt, typed_tokens(prompt, self.tokenizer), shown, query
+        return prompt, type_tokens(prompt, self.tokenizer, target=True), shown, query
 
     def _demonstrations(
         self, drawn: list[_Word], query: _Word, k: int, ambiguous: int, keep: Sequence[int]
@@ -239,7 +227,7 @@ class _Stock:
         if parts is None:
             raise Misaligned(f"no donor for {CORRUPTIONS[c]}", "words of these token counts are too few")
         donor = self.task.layout.prompt(*parts, query.y, marks=prompt.marks)
-        check_aligned(tokens, typed_tokens(donor, self.tokenizer))
+        check_aligned(tokens, type_tokens(donor, self.tokenizer, target=True))
         return donor
 
     def _parts(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None = None) -> _Parts | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.own_tasks import column, table
+from util.prompts.prompt import type_tokens
 from util.scores import token_types
 from util.scores.pruning import SORTS, Circuit, Floats, Pruning, Sort, prune, random_living, read_scores
 from util.scores.token_types import METHOD, REDUCE
@@ -206,21 +207,18 @@ class LookUp(Run):
     @cached_property
     def groups(self) -> list[Group]:
         """The prompts and their donors as tokens: words of one token, of which a prompt and its donor share none."""
-        tokenizer, typed = self.study.pair[1], word_pair_prompts.typed_tokens
+        typed = partial(type_tokens, tokenizer=self.study.pair[1], target=True)
         words = [
             word
             for word in dict.fromkeys(column("categories", "word"))
-            if {*typed(word_pairs.TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
+            if {*typed(word_pairs.TAB.prompt([(word, word)], word, word)).sizes} == {1}
         ]
         keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
         base, donors = (
             associative_map_prompts(part[:keys], part[keys:both], 6, self.draw.prompts)
             for part in (words, words[both:])
         )
-        return [
-            Group(typed(prompt, tokenizer), {0: typed(donor, tokenizer)})
-            for prompt, donor in zip(base, donors, strict=True)
-        ]
+        return [Group(typed(prompt), {0: typed(donor)}) for prompt, donor in zip(base, donors, strict=True)]
 
     @cached_property
     def about(self) -> Data:
