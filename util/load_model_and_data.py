@@ -97,9 +97,9 @@ def load_ICL_model(
     MemoryError where the weights need more than a device has free. Raises TypeError for a built model without its
     tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found or a disk
     is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
-    for 4-bit weights that would be offloaded, and for a built 4-bit model that has already run on a CPU whose kernels
-    repack its weights; IncompleteCheckpoint where no file has a parameter; models.packaged.GGUFError for a GGUF file
-    that would load as another model; and models.packaged.FetchError where a packaged model cannot be fetched.
+    for 4-bit weights that would be offloaded, for a built 4-bit model that has already run on a CPU whose kernels
+    repack its weights, where no file has a parameter, and for a GGUF file that would load as another model; and
+    models.packaged.FetchError where a packaged model cannot be fetched.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
@@ -210,10 +210,6 @@ def _files(source: dict[str, Any], *patterns: str) -> Path:
     hub = {name: source[name] for name in ("token", "revision", "cache_dir", "force_download")}
     place = source["pretrained_model_name_or_path"]
     return Path(place) if Path(place).is_dir() else Path(snapshot_download(place, allow_patterns=[*patterns], **hub))
-
-
-class IncompleteCheckpoint(ValueError):
-    """A checkpoint lacks some parameters of its model, which would get random values."""
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> torch.dtype:
@@ -419,13 +415,13 @@ def _place(name: str | Path, hub: dict[str, Any]) -> str:
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
-    """Raises IncompleteCheckpoint for parameters that no file has; warns of weights that the model does not take.
+    """Raises ValueError for parameters that no file has; warns of weights that the model does not take.
 
     Tied parameters do not count as missing.
     """
     lacking = sorted(report["missing_keys"]) + sorted(str(entry[0]) for entry in report["mismatched_keys"])
     if lacking:
-        raise IncompleteCheckpoint(
+        raise ValueError(
             f"the checkpoint of {name} lacks {textwrap.shorten(', '.join(lacking), 240)}, which would get random "
             "values. Are all its files there, and are they those of this config?"
         )

@@ -41,15 +41,11 @@ SPLITTING = ("tokenizer.ggml.model", "tokenizer.ggml.pre")  # the kind of tokeni
 CURE = "load the original checkpoint instead, by its hub id or folder"
 
 
-class GGUFError(ValueError):
-    """A GGUF file would load as a different model than it holds, or not at all; the message says what to do."""
-
-
 def check_file(file: Path) -> dict[str, Any]:
     """The metadata of a GGUF file as a dictionary, without the lists of tokens.
 
     Two entries are added: "elements", the number of all weights, and "output", the number of weights of the
-    unembedding. Raises GGUFError for a file that is not a GGUF file, an architecture without a loader, scaled rotary
+    unembedding. Raises ValueError for a file that is not a GGUF file, an architecture without a loader, scaled rotary
     positions (which the loader drops), and attention scales that the loader replaces by those of another model size.
     """
     try:
@@ -57,10 +53,10 @@ def check_file(file: Path) -> dict[str, Any]:
         wanted = [name for name in reader.fields if not name.startswith("tokenizer.") or name in SPLITTING]
         fields = {name: reader.fields[name].contents() for name in wanted}
     except Exception as error:  # a damaged file makes the library raise anything
-        raise GGUFError(f"{file.name} is no GGUF file, or is damaged ({error})") from error
+        raise ValueError(f"{file.name} is no GGUF file, or is damaged ({error})") from error
     architecture = str(fields.get("general.architecture"))
     if architecture not in ARCHITECTURES:
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} holds a model of the architecture {architecture!r}, which is not known to load right "
             f"(these are: {', '.join(sorted(ARCHITECTURES))}); {CURE}"
         )
@@ -69,14 +65,14 @@ def check_file(file: Path) -> dict[str, Any]:
     scaled = [key for key in fields if ".rope.scaling." in key and fields[key] not in ("none", 0, 1.0)]
     scaled += [tensor for tensor in sizes if tensor.startswith(("rope_freqs", "rope_factors"))]
     if architecture != "gpt-oss" and scaled:
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} scales its rotary positions ({', '.join(scaled)}), which the loader of GGUF files drops: the "
             f"model would read other positions than it was trained on; {CURE}"
         )
     # Gemma divides queries by a number that is not in the file
     size = fields.get(f"{architecture}.attention.key_length")
     if architecture in ("gemma2", "gemma3") and size != 256:
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} is a {architecture} with heads of {size} dimensions, whose scale of attention is not in the "
             f"file; the loader would take that of heads of 256 dimensions; {CURE}"
         )
@@ -84,14 +80,14 @@ def check_file(file: Path) -> dict[str, Any]:
 
 
 def check_all_used(model: nn.Module, file: Path, fields: dict[str, Any]) -> None:
-    """Raises GGUFError if a file and the model made from it do not hold equally many numbers.
+    """Raises ValueError if a file and the model made from it do not hold equally many numbers.
 
     One difference is allowed: the file has an unembedding, but the class ties it to the embedding (Falcon, Bloom).
     """
     elements = sum(parameter.numel() for parameter in model.parameters())
     surplus = fields["elements"] - elements
     if surplus not in (0, fields["output"]):
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} holds {fields['elements']:,} numbers and the {type(model).__name__} made from it "
             f"{elements:,}: the loader dropped or invented some (biases, for instance); {CURE}"
         )
@@ -122,7 +118,7 @@ def _save_tokenizer(source: dict[str, Any], fields: dict[str, Any], folder: Path
 def convert(file: Path, folder: Path) -> None:
     """Write the model and the tokenizer of a GGUF file into a folder, as float32 safetensors.
 
-    Raises GGUFError for what `check_file` and `check_all_used` refuse.
+    Raises ValueError for what `check_file` and `check_all_used` refuse.
     """
     fields = check_file(file)
     source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name, "trust_remote_code": False}

@@ -57,17 +57,15 @@ class Prompt:
 
         Of twenty random permutations it is the one that gives most demonstrations another label.
         """
-        random, spans, words = np.random.default_rng(seed), self.spans["y"], self.texts("y")
+        random, words = np.random.default_rng(seed), self.texts("y")
         orders = [random.permutation(len(words)) for _ in range(20)]
         order = max(orders, key=lambda order: sum(words[new] != word for new, word in zip(order, words, strict=True)))
-        text, grown = self.text, np.zeros(len(self.text) + 1, int)
-        for (start, end), new in zip(reversed(spans), reversed(order), strict=True):
-            text = text[:start] + words[new] + text[end:]
-            grown[end:] += len(words[new]) - (end - start)
-        moved = {
-            role: tuple((int(start + grown[start]), int(end + grown[end])) for start, end in of_role)
-            for role, of_role in self.spans.items()
-        }
+        parts, end, other_words = list[tuple[str, str]](), 0, iter([words[new] for new in order])
+        for (start, stop), role in sorted((span, role) for role, spans in self.spans.items() for span in spans):
+            word = next(other_words) if role == "y" else self.text[start:stop]
+            parts += [("", self.text[end:start]), (role, word)]
+            end = stop
+        text, moved = written([*parts, ("", self.text[end:])], self.spans)
         shown = tuple(self.demonstrations[new] for new in order)
         return replace(self, text=text, spans=moved, demonstrations=shown)
 
