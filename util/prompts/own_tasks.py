@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from util import paths
+from util.prompts.prompt import Strings
 
 Columns = tuple[tuple[str, str], ...]
 PAIRS: Columns = (("input", "output"), ("x", "y"))
@@ -61,7 +62,7 @@ def register(task: T, built_in: Iterable[str] = (), place: str = "") -> T:
     return _REGISTERED[task.name][0]
 
 
-def names(kind: type[Task]) -> tuple[str, ...]:
+def names(kind: type[Task]) -> Strings:
     """The names of the registered tasks of a kind."""
     return tuple(name for name, (task, _) in _REGISTERED.items() if isinstance(task, kind))
 
@@ -142,7 +143,7 @@ def table(name: str) -> tuple[dict[str, str], ...]:
         return tuple(csv.DictReader(lines))
 
 
-def column(name: str, title: str) -> tuple[str, ...]:
+def column(name: str, title: str) -> Strings:
     """One column of a word list."""
     return tuple(row[title] for row in table(name))
 

@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Span = tuple[int, int]
+Ints = tuple[int, ...]
+Strings = tuple[str, ...]
+Example = tuple[str, str]  # an input and its output
 Appended = int | str  # what follows the query: a label, by its offset from gold in the label space, or any word
 
 
@@ -34,11 +37,11 @@ class Prompt:
 
     text: str
     spans: Mapping[str, tuple[Span, ...]]
-    labels: tuple[str, ...]
+    labels: Strings
     gold: int = 0
-    demonstrations: tuple[int, ...] = ()
+    demonstrations: Ints = ()
     label_join: str = " "
-    marks: tuple[str, ...] = ()
+    marks: Strings = ()
 
     def label(self, appended: Appended = 0) -> str:
         """The gold label (0), the label so many places after it in the label space (cyclic), or the word itself."""
@@ -80,12 +83,12 @@ class LabelledTokens:
     number of tokens of the whole string, with special tokens in front and all tokens of the appended label.
     """
 
-    ids: tuple[int, ...]
-    forerunners: tuple[int, ...]
-    labels: tuple[int, ...]
-    label_lengths: tuple[int, ...]
+    ids: Ints
+    forerunners: Ints
+    labels: Ints
+    label_lengths: Ints
     n_t: int
-    rest: tuple[int, ...] = ()
+    rest: Ints = ()
 
     @property
     def label_tokens(self) -> list[range]:
@@ -186,7 +189,7 @@ class Layout:
 
     def prompt(
         self,
-        demonstrations: Sequence[tuple[str, str]],
+        demonstrations: Sequence[Example],
         query: str,
         answer: str,
         labels: Sequence[str] = (),
@@ -234,14 +237,14 @@ class Misaligned(UnsupportedTokenizer):
 class Tokens:
     """A text as tokens. spans[t]: the characters [start, end) of token t, None for special tokens in front."""
 
-    ids: tuple[int, ...]
+    ids: Ints
     spans: tuple[Span | None, ...]
 
-    def under(self, span: Span) -> tuple[int, ...]:
+    def under(self, span: Span) -> Ints:
         """The positions of all tokens that share a character with `span`."""
         return self.under_each([span])[0]
 
-    def under_each(self, spans: Sequence[Span]) -> list[tuple[int, ...]]:
+    def under_each(self, spans: Sequence[Span]) -> list[Ints]:
         """For each span, the positions of all tokens that share a character with it."""
         starts, ends = np.array([span or (-1, -1) for span in self.spans]).reshape(-1, 2).T
         firsts, lasts = np.array(spans).reshape(-1, 1, 2).T  # [1, S], to be compared with every token
@@ -287,13 +290,13 @@ class TypedTokens:
     right with BOS as 0; all tokens of one input have the same slot.
     """
 
-    ids: tuple[int, ...]
-    types: tuple[str, ...]
-    examples: tuple[int, ...]
-    slots: tuple[int, ...]
+    ids: Ints
+    types: Strings
+    examples: Ints
+    slots: Ints
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> Ints:
         """The number of tokens of each slot; prompts of equal sizes are aligned token by token."""
         return tuple(self.slots.count(slot) for slot in range(self.slots[-1] + 1))
 

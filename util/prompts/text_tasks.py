@@ -22,7 +22,7 @@ import yaml
 from util.paths import sha256
 from util.prompts.classification import Rows, Task, shares_word
 from util.prompts.own_tasks import column_text
-from util.prompts.prompt import Layout
+from util.prompts.prompt import Layout, Strings
 
 Cells = Mapping[str, str]  # what a row has in its columns, as text
 Hub = tuple[str, Mapping[str, Any]]  # a data set on Hugging Face's hub: its id, and the options of `load_dataset`
@@ -45,7 +45,7 @@ class TextTask:
     name: str
     instruction: str
     template: str
-    columns: tuple[str, ...]
+    columns: Strings
     answer: str
     classes: tuple[str, str]
     labels: Mapping[str, str]

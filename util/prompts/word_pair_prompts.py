@@ -14,9 +14,11 @@ from weakref import WeakKeyDictionary
 
 from util.prompts.own_tasks import table
 from util.prompts.prompt import (
+    Ints,
     Layout,
     Misaligned,
     Prompt,
+    Strings,
     TypedTokens,
     UnsupportedTokenizer,
     check_aligned,
@@ -97,7 +99,7 @@ _Listed = tuple[str, frozenset[str], frozenset[int]]  # how a word is written, t
 
 
 @cache
-def _listed(lists: tuple[str, ...]) -> dict[str, _Listed]:
+def _listed(lists: Strings) -> dict[str, _Listed]:
     """The words of lists, case-folded."""
     found: dict[str, _Listed] = {}
     entries = [(name, row) for name in lists for row in table(name)]
@@ -323,7 +325,7 @@ class WordPairPrompt:
     index: int
     clean: Prompt
     donors: Mapping[int, Prompt]
-    sizes: tuple[int, ...]
+    sizes: Ints
 
 
 @dataclass(frozen=True)
