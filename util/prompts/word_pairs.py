@@ -264,7 +264,8 @@ def fault(word: str, layout: Layout) -> str:
         return "is empty"
     if word != word.strip():
         return "has white space at an end"
-    marks = [
-        mark.strip() or mark for mark in (layout.separator, layout.end, "\t", "\n") if (mark.strip() or mark) in word
-    ]
-    return f"contains {marks[0]!r}, which ends a part of the prompt; choose another word or layout" if marks else ""
+    for mark in (layout.separator, layout.end, "\t", "\n"):
+        visible = mark.strip() or mark
+        if visible in word:
+            return f"contains {visible!r}, which ends a part of the prompt; choose another word or layout"
+    return ""
