@@ -243,13 +243,14 @@ def package(place: Path | str) -> Any:
 
 def _rows_of_file(file: Path) -> Iterable[Any]:
     """The rows of a file, in their order. Raises ValueError or csv.Error where it cannot be read."""
-    if file.suffix == ".parquet":
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
         return package(file).Dataset.from_parquet(str(file))
-    if file.suffix == ".csv":
+    if suffix == ".csv":
         with file.open(encoding="utf-8-sig", newline="") as lines:
             return list(csv.DictReader(lines, strict=True))
     text = file.read_text(encoding="utf-8")
-    if file.suffix == ".jsonl":
+    if suffix == ".jsonl":
         return [json.loads(line) for line in text.split("\n") if line.strip()]
     content = json.loads(text)
     if not isinstance(content, list):
