@@ -725,17 +725,18 @@ def load_text_task(name: str, source: Place | None = None) -> tuple[Task, str]:
 @cache
 def _text_task(name: str, place: str, content: str) -> tuple[Task, str]:
     definition = text_tasks.find(name)
-    if place == STAICC:
-        rows, version = _staicc_rows(definition), f"StaICC {staicc_version()}"
-    else:
-        read = [_rows(place, content, definition.hub, split, definition.needs) for split in definition.splits]
-        rows, version = [split_rows for split_rows, _ in read], read[0][1]
+    read = [
+        _staicc_rows(definition, split)
+        if place == STAICC
+        else _rows(place, content, definition.hub, split, definition.needs)
+        for split in definition.splits
+    ]
     labelled = [
-        text_tasks.labelled_rows(definition, split_rows, f"{split} of {name}")
-        for split, split_rows in zip(definition.splits, rows, strict=True)
+        text_tasks.labelled_rows(definition, rows, f"{split} of {name}")
+        for split, (rows, _) in zip(definition.splits, read, strict=True)
     ]
     pool, queries = text_tasks.held_out(labelled[0], name) if definition.evaluation is None else labelled
-    return Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool), version
+    return Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool), read[0][1]
 
 
 def reference_texts(source: Place | None = None) -> tuple[str, ...]:
@@ -783,12 +784,12 @@ def _rows(place: str, content: str, hub: Hub, split: str, needs: str) -> tuple[I
         raise ValueError(f"{error}; give {needs}") from error
 
 
-def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
-    """StaICC's demonstrations and test queries of a text task, as rows of its columns."""
+def _staicc_rows(definition: TextTask, split: str) -> tuple[Iterable[Any], str]:
+    """StaICC's demonstrations or test queries of a text task, as rows of its column, and which StaICC it is."""
     experimentor = staicc_experimentor(str(definition.staicc), 0)
+    texts = experimentor.demonstration_set() if split == text_tasks.TRAIN else experimentor.test_set()
     (column,) = definition.columns
-    sets = experimentor.demonstration_set(), experimentor.test_set()
-    return [[{column: text, "label": label} for text, label in _examples(texts)] for texts in sets]
+    return [{column: text, "label": label} for text, label in _examples(texts)], f"StaICC {staicc_version()}"
 
 
 def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:
