@@ -23,7 +23,18 @@ from string import Formatter
 from typing import Any, Literal
 
 from util import paths
-from util.prompts.prompt import Ints, Misaligned, Prompt, Span, Strings, Tokens, UnsupportedTokenizer, with_bos, written
+from util.prompts.prompt import (
+    Ints,
+    Misaligned,
+    Prompt,
+    Span,
+    Strings,
+    Tokens,
+    UnsupportedTokenizer,
+    tokens_of_each,
+    with_bos,
+    written,
+)
 
 Corruption = Literal[
     "s2_swap",  # S2 becomes IO: the first clause stays, the answer flips (IO <- S2 in the paper)
@@ -113,7 +124,6 @@ def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequ
     without character offsets.
     """
     _check(frames)
-    with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
     kept, lists = dict[str, Strings](), {**word_lists(), "names": names}
     for kind, fields in FIELDS.items():
         words = tuple(dict.fromkeys(lists[kind]))
@@ -134,14 +144,16 @@ def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any
     ids: dict[str, int] = {}
     for frame in frames:
         filled = [_filled(frame, fillers | dict.fromkeys(FIELDS[kind], word)) for word in words]
-        alone = _batch([text for text, _ in filled], tokenizer)
-        answers = _batch([f"{text} {word}" for (text, _), word in zip(filled, words, strict=True)], tokenizer)
+        texts = [text for text, _ in filled]
+        answered = [f"{text} {word}" for text, word in zip(texts, words, strict=True)]
+        alone = tokens_of_each(texts, tokenizer, add_special_tokens=False)
+        answers = tokens_of_each(answered, tokenizer, add_special_tokens=False)
         lengths: dict[str, int] = {}
-        for word, (text, spans), tokens, answered in zip(words, filled, alone, answers, strict=True):
+        for word, (text, spans), tokens, whole in zip(words, filled, alone, answers, strict=True):
             try:
                 word_ids = {tokens.ids[t] for field in FIELDS[kind] for t in _positions(tokens, text, spans[field], 1)}
                 if kind == "names":
-                    word_ids.add(_answer(tokens, answered, text))
+                    word_ids.add(_answer(tokens, whole, text))
             except Misaligned:
                 continue
             if word_ids == {ids.setdefault(word, min(word_ids))} and tokenizer.decode([ids[word]]).strip() == word:
@@ -149,13 +161,6 @@ def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any
         ((usual, _),) = Counter(lengths.values()).most_common(1) or [(0, 0)]
         words = [word for word, length in lengths.items() if length == usual]
     return tuple(words)
-
-
-def _batch(texts: list[str], tokenizer: Any) -> list[Tokens]:
-    """Texts as tokens without special tokens, in one call, because single calls would take seconds for the lists."""
-    encoded = tokenizer(texts or [""], add_special_tokens=False, return_offsets_mapping=True)
-    both = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    return [Tokens(tuple(ids), tuple(map(tuple, spans))) for ids, spans in both][: len(texts)]
 
 
 def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -> Ints:

@@ -110,25 +110,19 @@ def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appende
     tokens is represented by its first token; `label_lengths` shows where this happens. Raises ValueError for a
     tokenizer without character offsets, and if one token covers both forerunner and label.
     """
-    _check_offsets(tokenizer)
     texts = [prompt.with_label(appended) for prompt in prompts]
-    encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False)
-    return [
-        _locate(prompt, text, ids, offsets, tokenizer)
-        for prompt, text, ids, offsets in zip(
-            prompts, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        )
-    ]
+    tokens = tokens_of_each(texts, tokenizer)
+    return [_locate(*each, tokenizer) for each in zip(prompts, texts, tokens, strict=True)]
 
 
-def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], tokenizer: Any) -> LabelledTokens:
+def _locate(prompt: Prompt, text: str, whole: "Tokens", tokenizer: Any) -> LabelledTokens:
     label_ends = [end for _, end in prompt.spans["y"]] + [len(text)]
     s_ends = [end for _, end in prompt.spans["s"]]
     # the tokens of the last character of every forerunner and label; several tokens may share one character
-    tokens = Tokens(tuple(ids), tuple(offsets)).under_each([(end - 1, end) for end in (*s_ends, *label_ends)])
+    tokens = whole.under_each([(end - 1, end) for end in (*s_ends, *label_ends)])
     forerunners, lengths = [], []
     for s_end, label_end, before, last in zip(s_ends, label_ends, tokens, tokens[len(s_ends) :], strict=False):
-        if not before or not last or last[-1] <= before[0] or offsets[before[0]][1] > label_end - 1:
+        if not before or not last or last[0] <= before[0]:
             around = text[max(0, s_end - 20) : label_end]
             raise UnsupportedTokenizer(
                 f"{type(tokenizer).__name__} has no token boundary between forerunner and label in {around!r}; "
@@ -138,8 +132,8 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
         lengths.append(last[-1] - before[0])
     labels = tuple(forerunner + 1 for forerunner in forerunners)
     first, end = labels[-1], labels[-1] + lengths[-1]
-    rest = tuple(ids[first + 1 : end])
-    return LabelledTokens(tuple(ids[: first + 1]), tuple(forerunners), labels, tuple(lengths), end, rest)
+    rest = whole.ids[first + 1 : end]
+    return LabelledTokens(whole.ids[: first + 1], tuple(forerunners), labels, tuple(lengths), end, rest)
 
 
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
@@ -249,6 +243,19 @@ class Tokens:
         starts, ends = np.array([span or (-1, -1) for span in self.spans]).reshape(-1, 2).T
         firsts, lasts = np.array(spans).reshape(-1, 1, 2).T  # [1, S], to be compared with every token
         return [tuple(np.flatnonzero(row).tolist()) for row in (starts < lasts.T) & (ends > firsts.T)]
+
+
+def tokens_of_each(texts: Sequence[str], tokenizer: Any, **options: Any) -> list[Tokens]:
+    """Texts as tokens, in one call of the tokenizer, because single calls would take seconds. options: of the call.
+
+    Raises UnsupportedTokenizer for a tokenizer without character offsets.
+    """
+    _check_offsets(tokenizer)
+    if not texts:
+        return []
+    encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False, **options)
+    both = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    return [Tokens(tuple(ids), tuple(spans)) for ids, spans in both]
 
 
 def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
