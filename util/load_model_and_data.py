@@ -222,7 +222,7 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> 
     if not str(device).startswith("cuda"):
         return torch.float32
     with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters())
+        size = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
     return torch.bfloat16 if size > LARGE else torch.float32
 
 

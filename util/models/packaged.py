@@ -25,8 +25,7 @@ from typing import Any
 import torch
 from gguf import GGUFReader
 from tokenizers import pre_tokenizers
-from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from util import paths
 from util.models.table import PACKAGED, Packaged
@@ -79,12 +78,12 @@ def check_file(file: Path) -> dict[str, Any]:
     return {**fields, "elements": sum(sizes.values()), "output": sizes.get("output.weight", 0)}
 
 
-def check_all_used(model: nn.Module, file: Path, fields: dict[str, Any]) -> None:
+def check_all_used(model: PreTrainedModel, file: Path, fields: dict[str, Any]) -> None:
     """Raises ValueError if a file and the model made from it do not hold equally many numbers.
 
     One difference is allowed: the file has an unembedding, but the class ties it to the embedding (Falcon, Bloom).
     """
-    elements = sum(parameter.numel() for parameter in model.parameters())
+    elements = model.num_parameters()
     surplus = fields["elements"] - elements
     if surplus not in (0, fields["output"]):
         raise ValueError(

@@ -11,9 +11,10 @@ written by `save_to_disk` need it.
 """
 
 import csv
-import importlib.util
+import importlib
 import io
 import json
+import runpy
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
@@ -116,18 +117,16 @@ def _read(name: str, kind: type[T], built_in: Sequence[str]) -> Any:
 
 def _of_python(file: Path, member: str, built_in: Sequence[str]) -> Any:
     """The task that a Python file has as a variable, or has registered under this name. The file is run."""
-    spec, place = importlib.util.spec_from_file_location(file.stem, file), str(file.resolve())
-    assert spec is not None and spec.loader is not None  # of a file that ends with .py
-    module = importlib.util.module_from_spec(spec)
+    place = str(file.resolve())
     running = _RUNNING.set(place)
     try:
-        spec.loader.exec_module(module)
+        variables = runpy.run_path(str(file))
     except Exception as error:  # whatever the user's code raises
         raise ValueError(f"cannot run {file}: {type(error).__name__}: {error}") from error
     finally:
         _RUNNING.reset(running)
     known, origin = _REGISTERED.get(member, (None, ""))
-    task: Any = getattr(module, member, known if origin == place else None)
+    task: Any = variables.get(member, known if origin == place else None)
     if not hasattr(task, "of_rows"):
         raise ValueError(f"{file} has no task {member!r}: assign a WordPairTask or a classification.Task to this name")
     return register(task, built_in, place)

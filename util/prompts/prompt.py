@@ -305,7 +305,7 @@ class TypedTokens:
     @property
     def sizes(self) -> Ints:
         """The number of tokens of each slot; prompts of equal sizes are aligned token by token."""
-        return tuple(self.slots.count(slot) for slot in range(self.slots[-1] + 1))
+        return tuple(np.bincount(self.slots).tolist())
 
 
 def check_aligned(clean: TypedTokens, donor: TypedTokens) -> None:
