@@ -343,7 +343,6 @@ REFUSED = [
     ({"k": 1, "corruptions": (2,)}, r"missing corruption index \[2\].* 2 from k = 2 on"),
     ({"tokenizer": toys.Slow()}, "gives no character offsets"),
     ({"split": "train"}, "unknown split 'train'; choose one of all, search, test"),
-    ({"task": CLASH, "k": 1, "layout": COLON}, "task 'mine', row 1: 'a:b' contains ':'.* or layout"),
     ({"task": CLASH, "k": 1, "corruptions": (5,)}, r"missing corruption index \[5\]"),
     (
         {"task": AMBIGUOUS, "k": 30, "ambiguous": 30, "corruptions": (1,)},
@@ -358,6 +357,11 @@ REFUSED = [
 def test_bad_requests_name_the_cure(options, message):
     with pytest.raises(ValueError, match=message):
         word_pair_prompts.prompts(**{"task": "copying", "tokenizer": by_pattern(WORDS), "n": 1} | options)
+
+
+def test_words_that_a_layout_cannot_hold_are_refused():
+    with pytest.raises(ValueError, match="task 'mine', row 1: 'a:b' contains ':'.* or layout"):
+        replace(CLASH, layout=COLON)
 
 
 # ------------------------------------------------------------------------------------------------ a user's own tasks
