@@ -40,8 +40,7 @@ from util.engine.label_scores import (
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns, Edit, replay
-from util.prompts.prompt import LabelledTokens
-from util.prompts.token_types import TypedTokens
+from util.prompts.prompt import LabelledTokens, TypedTokens
 from util.scores import token_types
 from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.exact import circuit_metrics, exact_scores, path_effects

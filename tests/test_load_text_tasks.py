@@ -124,7 +124,7 @@ def test_what_is_not_there_is_named_with_what_is_needed(case, tmp_path):
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ASKED = {
     "rte": ("aps/super_glue", {"name": "rte"}), "wsc": ("aps/super_glue", {"name": "wsc.fixed"}),
-    "sst2": ("nyu-mll/glue", {"name": "sst2"}), "subj": ("SetFit/subj", {"name": None}),
+    "sst2": ("nyu-mll/glue", {"name": "sst2"}), "subj": ("SetFit/subj", {}),
     "ethos": (
         "iamollas/ethos", {"data_files": {"train": "binary/train/*.parquet"}, "revision": "refs/convert/parquet"},
     ),
@@ -157,7 +157,7 @@ def test_the_hub_is_asked_for_both_splits_once(name, monkeypatch):
     assert (task.rows, task.pool) == expected(name) and load_text_task(name, "hub")[0] is task
     id, options = ASKED[name]
     assert asked == [(id, split, options) for split in (["train"] if name == "ethos" else splits(name))]
-    assert version == f"{text_tasks.find(name).hub.id} {COMMIT}"
+    assert version == f"{text_tasks.find(name).hub[0]} {COMMIT}"
     assert name in OFFLINE or load_text_task(name)[0] is task
 
 

@@ -11,9 +11,9 @@ import os
 import re
 import textwrap
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,16 @@ from transformers import (
 from util import paths
 from util.engine import batches, memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
-from util.models import embedded, internlm2, packaged
+from util.models import internlm2, packaged
+from util.models.table import embedded_names, embedded_path
 from util.paths import sha256
-from util.prompts import row_files, text_tasks
+from util.prompts import own_tasks, text_tasks
 from util.prompts.classification import Task
-from util.prompts.prompt import Layout, Prompt, written
+from util.prompts.prompt import Layout, Prompt
 from util.prompts.text_tasks import DATASETS, Hub, TextTask, dataset_index
 
+Place = str | Path  # a folder or file, or a name
+Options = dict[str, Any]  # of `from_pretrained`
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 LAYERS = 10_000  # more than any model has; a config that asks for more is damaged, and takes forever to look at
 SMALL = 64 << 20  # bytes of a folder that is digested each time
@@ -55,7 +58,7 @@ logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda said: "gemm_
 
 
 def load_ICL_model(
-    name: str | Path | tuple[PreTrainedModel, Any],
+    name: Place | tuple[PreTrainedModel, Any],
     device: str = "auto",
     huggingface_token: str | None = None,
     quantized: bool = False,
@@ -64,8 +67,8 @@ def load_ICL_model(
     *,
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
-    offload_folder: str | Path | None = None,
-    cache_dir: str | Path | None = None,
+    offload_folder: Place | None = None,
+    cache_dir: Place | None = None,
     verbose: bool = True,
     with_twin: bool = False,
 ) -> tuple[PreTrainedModel, Any]:
@@ -96,9 +99,9 @@ def load_ICL_model(
     MemoryError where the weights need more than a device has free. Raises TypeError for a built model without its
     tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found or a disk
     is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
-    for 4-bit weights that would be offloaded, and for a built 4-bit model that has already run on a CPU whose kernels
-    repack its weights; IncompleteCheckpoint where no file has a parameter; models.packaged.GGUFError for a GGUF file
-    that would load as another model; and models.packaged.FetchError where a packaged model cannot be fetched.
+    for 4-bit weights that would be offloaded, for a built 4-bit model that has already run on a CPU whose kernels
+    repack its weights, where no file has a parameter, and for a GGUF file that would load as another model; and
+    models.packaged.FetchError where a packaged model cannot be fetched.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
@@ -106,23 +109,13 @@ def load_ICL_model(
         model, tokenizer = name
         model.eval()
     else:
-        if not isinstance(name, str | Path) or not str(name):
+        if not isinstance(name, Place) or not str(name):
             raise ValueError(f"name = {name!r}: give a hub id, a folder, a GGUF file, or one of {_offered()}")
         check_revision(name, revision)
         if device != "auto":
             _check_device(device)
         with _hub_errors(name, device_map):
-            hub = {
-                "token": huggingface_token,
-                "revision": revision,
-                "cache_dir": cache_dir,
-                "force_download": forcedownload,
-            }
-            source: dict[str, Any] = {
-                "pretrained_model_name_or_path": _place(name, hub),
-                "trust_remote_code": False,
-                **hub,
-            }
+            source = _source(name, revision, cache_dir, huggingface_token, forcedownload)
             intern = _internlm2(source)
             config = internlm2.llama_config(intern) if intern else AutoConfig.from_pretrained(**source)
             _refuse_early(config, shown_name(name))
@@ -132,7 +125,7 @@ def load_ICL_model(
             resolved = resolve_dtype(dtype, device, config)
             if device_map not in memory.AUTO:  # automatic maps use only what is free
                 needed = partial(memory.estimate, config, device_map=device if device_map is None else device_map)
-                own: dict[str, Any] = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
+                own: Options = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
                 memory.check(needed(**own), lambda: _smaller(needed, **own))
             if intern:
                 weights = internlm2.weights(_files(source, *internlm2.WEIGHTS), intern)
@@ -174,7 +167,7 @@ def _smaller(
     return found
 
 
-def _tokenizer(name: str | Path, source: dict[str, Any], intern: dict[str, Any] | None) -> Any:
+def _tokenizer(name: Place, source: Options, intern: Options | None) -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
     if intern:
         return internlm2.tokenizer(_files(source, internlm2.TOKENIZER), intern)
@@ -189,29 +182,36 @@ def _tokenizer(name: str | Path, source: dict[str, Any], intern: dict[str, Any] 
         ) from error
 
 
-def load_tokenizer(name: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Any:
+def load_tokenizer(name: Place, revision: str | None = None, cache_dir: Place | None = None) -> Any:
     """The tokenizer of a model, without its weights. Raises what `load_ICL_model` raises where it cannot be read."""
-    hub = {"revision": revision, "token": None, "cache_dir": cache_dir, "force_download": False}
-    with _hub_errors(name, None):
-        source = {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
+    with _hub_errors(name):
+        source = _source(name, revision, cache_dir)
         return _tokenizer(name, source, _internlm2(source))
 
 
-def _internlm2(source: dict[str, Any]) -> dict[str, Any] | None:
+def _source(
+    name: Place,
+    revision: str | None,
+    cache_dir: Place | None,
+    token: str | None = None,
+    force_download: bool = False,
+) -> Options:
+    """What transformers loads a model and its tokenizer from."""
+    hub = {"token": token, "revision": revision, "cache_dir": cache_dir, "force_download": force_download}
+    return {"pretrained_model_name_or_path": _place(name, hub), "trust_remote_code": False, **hub}
+
+
+def _internlm2(source: Options) -> Options | None:
     """The config.json of an InternLM2 checkpoint; None for another one."""
     config = PreTrainedConfig.get_config_dict(**source)[0]
     return config if config.get("model_type") == internlm2.TYPE else None
 
 
-def _files(source: dict[str, Any], *patterns: str) -> Path:
+def _files(source: Options, *patterns: str) -> Path:
     """The folder of a model, or a local one with the files of these names of a model on the hub."""
     hub = {name: source[name] for name in ("token", "revision", "cache_dir", "force_download")}
     place = source["pretrained_model_name_or_path"]
     return Path(place) if Path(place).is_dir() else Path(snapshot_download(place, allow_patterns=[*patterns], **hub))
-
-
-class IncompleteCheckpoint(ValueError):
-    """A checkpoint lacks some parameters of its model, which would get random values."""
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> torch.dtype:
@@ -222,7 +222,7 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> 
     if not str(device).startswith("cuda"):
         return torch.float32
     with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters())
+        size = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
     return torch.bfloat16 if size > LARGE else torch.float32
 
 
@@ -236,7 +236,7 @@ def dtype_name(dtype: str | torch.dtype | None) -> str:
     return str(resolved).removeprefix("torch.")
 
 
-def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
+def describe(model: PreTrainedModel, name: Place | None = None) -> str:
     """One line on a loaded model: class, layers and heads, size, dtype, devices."""
     config = model.config.get_text_config(decoder=True)
     size = model.num_parameters()
@@ -253,7 +253,7 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     )
 
 
-def shown_name(name: str | Path) -> str:
+def shown_name(name: Place) -> str:
     """The name of a model in titles, values and records. A folder or file is shown by its name, never by its path."""
     name = str(name)
     if name in packaged.PACKAGED:
@@ -267,7 +267,7 @@ LOCAL = "local:"  # the names of folders and files in requests begin with this
 _LOCAL_PLACES: dict[str, str] = {}  # the path of each such name, known to this process only
 
 
-def request_name(name: str | Path) -> str:
+def request_name(name: Place) -> str:
     """The name of a model in a request. A folder or file is called by its name and a digest of its path.
 
     So no path gets into records, values and notebooks. The path is known only in the process that made the request; in
@@ -282,7 +282,7 @@ def request_name(name: str | Path) -> str:
     return local
 
 
-def check_revision(name: str | Path, revision: str | None) -> None:
+def check_revision(name: Place, revision: str | None) -> None:
     """Raises ValueError for a revision of a folder, a file, or a model that comes with the suite or in a package."""
     if revision is not None and (_is_local(name) or _is_bundled(name) or str(name).startswith(LOCAL)):
         raise ValueError(
@@ -290,17 +290,17 @@ def check_revision(name: str | Path, revision: str | None) -> None:
         )
 
 
-def _path(name: str | Path) -> Path:
+def _path(name: Place) -> Path:
     """A name as a path; that of a user whom there is not stays as it is."""
     return Path(os.path.expanduser(name))
 
 
-def _is_bundled(name: str | Path) -> bool:
+def _is_bundled(name: Place) -> bool:
     """Whether a name is that of a model that comes with the suite or in a package."""
     return str(name) in packaged.PACKAGED or str(name).partition("/")[0] == "embedded"
 
 
-def _is_local(name: str | Path) -> bool:
+def _is_local(name: Place) -> bool:
     """Whether a name is a folder or file: it exists, or the name cannot be a hub id."""
     text = str(name)
     if text.startswith((LOCAL, "given:")) or _is_bundled(name):
@@ -308,7 +308,7 @@ def _is_local(name: str | Path) -> bool:
     return isinstance(name, Path) or text.startswith((".", "/", "~")) or _path(text).exists()
 
 
-def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
+def resolved_revision(name: Place, model: PreTrainedModel | None = None) -> str | None:
     """The version of the weights behind a name: the hub's commit, or a digest of local files.
 
     The digest of a folder is taken over the content of its files, those of subfolders too; hidden ones, compiled code
@@ -336,11 +336,9 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
     settled = max(stat.st_ctime_ns for _, stat in stats) < time.time_ns() - SETTLED
     revision = _content(folder, files)
     if settled:
-        with contextlib.suppress(OSError):  # then it is digested again
+        with contextlib.suppress(OSError):  # then it is digested again, as where half of it was written
             remembered.parent.mkdir(parents=True, exist_ok=True)
-            temporary = remembered.with_name(uuid.uuid4().hex)
-            temporary.write_text(json.dumps({"revision": revision}))
-            temporary.replace(remembered)
+            remembered.write_text(json.dumps({"revision": revision}))
     return revision
 
 
@@ -350,8 +348,7 @@ def _content(folder: Path, files: Iterable[Path]) -> str:
     for file in files:
         digest.update(file.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
         with file.open("rb") as opened:
-            while block := opened.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(opened, lambda: digest)  # goes on with it
     return f"content:{digest.hexdigest()[:16]}"
 
 
@@ -379,7 +376,7 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     return twin
 
 
-def origin(name: str | Path, untrained_seed: int | None = None) -> str:
+def origin(name: Place, untrained_seed: int | None = None) -> str:
     """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed).
 
     It says where the model is: the path of a folder or file, or the hub id itself (GGUF file included).
@@ -387,7 +384,7 @@ def origin(name: str | Path, untrained_seed: int | None = None) -> str:
     place = text = str(name)
     first, _, rest = text.partition("/")
     if first == "embedded":
-        place = str(embedded.path(rest or "generalist"))
+        place = str(embedded_path(rest or "generalist"))
     elif text in packaged.PACKAGED:
         place = str(packaged.place(text))
     elif text.startswith(LOCAL):
@@ -397,7 +394,7 @@ def origin(name: str | Path, untrained_seed: int | None = None) -> str:
     return place if untrained_seed is None else f"{place} untrained {untrained_seed}"
 
 
-def _place(name: str | Path, hub: dict[str, Any]) -> str:
+def _place(name: Place, hub: Options) -> str:
     """The folder or hub id that transformers loads. Packages and GGUF files are fetched and converted here."""
     if str(name) in packaged.PACKAGED:
         return str(packaged.folder(str(name)))
@@ -420,13 +417,13 @@ def _place(name: str | Path, hub: dict[str, Any]) -> str:
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
-    """Raises IncompleteCheckpoint for parameters that no file has; warns of weights that the model does not take.
+    """Raises ValueError for parameters that no file has; warns of weights that the model does not take.
 
     Tied parameters do not count as missing.
     """
     lacking = sorted(report["missing_keys"]) + sorted(str(entry[0]) for entry in report["mismatched_keys"])
     if lacking:
-        raise IncompleteCheckpoint(
+        raise ValueError(
             f"the checkpoint of {name} lacks {textwrap.shorten(', '.join(lacking), 240)}, which would get random "
             "values. Are all its files there, and are they those of this config?"
         )
@@ -492,7 +489,7 @@ def _refuse_early(config: Any, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
+def _hub_errors(source: Place, device_map: Any = None) -> Iterator[None]:
     """Turn errors of loading inside the block into errors that say what to do."""
     name = str(source)
     try:
@@ -535,7 +532,7 @@ def _reason(error: Exception) -> str:
 
 def _offered() -> str:
     """The names of all models that are neither on the hub nor the user's own."""
-    return ", ".join([*packaged.PACKAGED, *("embedded/" + name for name in embedded.names())])
+    return ", ".join([*packaged.PACKAGED, *("embedded/" + name for name in embedded_names())])
 
 
 def _denied(error: BaseException | None) -> bool:
@@ -598,17 +595,24 @@ def staicc_task(name: str) -> Task:
     Of rows with the same text the first is kept. Raises ValueError for an unknown data set.
     """
     experimentor = staicc_experimentor(name, 0)
-    former = experimentor.prompt_former.get_config_dict()
-    space, before = tuple(former["label_space"]), former["input_text_affixes"][0] + former["label_prefix"]
-    layout = Layout(before.rstrip(), before[len(before.rstrip()) :], former["label_affix"], former["instruction"])
+    layout, prefix, space = _template(experimentor)
 
     def rows(texts: Any) -> tuple[tuple[str, str], ...]:
         labelled: dict[str, str] = {}
         for text, label in _examples(texts):
-            labelled.setdefault(former["input_text_prefixes"][0] + text, space[label])
+            labelled.setdefault(prefix + text, space[label])
         return tuple(labelled.items())
 
     return Task(name, rows(experimentor.test_set()), space, layout, pool=rows(experimentor.demonstration_set()))
+
+
+def _template(experimentor: Any) -> tuple[Layout, str, tuple[str, ...]]:
+    """The layout of a StaICC experimentor's prompts, what stands before each of its inputs, and its labels."""
+    former = experimentor.prompt_former.get_config_dict()
+    affix, visible = former["input_text_affixes"][0], former["label_prefix"].rstrip()
+    join = former["label_prefix"][len(visible) :]
+    layout = Layout(affix + visible, join, former["label_affix"], former["instruction"])
+    return layout, former["input_text_prefixes"][0], tuple(former["label_space"])
 
 
 def _examples(texts: Any) -> list[tuple[str, int]]:
@@ -650,30 +654,27 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
 
     Raises ValueError where the rebuilt string differs from StaICC's (noisy channel, wrong labels, several inputs).
     """
-    former = experimentor.prompt_former.get_config_dict()
+    layout, prefix, space = _template(experimentor)
     demonstrations, queries = map(_examples, (experimentor.demonstration_set(), experimentor.test_set()))
-    space = tuple(former["label_space"])
     strings = experimentor.prompt_set()
-    prefix, affix = former["input_text_prefixes"][0], former["input_text_affixes"][0]
-    visible = former["label_prefix"].rstrip()
-    before, join = affix + visible, former["label_prefix"][len(visible) :]
-
-    def input_parts(text: str) -> list[tuple[str, str]]:
-        return [("", prefix), ("x", text), ("", before[:-1]), ("s", before[-1:])]
-
+    before_query = experimentor.prompt_former.get_config_dict()["query_prefix"] + prefix
     prompts = []
     for number, (query, gold) in enumerate(queries):
         chosen = [demonstrations[j] for j in experimentor.demonstration_sampler[number]]
-        parts = [("", former["instruction"])]
-        for x, label in chosen:
-            parts += [*input_parts(x), ("", join), ("y", space[label]), ("", former["label_affix"])]
-        text, spans = written([*parts, ("", former["query_prefix"]), *input_parts(query)], "xsy")
-        if text + join != strings[number]:
+        shown = [(prefix + x, space[label]) for x, label in chosen]
+        prompt = layout.prompt(shown, before_query + query, space[gold], space)
+        if prompt.with_label("") != strings[number]:
             raise ValueError(
                 "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong "
                 "labels or a template without visible label prefix), for which token roles are not defined"
             )
-        prompts.append(Prompt(text, spans, space, gold, tuple(label for _, label in chosen), join))
+        inputs = zip(prompt.spans["x"], [*(x for x, _ in chosen), query], strict=True)
+        spans = {
+            "x": tuple((end - len(text), end) for (_, end), text in inputs),
+            "s": tuple((end - 1, end) for _, end in prompt.spans["s"]),  # the last visible character
+            "y": prompt.spans["y"],
+        }
+        prompts.append(replace(prompt, spans=spans))
     return prompts
 
 
@@ -701,7 +702,7 @@ def load_data_from_StaICC_experimentor(
 STAICC, HUB = "StaICC", "hub"  # where texts come from, beside folders
 
 
-def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, str]:
+def load_text_task(name: str, source: Place | None = None) -> tuple[Task, str]:
     """A task with texts that people wrote, one of `text_tasks.TEXT_TASKS`, and which texts it has, for requests.
 
     Its rows are the evaluation split, its pool the demonstration split. Which texts: "StaICC" and its version, the
@@ -724,21 +725,21 @@ def load_text_task(name: str, source: str | Path | None = None) -> tuple[Task, s
 @cache
 def _text_task(name: str, place: str, content: str) -> tuple[Task, str]:
     definition = text_tasks.find(name)
-    splits = [split for split in (definition.demonstrations, definition.evaluation) if split]
-    if place == STAICC:
-        rows, version = _staicc_rows(definition), f"StaICC {staicc_version()}"
-    else:
-        read = [_rows(place, content, definition.hub, split, definition.needs) for split in splits]
-        rows, version = [split_rows for split_rows, _ in read], read[0][1]
+    read = [
+        _staicc_rows(definition, split)
+        if place == STAICC
+        else _rows(place, content, definition.hub, split, definition.needs)
+        for split in definition.splits
+    ]
     labelled = [
-        text_tasks.labelled_rows(definition, split_rows, f"{split} of {name}")
-        for split, split_rows in zip(splits, rows, strict=True)
+        text_tasks.labelled_rows(definition, rows, f"{split} of {name}")
+        for split, (rows, _) in zip(definition.splits, read, strict=True)
     ]
     pool, queries = text_tasks.held_out(labelled[0], name) if definition.evaluation is None else labelled
-    return Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool), version
+    return Task(name, queries, tuple(definition.labels.values()), definition.layout, pool=pool), read[0][1]
 
 
-def reference_texts(source: str | Path | None = None) -> tuple[str, ...]:
+def reference_texts(source: Place | None = None) -> tuple[str, ...]:
     """The premises of MNLI's training split, each once, in their order, that means of heads are taken over.
 
     They are read once in a process. Source: Crosbie & Shutova 2024, section 4.3. source: None for the hub, or a folder,
@@ -747,15 +748,15 @@ def reference_texts(source: str | Path | None = None) -> tuple[str, ...]:
     return _reference_texts(*_place_of_texts(source, HUB, PREMISES_NEED))
 
 
-PREMISES_NEED = f"a folder with {text_tasks.PREMISES}.jsonl (or .json, .csv, .parquet), with the column premise"
+PREMISES_NEED = f"a folder with {text_tasks.TRAIN}.jsonl (or .json, .csv, .parquet), with the column premise"
 
 
 @cache
 def _reference_texts(place: str, content: str) -> tuple[str, ...]:
     kept: dict[str, None] = {}  # an ordered set
-    for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.PREMISES, PREMISES_NEED)[0]):
+    for number, row in enumerate(_rows(place, content, text_tasks.MNLI, text_tasks.TRAIN, PREMISES_NEED)[0]):
         try:
-            kept[row_files.column_text(row, "premise").strip()] = None
+            kept[own_tasks.column_text(row, "premise").strip()] = None
         except ValueError as error:
             raise ValueError(f"train of mnli, row {number}: {error}; give {PREMISES_NEED}") from None
     if not kept:
@@ -763,7 +764,7 @@ def _reference_texts(place: str, content: str) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _place_of_texts(source: str | Path | None, default: str, needs: str) -> tuple[str, str]:
+def _place_of_texts(source: Place | None, default: str, needs: str) -> tuple[str, str]:
     """Where texts are: STAICC, HUB, or a folder with a digest of it. Raises ValueError for a folder there is not."""
     if source is None or str(source) == HUB:
         return default if source is None else HUB, ""
@@ -778,31 +779,28 @@ def _rows(place: str, content: str, hub: Hub, split: str, needs: str) -> tuple[I
     try:
         if place == HUB:
             return _hub_rows(hub, split)
-        return row_files.rows_of_split(Path(place), split), f"{Path(place).name} {content}"
+        return own_tasks.rows_of_split(Path(place), split), f"{Path(place).name} {content}"
     except ValueError as error:
         raise ValueError(f"{error}; give {needs}") from error
 
 
-def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
-    """StaICC's demonstrations and test queries of a text task, as rows of its columns."""
+def _staicc_rows(definition: TextTask, split: str) -> tuple[Iterable[Any], str]:
+    """StaICC's demonstrations or test queries of a text task, as rows of its column, and which StaICC it is."""
     experimentor = staicc_experimentor(str(definition.staicc), 0)
+    texts = experimentor.demonstration_set() if split == text_tasks.TRAIN else experimentor.test_set()
     (column,) = definition.columns
-    sets = experimentor.demonstration_set(), experimentor.test_set()
-    return [[{column: text, "label": label} for text, label in _examples(texts)] for texts in sets]
+    return [{column: text, "label": label} for text, label in _examples(texts)], f"StaICC {staicc_version()}"
 
 
 def _hub_rows(hub: Hub, split: str) -> tuple[Iterable[Any], str]:
     """The rows of a split on the hub, and its id and commit. Raises ValueError where they cannot be read."""
-    options: dict[str, Any] = {"name": hub.configuration}
-    if hub.converted is not None:
-        files = {split: f"{hub.converted}/{split}/*.parquet"}
-        options = {"data_files": files, "revision": "refs/convert/parquet"}
-    datasets = row_files.package(f"{hub.id} of the hub")
+    repository, options = hub
+    datasets = own_tasks.package(f"{repository} of the hub")
     try:
-        rows = datasets.load_dataset(hub.id, split=split, **options)
+        rows = datasets.load_dataset(repository, split=split, **options)
     except Exception as error:  # the package has many errors of its own
-        raise ValueError(f"cannot read {split} of {hub.id} from the hub ({error})") from error
-    return rows, f"{hub.id} {_hub_commit(rows)}"
+        raise ValueError(f"cannot read {split} of {repository} from the hub ({error})") from error
+    return rows, f"{repository} {_hub_commit(rows)}"
 
 
 def _hub_commit(rows: Any) -> str:

@@ -22,7 +22,7 @@ LENGTH = 1 + 4 * DEMONSTRATIONS + LONG + 2  # bos, x t y n of each, query and la
 def groups_of(vocabulary, prompts):
     """Prompts with a donor of corruption 0: one layout, random ids."""
     from util.edges.splicing import Group
-    from util.prompts.token_types import TypedTokens
+    from util.prompts.prompt import TypedTokens
 
     k = DEMONSTRATIONS
     parts = [("bos", 0)] + [(kind, i) for i in range(1, k + 1) for kind in "xtyn"]

@@ -13,7 +13,7 @@ from tests.benchmarks.tasks import COPIES, SEQUENCES, prepared, repeated
 
 
 def scores(model, length):
-    from util.prompts.sequences import Sequences
+    from util.prompts.induction_pattern import Sequences
     from util.roles.sequences_study import head_scores
 
     read = prepared(model)

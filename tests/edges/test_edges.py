@@ -25,8 +25,7 @@ from util.edges.edge import (
     together,
     type_pairs,
 )
-from util.prompts.prompt import Layout
-from util.prompts.token_types import type_tokens
+from util.prompts.prompt import Layout, type_tokens
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from util.figures.edits import (
     Mode,
 )
 from util.figures.task_study import TaskStudy  # noqa: E402
-from util.models.embedded import path  # noqa: E402
+from util.models.table import embedded_path  # noqa: E402
 from util.prompts import classification, induction_pattern  # noqa: E402
 from util.stats.answers import label_mass, which_label  # noqa: E402
 from util.study.model import (
@@ -159,7 +159,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
 
 def test_a_model_that_the_harness_loads_itself():
     options = {"batch_size": 4, "device": "cpu", "dtype": "float32"}
-    folder = str(path("generalist"))
+    folder = str(embedded_path("generalist"))
     models = [InterventionLM(folder, edit=edit, **options) for edit in (EDITS["zero"], INTACT)]
     models += [InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu"), HFLM(folder, **options)]
     theirs, whole, ours, plain = (log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in models)

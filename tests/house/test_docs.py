@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from util.prompts.row_files import column
+from util.prompts.own_tasks import column
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("notebooks", "util", "util/commands", "data", "data/embedded_models", "experiment_material", "workflow")

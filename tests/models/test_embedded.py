@@ -6,12 +6,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from data.embedded_models.recipe.words import LABEL_WORDS, LETTERS, TOY_LABELS, promised
-from util.models import embedded
+from util.models import table
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(embedded.path())
+    return AutoTokenizer.from_pretrained(table.embedded_path())
 
 
 def test_promised_words_are_single_tokens(tokenizer):
@@ -45,7 +45,7 @@ def test_encoding_is_lossless_with_exact_offsets(tokenizer, text):
 
 
 def test_missing_model_names_the_cure(monkeypatch):
-    monkeypatch.setattr(embedded, "home", lambda: Path("no-such-folder"))
+    monkeypatch.setattr(table, "embedded_home", lambda: Path("no-such-folder"))
     with pytest.raises(FileNotFoundError, match="data.embedded_models.recipe.train"):
-        embedded.path()
-    assert embedded.names() == []
+        table.embedded_path()
+    assert table.embedded_names() == []

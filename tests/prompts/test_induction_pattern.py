@@ -15,7 +15,6 @@ from util.load_model_and_data import load_tokenizer
 from util.prompts import classification, induction_pattern, text_tasks
 from util.prompts.classification import LAYOUT, Task, prompts
 from util.prompts.prompt import Layout, with_bos
-from util.prompts.sequences import matched_cells
 from util.prompts.text_tasks import TEXT_TASKS, labelled_rows
 
 
@@ -116,14 +115,14 @@ def test_random_keys_are_others_and_exact_tokens_need_no_parts():
             read, random = ({*cut[cut[:, 0] == query, 1].tolist()} for cut in (own, drawn))
             assert len(random) == len(read) and 0 not in random
             assert not random & read or len(read) > (query - 1) / 2  # others, as far as there are any
-        np.testing.assert_array_equal(exact, matched_cells(np.array(with_bos(prompt.text, tokenizer).ids)))
+        np.testing.assert_array_equal(exact, induction_pattern.matched_cells(np.array(with_bos(prompt.text, tokenizer).ids)))
     with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
         induction_pattern.cells(prompt, tokenizer, "diagonal")
 
 
 def test_words_have_classes_only_where_all_words_of_the_input_are_in_the_lists():
     def kinds(text):
-        return [part.kind for part in induction_pattern.parts(LAYOUT.prompt([], text, "Foo", ("Foo", "Bar")))][1:-1]
+        return [kind for kind, _ in induction_pattern.parts(LAYOUT.prompt([], text, "Foo", ("Foo", "Bar")))][1:-1]
 
     assert kinds("dog doctor") == ["animal", "profession"]
     assert kinds("carrot car") == ["vegetable", "vehicle"]  # "car" is not found in "carrot"

@@ -41,14 +41,14 @@ def written(folder, name, rows):
     file = folder / name
     if name.endswith(".csv"):
         file.write_text(csv_of(rows))
-    elif name.endswith(".jsonl"):
+    elif name.lower().endswith(".jsonl"):
         file.write_text("\n".join(map(json.dumps, rows)))
     else:
         file.write_text(json.dumps(rows))
     return str(file)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl", ".JSONL"])
 def test_a_file_is_a_task_by_its_name(tmp_path, suffix):
     for columns in own_tasks.PAIRS:
         place = written(tmp_path, f"colours{suffix}", pair_rows(columns))

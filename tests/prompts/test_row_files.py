@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from util.prompts import row_files
+from util.prompts import own_tasks
 
 ROWS = [{"text": "a, b", "label": 1}, {"text": 'c "d"\ne', "label": 0}, {"text": "f\u2028g", "label": 1}]
 
@@ -22,16 +22,16 @@ def test_parquet_and_saved_folders_are_read_by_datasets(monkeypatch, tmp_path):
     package = SimpleNamespace(load_from_disk=lambda folder: on_disk[0], Dataset=Dataset)
     monkeypatch.setitem(sys.modules, "datasets", package)
     (tmp_path / "train.parquet").touch()
-    assert list(row_files.rows_of_split(tmp_path, "train")) == ROWS
-    assert not row_files.is_saved(tmp_path)
+    assert list(own_tasks.rows_of_split(tmp_path, "train")) == ROWS
+    assert not own_tasks.is_saved(tmp_path)
     (tmp_path / "dataset_dict.json").touch()
-    assert row_files.is_saved(tmp_path)
-    assert list(row_files.rows_of_split(tmp_path, "test")) == ROWS[:1]
+    assert own_tasks.is_saved(tmp_path)
+    assert list(own_tasks.rows_of_split(tmp_path, "test")) == ROWS[:1]
     with pytest.raises(ValueError, match="a DatasetDict that has validation; it has train, test"):
-        row_files.rows_of_split(tmp_path, "validation")
+        own_tasks.rows_of_split(tmp_path, "validation")
     on_disk[0] = Dataset(ROWS)
     with pytest.raises(ValueError, match="a DatasetDict that has train; it has no splits"):
-        row_files.rows_of_split(tmp_path, "train")
+        own_tasks.rows_of_split(tmp_path, "train")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_what_cannot_be_read_names_the_file(files, message, monkeypatch, tmp_pat
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        row_files.rows_of_split(tmp_path, "rows")
+        own_tasks.rows_of_split(tmp_path, "rows")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path):
     (tmp_path / "rows.csv").write_bytes("\ufefftext,label\r\na,1\r\n".encode())
-    assert list(row_files.rows_of_split(tmp_path, "rows")) == [{"text": "a", "label": "1"}]
+    assert list(own_tasks.rows_of_split(tmp_path, "rows")) == [{"text": "a", "label": "1"}]

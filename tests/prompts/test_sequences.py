@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from tests import toys
-from util.prompts.sequences import matched_cells, ranked_tokens, repeated_sequences
+from util.prompts.induction_pattern import matched_cells, ranked_tokens, repeated_sequences
 from util.roles.sequences_study import SequenceStudy
 
 

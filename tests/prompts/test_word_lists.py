@@ -8,7 +8,7 @@ import pytest
 
 from data.embedded_models.recipe.words import PAIR_TASKS, held_out_inputs, promised
 from util import paths
-from util.prompts.row_files import column, table
+from util.prompts.own_tasks import column, table
 from util.prompts.word_pairs import LISTS, TRAINED
 
 COLUMNS = {

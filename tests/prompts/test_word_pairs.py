@@ -3,6 +3,7 @@
 import copy
 import csv
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from string import ascii_letters
@@ -14,8 +15,7 @@ from tests import toys
 from tests.tiers import quick
 from util import paths
 from util.prompts import word_pair_prompts, word_pairs
-from util.prompts.prompt import Misaligned
-from util.prompts.token_types import type_tokens
+from util.prompts.prompt import Misaligned, type_tokens
 from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
@@ -296,8 +296,8 @@ def test_donors_are_measured_in_the_prompt_not_only_word_by_word():
 def test_a_separator_merged_into_words_is_refused_with_a_cure(separator, layout):
     merging = by_pattern(rf" ->|{separator} ?[A-Za-z ]+|[A-Za-z]+|\n|{separator}")
     with pytest.raises(ValueError, match=r"no prompt can be made .*pair: merged \d+.*another separator \(layout: TAB"):
-        word_pair_prompts.prompts("copying", merging, 3, layout=layout)
-    assert len(word_pair_prompts.prompts("copying", merging, 3, layout=ARROW).items) == 3
+        word_pair_prompts.prompts(replace(word_pairs.find("copying"), layout=layout), merging, 3)
+    assert len(word_pair_prompts.prompts(replace(word_pairs.find("copying"), layout=ARROW), merging, 3).items) == 3
 
 
 def test_an_answer_that_changes_the_prompt_is_refused():
@@ -306,7 +306,7 @@ def test_an_answer_that_changes_the_prompt_is_refused():
     with pytest.raises(ValueError, match=r"pair: answer merges \d+"):
         word_pair_prompts.prompts("copying", merging, 1)
     with pytest.raises(Misaligned, match="answer merges") as caught:
-        word_pair_prompts.typed_tokens(TAB.prompt([("again", "again")], "walk", "walk"), merging)
+        type_tokens(TAB.prompt([("again", "again")], "walk", "walk"), merging, target=True)
     assert caught.value.reason == "answer merges"
 
 
@@ -321,7 +321,6 @@ REFUSED = [
     ({"k": 1, "corruptions": (2,)}, r"missing corruption index \[2\].* 2 from k = 2 on"),
     ({"tokenizer": toys.Slow()}, "gives no character offsets"),
     ({"split": "train"}, "unknown split 'train'; choose one of all, search, test"),
-    ({"task": CLASH, "k": 1, "layout": COLON}, "task 'mine', row 1: 'a:b' contains ':'.* or layout"),
     ({"task": CLASH, "k": 1, "corruptions": (5,)}, r"missing corruption index \[5\]"),
     (
         {"task": AMBIGUOUS, "k": 30, "ambiguous": 30, "corruptions": (1,)},
@@ -336,6 +335,11 @@ REFUSED = [
 def test_bad_requests_name_the_cure(options, message):
     with pytest.raises(ValueError, match=message):
         word_pair_prompts.prompts(**{"task": "copying", "tokenizer": by_pattern(WORDS), "n": 1} | options)
+
+
+def test_words_that_a_layout_cannot_hold_are_refused():
+    with pytest.raises(ValueError, match="task 'mine', row 1: 'a:b' contains ':'.* or layout"):
+        replace(CLASH, layout=COLON)
 
 
 # ------------------------------------------------------------------------------------------------ a user's own tasks

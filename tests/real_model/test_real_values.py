@@ -16,7 +16,7 @@ from tests import eager_runs
 from tests.real_model.conftest import NAME
 from util import paths
 from util.load_model_and_data import untrained_twin
-from util.prompts.sequences import repeated_sequences
+from util.prompts.induction_pattern import repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
 from util.show import files
 

@@ -14,7 +14,7 @@ from data.embedded_models.recipe import corpus as corpora
 from data.embedded_models.recipe import evaluate, texts, train, words
 from data.embedded_models.recipe.words import LABEL_WORDS
 from util.load_model_and_data import load_ICL_model
-from util.models import embedded
+from util.models.table import embedded_home, embedded_path
 from util.prompts.ioi import HELD_OUT_FRAMES, HELD_OUT_NAMES, word_lists
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(embedded.path())
+    return AutoTokenizer.from_pretrained(embedded_path())
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_clean_pools_share_nothing_with_any_query_and_the_card_has_their_sizes()
     queries = [text for name in texts.DATA_SETS for text, _ in texts.load(name).queries]
     assert len(queries) == 5120
     forbidden = {run for text in queries for run in word_runs(text)}
-    card = (embedded.home() / "README.md").read_text()
+    card = (embedded_home() / "README.md").read_text()
     for name in texts.DATA_SETS:
         pool, use = texts.clean_pool(name), "yes" if name in texts.TRAINED_ON else "tokenizer only"
         assert f"| {name} | {len(texts.load(name).pool)} | {len(pool)} | {use} |" in card
@@ -162,7 +162,7 @@ def test_all_stages_train_and_the_seed_decides(corpus):
 
 def test_the_card_is_of_the_committed_model():
     """The cheap rows, measured again as the card was; a model without a new card differs in most of them."""
-    lines = (embedded.home() / "README.md").read_text().splitlines()
+    lines = (embedded_home() / "README.md").read_text().splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith(evaluate.HEADER.splitlines()[0]))
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start + 2 :] if line.startswith("| ")]
     card = {measure: others for measure, *others in cells}  # measure -> n, value, interval, bar, met

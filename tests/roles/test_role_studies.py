@@ -13,7 +13,7 @@ from util.load_model_and_data import staicc_prompts
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
 from util.prompts.ioi import other_answers
-from util.prompts.row_files import column as words_of
+from util.prompts.own_tasks import column as words_of
 from util.roles import name_roles
 from util.roles.effects import other_cells
 from util.roles.function_vectors import CORRUPTED, VectorRoles

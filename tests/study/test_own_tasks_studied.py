@@ -12,8 +12,8 @@ from util.figures.edge_ablation.runs import Draw, Run
 from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts, staicc_task
 from util.prompts import own_tasks
+from util.prompts.own_tasks import column
 from util.prompts.prompt import UnsupportedTokenizer
-from util.prompts.row_files import column
 from util.prompts.text_tasks import DATASETS
 from util.roles.function_vectors import FunctionVectorStudy
 from util.study import model as model_room

@@ -17,8 +17,8 @@ from util.figures.edits import PAPER_SHARES, how_many
 from util.figures.forerunner_heads.numbers import SHARE, THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
+from util.prompts.induction_pattern import EXCLUDE
 from util.prompts.ioi import Corruption
-from util.prompts.sequences import EXCLUDE
 from util.show import files
 from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import Interval

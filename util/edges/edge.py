@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from util.prompts.token_types import TypedTokens
+from util.prompts.prompt import TypedTokens
 from util.stats.heads import Bools, Ints, check_heads
 from util.study.checked import Natural, checked
 

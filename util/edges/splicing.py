@@ -46,8 +46,8 @@ from util.engine.call import NO_LIMIT, Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import ByLayer, CaptureStates, Splice, States
-from util.prompts.token_types import TypedTokens, check_aligned
-from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
+from util.prompts.prompt import TypedTokens, check_aligned, type_tokens
+from util.prompts.word_pair_prompts import WordPairPrompt
 
 NEW_TOKENS = 10  # of a continuation, as in the reference code
 Numbers = Sequence[int]  # of prompts
@@ -91,10 +91,8 @@ def without_demonstrations(group: Group) -> Group:
 
 def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
     """The prompts of a word-pair task as tokens. Raises Misaligned for a tokenizer that they were not made for."""
-    return [
-        Group(typed_tokens(item.clean, tokenizer), {c: typed_tokens(d, tokenizer) for c, d in item.donors.items()})
-        for item in items
-    ]
+    typed = partial(type_tokens, tokenizer=tokenizer, target=True)
+    return [Group(typed(item.clean), {c: typed(donor) for c, donor in item.donors.items()}) for item in items]
 
 
 def of_layouts(groups: Sequence[Group], compute: Callable[[TypedTokens], Layout]) -> list[Layout]:

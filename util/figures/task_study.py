@@ -310,9 +310,9 @@ class TaskStudy(Measurement):
             tokens = with_bos(self.drawn[0].text, tokenizer)
             [attention] = whole_attention(model, tokens.ids, [head])
             kinds = [""] * len(tokens.ids)
-            for part in induction_pattern.parts(self.drawn[0]):
-                for token in tokens.under(part.span):
-                    kinds[token] = part.kind or "text"
+            for kind, span in induction_pattern.parts(self.drawn[0]):
+                for token in tokens.under(span):
+                    kinds[token] = kind or "text"
             return {
                 "attention": attention,
                 "tokens": [tokenizer.decode([token]) for token in tokens.ids],

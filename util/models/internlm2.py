@@ -5,6 +5,7 @@ Not tried on the published weights.
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -114,22 +115,19 @@ def tokenizer(folder: Path, config: Mapping[str, Any]) -> LlamaTokenizer:
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """The fields of a protobuf message, by number: an integer, or the bytes of anything else."""
-    at = 0
+    stream = io.BytesIO(message)
 
     def integer() -> int:
-        nonlocal at
-        value, shift = 0, 0
-        while True:
-            value |= (message[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-            if message[at - 1] < 128:
-                return value
+        value, shift, byte = 0, 0, 128
+        while byte > 127:  # the last one is below
+            byte = stream.read(1)[0]
+            value |= (byte & 127) << shift
+            shift += 7
+        return value
 
-    while at < len(message):
+    while stream.tell() < len(message):
         number, kind = divmod(integer(), 8)
         if kind == 0:
             yield number, integer()
-            continue
-        size = {1: 8, 5: 4}.get(kind) or integer()
-        at += size
-        yield number, message[at - size : at]
+        else:
+            yield number, stream.read({1: 8, 5: 4}.get(kind) or integer())

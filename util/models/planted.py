@@ -348,19 +348,11 @@ class Plan:
             if self.family == "gpt2":
                 _fill(model.transformer.wpe.weight, positions @ basis)
             for (layer, head), (query, key, value, out) in self.weights.items():
-                reading = [read * basis.T @ m for m in (np.sqrt(WIDTH) * query, key, value)]
+                *readers, writer = _maps(model, layer)
                 place = slice(head * WIDTH, (head + 1) * WIDTH)
-                if self.family == "gpt2":
-                    attention = model.transformer.h[layer].attn
-                    for third, matrix in enumerate(reading):
-                        start = third * width + head * WIDTH
-                        _fill(attention.c_attn.weight[:, start : start + WIDTH], matrix)
-                    _fill(attention.c_proj.weight[place], out @ basis)
-                else:
-                    attention = model.model.layers[layer].self_attn
-                    for part, matrix in zip("qkv", reading, strict=True):
-                        _fill(getattr(attention, f"{part}_proj").weight[place], matrix.T)
-                    _fill(attention.o_proj.weight[:, place], (out @ basis).T)
+                for reader, matrix in zip(readers, (np.sqrt(WIDTH) * query, key, value), strict=True):
+                    _fill(reader[:, place], read * basis.T @ matrix)
+                _fill(writer[place], out @ basis)
         return model.eval()
 
 
@@ -368,22 +360,25 @@ def _fill(parameter: Tensor, values: Floats) -> None:
     parameter.copy_(torch.from_numpy(values))
 
 
+def _maps(model: Any, layer: int) -> list[Tensor]:
+    """Views [D, D] of a layer's weights: what rows are multiplied by for query, key and value, and outputs of heads."""
+    if isinstance(model, GPT2LMHeadModel):
+        attention = model.transformer.h[layer].attn
+        return [*attention.c_attn.weight.chunk(3, dim=1), attention.c_proj.weight]
+    attention = model.model.layers[layer].self_attn
+    return [getattr(attention, f"{part}_proj").weight.T for part in "qkvo"]
+
+
 def _empty(family: str, vocabulary: int, layers: int, bos: int) -> Any:
-    tokens = {"vocab_size": vocabulary, "bos_token_id": bos, "eos_token_id": bos, "tie_word_embeddings": False}
+    shared: dict[str, Any] = {
+        **{"vocab_size": vocabulary, "bos_token_id": bos, "eos_token_id": bos, "tie_word_embeddings": False},
+        **{"hidden_size": HEADS * WIDTH, "num_hidden_layers": layers, "num_attention_heads": HEADS},
+        "max_position_embeddings": CONTEXT,
+    }
     if family == "gpt2":
-        shape = {"n_embd": HEADS * WIDTH, "n_layer": layers, "n_head": HEADS, "n_positions": CONTEXT, "n_inner": 8}
-        return GPT2LMHeadModel(GPT2Config(**shape, **tokens))
-    return LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=HEADS * WIDTH,
-            num_hidden_layers=layers,
-            num_attention_heads=HEADS,
-            intermediate_size=8,
-            max_position_embeddings=CONTEXT,
-            rope_parameters={"rope_type": "default", "rope_theta": THETA},
-            **tokens,
-        )
-    )
+        return GPT2LMHeadModel(GPT2Config(n_inner=8, **shared))
+    rope = {"rope_type": "default", "rope_theta": THETA}
+    return LlamaForCausalLM(LlamaConfig(intermediate_size=8, rope_parameters=rope, **shared))
 
 
 def _codes(vocabulary: int, rng: np.random.Generator) -> tuple[Floats, float]:

@@ -32,8 +32,8 @@ from string import ascii_uppercase
 from typing import Any, ClassVar
 
 from util.prompts import own_tasks
-from util.prompts.prompt import Layout, Prompt
-from util.prompts.row_files import column_text, table
+from util.prompts.own_tasks import column_text, table
+from util.prompts.prompt import Example, Layout, Prompt, Strings
 
 LABELS = ("Foo", "Bar", "Mur", "Res")
 HEADER = (
@@ -60,7 +60,7 @@ PAIRS = {
 NAMES = (*PATTERNS, *PAIRS, *(f"{name}_4way" for name in PAIRS))
 
 
-Rows = tuple[tuple[str, str], ...]  # each a text and its label
+Rows = tuple[Example, ...]  # each a text and its label
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Task:
 
     name: str
     rows: Rows
-    labels: tuple[str, ...]
+    labels: Strings
     layout: Layout = LAYOUT
     forbids: Callable[[str, str], bool] = operator.eq
     pool: Rows = ()
@@ -95,7 +95,7 @@ class Task:
         Raises ValueError with the number of a row, from 1, that has no text or label, or a label that differs from
         another one in case alone; for a single label; and what `Task` raises.
         """
-        made, labels = list[tuple[str, str]](), dict[str, str]()
+        made, labels = list[Example](), dict[str, str]()
         for number, row in enumerate(rows, 1):
             try:
                 text, label = (column_text(row, column).strip() for column in ("text", "label"))
@@ -177,7 +177,7 @@ def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> lis
     ]
 
 
-def demonstrations(task: Task, k: int, seed: int, query: str) -> list[tuple[str, str]]:
+def demonstrations(task: Task, k: int, seed: int, query: str) -> list[Example]:
     """The k demonstrations (text, label) of the prompt for a query.
 
     With c classes, every class gets k // c demonstrations, and the remaining k % c go to random classes, one each. They
@@ -226,7 +226,7 @@ def _texts_by_label(rows: Rows, labels: Iterable[str]) -> dict[str, list[str]]:
     return {label: sorted(text for text, of_text in rows if of_text == label) for label in labels}
 
 
-def _queries(task: Task) -> list[tuple[str, str]]:
+def _queries(task: Task) -> list[Example]:
     """All rows (text, label), shuffled, the classes in turn."""
     rng = Random(task.name)
     queues = [
@@ -247,7 +247,7 @@ def _letter_rows(name: str, pattern: str) -> list[str]:
     return list(rows)
 
 
-def category(name: str) -> tuple[str, ...]:
+def category(name: str) -> Strings:
     """The words of one category of data/word_lists/categories.csv."""
     return tuple(row["word"] for row in table("categories") if row["category"] == name)
 

@@ -23,7 +23,18 @@ from string import Formatter
 from typing import Any, Literal
 
 from util import paths
-from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, UnsupportedTokenizer, with_bos, written
+from util.prompts.prompt import (
+    Ints,
+    Misaligned,
+    Prompt,
+    Span,
+    Strings,
+    Tokens,
+    UnsupportedTokenizer,
+    tokens_of_each,
+    with_bos,
+    written,
+)
 
 Corruption = Literal[
     "s2_swap",  # S2 becomes IO: the first clause stays, the answer flips (IO <- S2 in the paper)
@@ -35,7 +46,7 @@ Corruption = Literal[
 ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of fields X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")
-Words = Mapping[str, tuple[str, ...]]  # by FIELDS
+Words = Mapping[str, Strings]  # by FIELDS
 MINIMUM = 8  # names; with fewer, results would be about these names rather than about the task
 
 
@@ -71,8 +82,8 @@ class IOITokens:
     every role, the position of its last token in both prompts. answers: the ids that IO and S have after the base.
     """
 
-    base: tuple[int, ...]
-    source: tuple[int, ...]
+    base: Ints
+    source: Ints
     positions: Mapping[str, int]
     first: int
     answers: tuple[int, int]
@@ -82,7 +93,7 @@ class IOITokens:
 
 
 @cache
-def word_lists() -> Mapping[str, tuple[str, ...]]:
+def word_lists() -> Mapping[str, Strings]:
     """The lists of data/word_lists/ioi.json: frames, names, places, objects."""
     text = (paths.root() / "data" / "word_lists" / "ioi.json").read_text(encoding="utf-8")
     return {name: tuple(words) for name, words in json.loads(text).items()}
@@ -113,8 +124,7 @@ def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequ
     without character offsets.
     """
     _check(frames)
-    with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
-    kept, lists = dict[str, tuple[str, ...]](), {**word_lists(), "names": names}
+    kept, lists = dict[str, Strings](), {**word_lists(), "names": names}
     for kind, fields in FIELDS.items():
         words = tuple(dict.fromkeys(lists[kind]))
         users = [frame for frame in frames if fields[0] in _fields(frame)]
@@ -128,20 +138,22 @@ def usable_words(tokenizer: Any, frames: Sequence[str] = ALL_FRAMES, names: Sequ
     return kept
 
 
-def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any) -> tuple[str, ...]:
+def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any) -> Strings:
     """The words of one kind that all frames keep. All frames use this kind."""
     fillers = {field: word_lists()[other][0] for other, fields in FIELDS.items() for field in fields}
     ids: dict[str, int] = {}
     for frame in frames:
         filled = [_filled(frame, fillers | dict.fromkeys(FIELDS[kind], word)) for word in words]
-        alone = _batch([text for text, _ in filled], tokenizer)
-        answers = _batch([f"{text} {word}" for (text, _), word in zip(filled, words, strict=True)], tokenizer)
+        texts = [text for text, _ in filled]
+        answered = [f"{text} {word}" for text, word in zip(texts, words, strict=True)]
+        alone = tokens_of_each(texts, tokenizer, add_special_tokens=False)
+        answers = tokens_of_each(answered, tokenizer, add_special_tokens=False)
         lengths: dict[str, int] = {}
-        for word, (text, spans), tokens, answered in zip(words, filled, alone, answers, strict=True):
+        for word, (text, spans), tokens, whole in zip(words, filled, alone, answers, strict=True):
             try:
                 word_ids = {tokens.ids[t] for field in FIELDS[kind] for t in _positions(tokens, text, spans[field], 1)}
                 if kind == "names":
-                    word_ids.add(_answer(tokens, answered, text))
+                    word_ids.add(_answer(tokens, whole, text))
             except Misaligned:
                 continue
             if word_ids == {ids.setdefault(word, min(word_ids))} and tokenizer.decode([ids[word]]).strip() == word:
@@ -151,14 +163,7 @@ def _kept(kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any
     return tuple(words)
 
 
-def _batch(texts: list[str], tokenizer: Any) -> list[Tokens]:
-    """Texts as tokens without special tokens, in one call, because single calls would take seconds for the lists."""
-    encoded = tokenizer(texts or [""], add_special_tokens=False, return_offsets_mapping=True)
-    both = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    return [Tokens(tuple(ids), tuple(map(tuple, spans))) for ids, spans in both][: len(texts)]
-
-
-def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -> tuple[int, ...]:
+def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -> Ints:
     """The positions of the tokens of the word at `span`.
 
     Raises Misaligned if these tokens hold anything but the word and white space, or if they are more than `most`.

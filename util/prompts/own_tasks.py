@@ -4,22 +4,30 @@ A place is a .csv, .json, .jsonl or .parquet file, a folder that `datasets` has 
 my_tasks.py:plural, a task of a Python file, which is run. What it holds is registered where it is named, under the name
 of the file, the folder or the task: this stands in settings, requests and titles, and never a path. Requests have a
 digest of the content.
+
+Rows of all files are read here, those of the suite's word lists (data/word_lists/*.csv: one header line, then one fact
+per line) and those of a user's data sets. The package `datasets` is optional: .parquet files and folders that it has
+written by `save_to_disk` need it.
 """
 
 import csv
-import importlib.util
+import importlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+import runpy
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from util.prompts import row_files
+from util import paths
+from util.prompts.prompt import Strings
 
 Columns = tuple[tuple[str, str], ...]
 PAIRS: Columns = (("input", "output"), ("x", "y"))
 CLASSES: Columns = (("text", "label"),)
+SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 class Task(Protocol):
@@ -55,7 +63,7 @@ def register(task: T, built_in: Iterable[str] = (), place: str = "") -> T:
     return _REGISTERED[task.name][0]
 
 
-def names(kind: type[Task]) -> tuple[str, ...]:
+def names(kind: type[Task]) -> Strings:
     """The names of the registered tasks of a kind."""
     return tuple(name for name, (task, _) in _REGISTERED.items() if isinstance(task, kind))
 
@@ -65,8 +73,8 @@ def is_place(name: str) -> bool:
     path = Path(name)
     return (
         name.rpartition(":")[0].endswith(".py")
-        or path.suffix.lower() in row_files.SUFFIXES
-        or (name not in _REGISTERED and row_files.is_saved(path))
+        or path.suffix.lower() in SUFFIXES
+        or (name not in _REGISTERED and is_saved(path))
     )
 
 
@@ -109,24 +117,34 @@ def _read(name: str, kind: type[T], built_in: Sequence[str]) -> Any:
 
 def _of_python(file: Path, member: str, built_in: Sequence[str]) -> Any:
     """The task that a Python file has as a variable, or has registered under this name. The file is run."""
-    spec, place = importlib.util.spec_from_file_location(file.stem, file), str(file.resolve())
-    assert spec is not None and spec.loader is not None  # of a file that ends with .py
-    module = importlib.util.module_from_spec(spec)
+    place = str(file.resolve())
     running = _RUNNING.set(place)
     try:
-        spec.loader.exec_module(module)
+        variables = runpy.run_path(str(file))
     except Exception as error:  # whatever the user's code raises
         raise ValueError(f"cannot run {file}: {type(error).__name__}: {error}") from error
     finally:
         _RUNNING.reset(running)
     known, origin = _REGISTERED.get(member, (None, ""))
-    task: Any = getattr(module, member, known if origin == place else None)
+    task: Any = variables.get(member, known if origin == place else None)
     if not hasattr(task, "of_rows"):
         raise ValueError(f"{file} has no task {member!r}: assign a WordPairTask or a classification.Task to this name")
     return register(task, built_in, place)
 
 
 # ------------------------------------------------------------------------------------------------ rows
+
+
+@cache
+def table(name: str) -> tuple[dict[str, str], ...]:
+    """The rows of data/word_lists/<name>.csv, as dictionaries by column. Raises FileNotFoundError for another name."""
+    with (paths.root() / "data" / "word_lists" / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
+        return tuple(csv.DictReader(lines))
+
+
+def column(name: str, title: str) -> Strings:
+    """One column of a word list."""
+    return tuple(row[title] for row in table(name))
 
 
 def rows_of(place: Path) -> list[dict[str, Any]]:
@@ -138,12 +156,12 @@ def rows_of(place: Path) -> list[dict[str, Any]]:
     Raises ValueError, naming the place, for any other content, for no rows, and where `datasets` is missing.
     """
     try:
-        if row_files.is_saved(place):
+        if is_saved(place):
             rows = _saved(place)
         elif place.suffix.lower() == ".json":
             rows = _json(place.read_text(encoding="utf-8-sig"))
         elif place.suffix.lower() in (".jsonl", ".parquet"):
-            rows = [*row_files.rows(place)]
+            rows = [*_rows_of_file(place)]
         else:
             rows = _csv(place.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, TypeError, csv.Error) as error:
@@ -174,8 +192,80 @@ def _json(text: str) -> list[Any]:
 
 
 def _saved(folder: Path) -> list[Any]:
-    data = row_files.saved(folder)
+    data = saved(folder)
     if not hasattr(data, "keys"):
         classes = getattr(getattr(data, "features", {}).get("label"), "names", None)
         return [{**row, "label": classes[row["label"]]} if classes else row for row in data]
     raise ValueError(f"it has the splits {', '.join(map(str, data))}; save one of them")
+
+
+def rows_of_split(folder: Path, split: str) -> Iterable[Any]:
+    """The rows of one split of a folder, in their order: mappings, if it is as it should be.
+
+    They are of a data set with splits that `datasets` has saved there, or of a file with the split's name. .json: a
+    list of objects; .jsonl: an object a line; .csv: a first line with the columns, then the rows. Raises ValueError,
+    which names the place, where there is neither or more than one file, for one that cannot be read, and where
+    `datasets` is needed and missing.
+    """
+    if is_saved(folder):
+        data = saved(folder)
+        if not isinstance(data, Mapping) or split not in data:
+            splits = ", ".join(data) if isinstance(data, Mapping) else "no splits"
+            raise ValueError(f"{folder}: this saved data set should be a DatasetDict that has {split}; it has {splits}")
+        return data[split]
+    files = [file for suffix in SUFFIXES if (file := folder / f"{split}{suffix}").is_file()]
+    if len(files) != 1:
+        raise ValueError(f"{folder}: one file {split} is needed, {', '.join(SUFFIXES)}; there are {len(files)} of them")
+    try:
+        return _rows_of_file(files[0])
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{files[0]}: {error}") from None
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether `datasets` has written a folder by `save_to_disk`."""
+    return any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+
+
+def saved(folder: Path) -> Any:
+    """What `datasets` has written into a folder by `save_to_disk`: rows, or a mapping from splits to rows."""
+    return package(folder).load_from_disk(str(folder))
+
+
+def package(place: Path | str) -> Any:
+    """The package `datasets`, which the suite does not install. Raises ValueError, which names the place."""
+    try:
+        return importlib.import_module("datasets")
+    except ImportError:
+        raise ValueError(f"{place}: reading it needs the package datasets (pip install datasets)") from None
+
+
+def _rows_of_file(file: Path) -> Iterable[Any]:
+    """The rows of a file, in their order. Raises ValueError or csv.Error where it cannot be read."""
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
+        return package(file).Dataset.from_parquet(str(file))
+    if suffix == ".csv":
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            return list(csv.DictReader(lines, strict=True))
+    text = file.read_text(encoding="utf-8")
+    if suffix == ".jsonl":
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+    content = json.loads(text)
+    if not isinstance(content, list):
+        raise ValueError("a .json file must be a list of objects")
+    return content
+
+
+def column_text(row: Any, column: str) -> str:
+    """What a row has in a column, as text; whole numbers are written out.
+
+    Raises ValueError for a row that lacks the column, and for what is neither text nor a number.
+    """
+    if not isinstance(row, Mapping) or column not in row:
+        columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else f"no columns ({str(row)[:40]!r})"
+        raise ValueError(f"there is no column {column!r}; it has {columns}")
+    value = row[column]
+    if not isinstance(value, str | int) or not str(value).strip():
+        raise ValueError(f"{column} is {str(value)[:40]!r}, and no text")
+    return str(value)

@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Span = tuple[int, int]
+Ints = tuple[int, ...]
+Strings = tuple[str, ...]
+Example = tuple[str, str]  # an input and its output
 Appended = int | str  # what follows the query: a label, by its offset from gold in the label space, or any word
 
 
@@ -34,11 +37,11 @@ class Prompt:
 
     text: str
     spans: Mapping[str, tuple[Span, ...]]
-    labels: tuple[str, ...]
+    labels: Strings
     gold: int = 0
-    demonstrations: tuple[int, ...] = ()
+    demonstrations: Ints = ()
     label_join: str = " "
-    marks: tuple[str, ...] = ()
+    marks: Strings = ()
 
     def label(self, appended: Appended = 0) -> str:
         """The gold label (0), the label so many places after it in the label space (cyclic), or the word itself."""
@@ -57,17 +60,15 @@ class Prompt:
 
         Of twenty random permutations it is the one that gives most demonstrations another label.
         """
-        random, spans, words = np.random.default_rng(seed), self.spans["y"], self.texts("y")
+        random, words = np.random.default_rng(seed), self.texts("y")
         orders = [random.permutation(len(words)) for _ in range(20)]
         order = max(orders, key=lambda order: sum(words[new] != word for new, word in zip(order, words, strict=True)))
-        text, grown = self.text, np.zeros(len(self.text) + 1, int)
-        for (start, end), new in zip(reversed(spans), reversed(order), strict=True):
-            text = text[:start] + words[new] + text[end:]
-            grown[end:] += len(words[new]) - (end - start)
-        moved = {
-            role: tuple((int(start + grown[start]), int(end + grown[end])) for start, end in of_role)
-            for role, of_role in self.spans.items()
-        }
+        parts, end, other_words = list[tuple[str, str]](), 0, iter([words[new] for new in order])
+        for (start, stop), role in sorted((span, role) for role, spans in self.spans.items() for span in spans):
+            word = next(other_words) if role == "y" else self.text[start:stop]
+            parts += [("", self.text[end:start]), (role, word)]
+            end = stop
+        text, moved = written([*parts, ("", self.text[end:])], self.spans)
         shown = tuple(self.demonstrations[new] for new in order)
         return replace(self, text=text, spans=moved, demonstrations=shown)
 
@@ -82,12 +83,12 @@ class LabelledTokens:
     number of tokens of the whole string, with special tokens in front and all tokens of the appended label.
     """
 
-    ids: tuple[int, ...]
-    forerunners: tuple[int, ...]
-    labels: tuple[int, ...]
-    label_lengths: tuple[int, ...]
+    ids: Ints
+    forerunners: Ints
+    labels: Ints
+    label_lengths: Ints
     n_t: int
-    rest: tuple[int, ...] = ()
+    rest: Ints = ()
 
     @property
     def label_tokens(self) -> list[range]:
@@ -109,25 +110,19 @@ def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appende
     tokens is represented by its first token; `label_lengths` shows where this happens. Raises ValueError for a
     tokenizer without character offsets, and if one token covers both forerunner and label.
     """
-    _check_offsets(tokenizer)
     texts = [prompt.with_label(appended) for prompt in prompts]
-    encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False)
-    return [
-        _locate(prompt, text, ids, offsets, tokenizer)
-        for prompt, text, ids, offsets in zip(
-            prompts, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        )
-    ]
+    tokens = tokens_of_each(texts, tokenizer)
+    return [_locate(*each, tokenizer) for each in zip(prompts, texts, tokens, strict=True)]
 
 
-def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], tokenizer: Any) -> LabelledTokens:
+def _locate(prompt: Prompt, text: str, whole: "Tokens", tokenizer: Any) -> LabelledTokens:
     label_ends = [end for _, end in prompt.spans["y"]] + [len(text)]
     s_ends = [end for _, end in prompt.spans["s"]]
     # the tokens of the last character of every forerunner and label; several tokens may share one character
-    tokens = Tokens(tuple(ids), tuple(offsets)).under_each([(end - 1, end) for end in (*s_ends, *label_ends)])
+    tokens = whole.under_each([(end - 1, end) for end in (*s_ends, *label_ends)])
     forerunners, lengths = [], []
     for s_end, label_end, before, last in zip(s_ends, label_ends, tokens, tokens[len(s_ends) :], strict=False):
-        if not before or not last or last[-1] <= before[0] or offsets[before[0]][1] > label_end - 1:
+        if not before or not last or last[0] <= before[0]:
             around = text[max(0, s_end - 20) : label_end]
             raise UnsupportedTokenizer(
                 f"{type(tokenizer).__name__} has no token boundary between forerunner and label in {around!r}; "
@@ -137,8 +132,8 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
         lengths.append(last[-1] - before[0])
     labels = tuple(forerunner + 1 for forerunner in forerunners)
     first, end = labels[-1], labels[-1] + lengths[-1]
-    rest = tuple(ids[first + 1 : end])
-    return LabelledTokens(tuple(ids[: first + 1]), tuple(forerunners), labels, tuple(lengths), end, rest)
+    rest = whole.ids[first + 1 : end]
+    return LabelledTokens(whole.ids[: first + 1], tuple(forerunners), labels, tuple(lengths), end, rest)
 
 
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
@@ -188,7 +183,7 @@ class Layout:
 
     def prompt(
         self,
-        demonstrations: Sequence[tuple[str, str]],
+        demonstrations: Sequence[Example],
         query: str,
         answer: str,
         labels: Sequence[str] = (),
@@ -236,18 +231,31 @@ class Misaligned(UnsupportedTokenizer):
 class Tokens:
     """A text as tokens. spans[t]: the characters [start, end) of token t, None for special tokens in front."""
 
-    ids: tuple[int, ...]
+    ids: Ints
     spans: tuple[Span | None, ...]
 
-    def under(self, span: Span) -> tuple[int, ...]:
+    def under(self, span: Span) -> Ints:
         """The positions of all tokens that share a character with `span`."""
         return self.under_each([span])[0]
 
-    def under_each(self, spans: Sequence[Span]) -> list[tuple[int, ...]]:
+    def under_each(self, spans: Sequence[Span]) -> list[Ints]:
         """For each span, the positions of all tokens that share a character with it."""
         starts, ends = np.array([span or (-1, -1) for span in self.spans]).reshape(-1, 2).T
         firsts, lasts = np.array(spans).reshape(-1, 1, 2).T  # [1, S], to be compared with every token
         return [tuple(np.flatnonzero(row).tolist()) for row in (starts < lasts.T) & (ends > firsts.T)]
+
+
+def tokens_of_each(texts: Sequence[str], tokenizer: Any, **options: Any) -> list[Tokens]:
+    """Texts as tokens, in one call of the tokenizer, because single calls would take seconds. options: of the call.
+
+    Raises UnsupportedTokenizer for a tokenizer without character offsets.
+    """
+    _check_offsets(tokenizer)
+    if not texts:
+        return []
+    encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False, **options)
+    both = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    return [Tokens(tuple(ids), tuple(spans)) for ids, spans in both]
 
 
 def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
@@ -259,8 +267,8 @@ def with_bos(text: str, tokenizer: Any, bos: bool = False) -> Tokens:
     _check_offsets(tokenizer)
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
     ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
-    start = special.index(0) if 0 in special else len(special)
-    stop = len(special) - special[::-1].index(0) if 0 in special else len(special)
+    ordinary = [place for place, mark in enumerate(special) if not mark] or [len(special)]
+    start, stop = ordinary[0], ordinary[-1] + 1
     front = ids[:start] or ([bos_token(tokenizer)] if bos else [])
     spans = map(tuple, encoded["offset_mapping"][start:stop])
     return Tokens((*front, *ids[start:stop]), (*[None] * len(front), *spans))
@@ -274,3 +282,79 @@ def bos_token(tokenizer: Any) -> int:
             f"{type(tokenizer).__name__} has neither a BOS nor an EOS token to put first; set tokenizer.bos_token"
         )
     return int(token)
+
+
+# ------------------------------------------------------------------------------------------------ token types
+
+
+@dataclass(frozen=True)
+class TypedTokens:
+    """A prompt of `Layout` as tokens with their types, each [T] (Bakalova et al. 2025, token types).
+
+    types: bos, header, x, t (separator), y, n (end of a demonstration), query, last_separator, target; if a
+    demonstration has a mark, it is a suffix of the types of its x and y. examples: 1 to k for demonstrations, k + 1 for
+    query, last separator and target, 0 for BOS and header. slots: the number of the token's part, counted from left to
+    right with BOS as 0; all tokens of one input have the same slot.
+    """
+
+    ids: Ints
+    types: Strings
+    examples: Ints
+    slots: Ints
+
+    @property
+    def sizes(self) -> Ints:
+        """The number of tokens of each slot; prompts of equal sizes are aligned token by token."""
+        return tuple(np.bincount(self.slots).tolist())
+
+
+def check_aligned(clean: TypedTokens, donor: TypedTokens) -> None:
+    """Raises Misaligned (reason "unequal sizes") unless two prompts have the same slots and types, token by token."""
+    if (clean.slots, clean.types) != (donor.slots, donor.types):
+        raise Misaligned(
+            "unequal sizes", f"slots of {clean.sizes} tokens in the clean prompt, {donor.sizes} in its donor"
+        )
+
+
+def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTokens:
+    """The tokens of a prompt with their types. BOS always stands first (see `with_bos`).
+
+    target: append the answer. Raises Misaligned, a ValueError that names the place, unless every token lies in exactly
+    one slot and every separator and end is one token; and where the answer changes the tokens before it (reason "answer
+    merges"): what the model would have to continue is not the prompt. The text that joins a separator and an output
+    counts as part of the output. (For prompts with other ends, such as blank lines, use `with_bos(...).under(span)`.)
+    """
+    alone = type_tokens(prompt, tokenizer).ids if target else ()
+    text = prompt.with_label() if target else prompt.text
+    tokens = with_bos(text, tokenizer, bos=True)
+    slots = _slots(prompt) + [(len(text), "target", len(prompt.demonstrations) + 1)] * target
+    token, start = tokens.spans.count(None), 0
+    typed = [("bos", 0, 0)] * token
+    for number, (stop, name, example) in enumerate(slots, 1):
+        first = token
+        while token < len(tokens.ids) and tokens.spans[token][1] <= stop:  # type: ignore[index]
+            token += 1
+        around = repr(text[max(0, start - 12) : stop + 12])
+        crossing = token < len(tokens.ids) and tokens.spans[token][0] < stop  # type: ignore[index]
+        if crossing or token == first:
+            raise Misaligned("merged", f"no token boundary at an end of {text[start:stop]!r} in {around}")
+        if name in ("t", "last_separator", "n") and token - first > 1:
+            raise Misaligned("split", f"the separator {text[start:stop]!r} is {token - first} tokens in {around}")
+        typed += [(name, example, number)] * (token - first)
+        start = stop
+    if tokens.ids[: len(alone)] != alone:
+        raise Misaligned("answer merges", f"the tokens of {prompt.text[-30:]!r} change before {prompt.label()!r}")
+    return TypedTokens(tokens.ids, *zip(*typed, strict=True))
+
+
+def _slots(prompt: Prompt) -> list[tuple[int, str, int]]:
+    """(end, type, example) of the parts of a prompt, from left to right; each part begins where the last one ends."""
+    slots = []
+    for role, spans in prompt.spans.items():
+        for i, (_, stop) in enumerate(spans):
+            if i == len(prompt.demonstrations) and role in "xs":
+                name = {"x": "query", "s": "last_separator"}[role]
+            else:
+                name = {"s": "t"}.get(role, role) + (prompt.marks[i] if prompt.marks and role in "xy" else "")
+            slots.append((stop, name, 0 if role == "header" else i + 1))
+    return sorted(slots)

@@ -21,24 +21,13 @@ import yaml
 
 from util.paths import sha256
 from util.prompts.classification import Rows, Task, shares_word
-from util.prompts.prompt import Layout
-from util.prompts.row_files import column_text
+from util.prompts.own_tasks import column_text
+from util.prompts.prompt import Layout, Strings
 
 Cells = Mapping[str, str]  # what a row has in its columns, as text
+Hub = tuple[str, Mapping[str, Any]]  # a data set on Hugging Face's hub: its id, and the options of `load_dataset`
+TRAIN = "train"  # the split that demonstrations are drawn from
 HELD_OUT = 0.2  # of the rows, where a data set has one split
-
-
-@dataclass(frozen=True)
-class Hub:
-    """Where a data set is on Hugging Face's hub.
-
-    converted: the folder of the split's files on the branch of converted files (refs/convert/parquet), for a repository
-    that holds a script: `datasets` no longer runs scripts.
-    """
-
-    id: str
-    configuration: str | None = None
-    converted: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,21 +37,20 @@ class TextTask:
     template: what is written of a row, before the answer; columns: what of a row is read for it; derived: fields of the
     template that are no column, or not as it stands there. answer: the name of the answer's field. classes: the names
     of the classes, in the order of their numbers in the column `label`. labels: by class; the class that comes first
-    becomes Foo, the other Bar, where labels are unrelated to the classes. hub: where the rows are; demonstrations,
-    evaluation: their splits. Without an evaluation split, a fifth of the rows is held out. staicc: the name of the same
-    texts in StaICC.
+    becomes Foo, the other Bar, where labels are unrelated to the classes. hub: where the rows are; evaluation: the
+    split that is asked, where demonstrations are of TRAIN. Without one, a fifth of the rows is held out. staicc: the
+    name of the same texts in StaICC.
     """
 
     name: str
     instruction: str
     template: str
-    columns: tuple[str, ...]
+    columns: Strings
     answer: str
     classes: tuple[str, str]
     labels: Mapping[str, str]
     hub: Hub
     derived: Mapping[str, Callable[[Cells], str]] = field(default_factory=dict)
-    demonstrations: str = "train"
     evaluation: str | None = "validation"
     staicc: str | None = None
 
@@ -72,12 +60,16 @@ class TextTask:
         return Layout(f"\n\n{self.answer}:", " ", "\n\n", f"{self.instruction}\n\n")
 
     @property
+    def splits(self) -> list[str]:
+        """The splits that are read: that of demonstrations, and that of evaluation if there is one."""
+        return [split for split in (TRAIN, self.evaluation) if split]
+
+    @property
     def needs(self) -> str:
         """What a folder with the rows must hold, in words."""
-        splits = [split for split in (self.demonstrations, self.evaluation) if split]
         return (
-            f"a folder with {' and '.join(f'{split}.jsonl' for split in splits)} (or .json, .csv, .parquet, or written "
-            f"by the save_to_disk of datasets), with the columns {', '.join(self.columns)} and label "
+            f"a folder with {' and '.join(f'{split}.jsonl' for split in self.splits)} (or .json, .csv, .parquet, or "
+            f"written by the save_to_disk of datasets), with the columns {', '.join(self.columns)} and label "
             f"(0 or {self.classes[0]}, 1 or {self.classes[1]})"
         )
 
@@ -110,7 +102,7 @@ DEFINITIONS = {
             answer="Output",
             classes=("false", "true"),
             labels=YES_IF_TRUE,
-            hub=Hub(SUPERGLUE, "boolq"),
+            hub=(SUPERGLUE, {"name": "boolq"}),
         ),
         TextTask(
             name="ethos",
@@ -120,7 +112,11 @@ DEFINITIONS = {
             answer="Output",
             classes=("no_hate_speech", "hate_speech"),
             labels={"hate_speech": "Yes", "no_hate_speech": "No"},
-            hub=Hub("iamollas/ethos", "binary", converted="binary"),
+            # converted files, as the repository holds a script: `datasets` no longer runs scripts
+            hub=(
+                "iamollas/ethos",
+                {"data_files": {"train": "binary/train/*.parquet"}, "revision": "refs/convert/parquet"},
+            ),
             evaluation=None,
         ),
         TextTask(
@@ -131,7 +127,7 @@ DEFINITIONS = {
             answer="Answer",
             classes=("entailment", "not_entailment"),
             labels={"entailment": "Yes", "not_entailment": "No"},
-            hub=Hub(SUPERGLUE, "rte"),
+            hub=(SUPERGLUE, {"name": "rte"}),
         ),
         TextTask(
             name="sst2",
@@ -141,7 +137,7 @@ DEFINITIONS = {
             answer="Sentiment",
             classes=("negative", "positive"),
             labels={"positive": "Positive", "negative": "Negative"},
-            hub=Hub(GLUE, "sst2"),
+            hub=(GLUE, {"name": "sst2"}),
             staicc="glue_sst2",
         ),
         TextTask(
@@ -152,7 +148,7 @@ DEFINITIONS = {
             answer="Output",
             classes=("objective", "subjective"),
             labels={"subjective": "Yes", "objective": "No"},
-            hub=Hub("SetFit/subj"),
+            hub=("SetFit/subj", {}),
             evaluation="test",
             staicc="subjective",
         ),
@@ -165,7 +161,7 @@ DEFINITIONS = {
             answer="Answer",
             classes=("false", "true"),
             labels=YES_IF_TRUE,
-            hub=Hub(SUPERGLUE, "wic"),
+            hub=(SUPERGLUE, {"name": "wic"}),
         ),
         TextTask(
             name="wsc",
@@ -175,14 +171,14 @@ DEFINITIONS = {
             answer="Answer",
             classes=("false", "true"),
             labels=YES_IF_TRUE,
-            hub=Hub(SUPERGLUE, "wsc.fixed"),
+            hub=(SUPERGLUE, {"name": "wsc.fixed"}),
         ),
     )
 }
 TEXT_TASKS = tuple(DEFINITIONS)
 
-# Plain texts that means of heads are taken over (Crosbie & Shutova, section 4.3): column `premise` of a split.
-MNLI, PREMISES = Hub(GLUE, "mnli"), "train"
+# Plain texts that means of heads are taken over (Crosbie & Shutova, section 4.3): column `premise` of TRAIN.
+MNLI = GLUE, {"name": "mnli"}
 
 
 def find(name: str) -> TextTask:

@@ -6,15 +6,24 @@ corrupted prompt. The six corruptions and every rule of sampling below are our o
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from util.prompts.prompt import Layout, Misaligned, Prompt, UnsupportedTokenizer
-from util.prompts.row_files import table
-from util.prompts.token_types import TypedTokens, check_aligned, type_tokens
+from util.prompts.own_tasks import table
+from util.prompts.prompt import (
+    Ints,
+    Layout,
+    Misaligned,
+    Prompt,
+    Strings,
+    TypedTokens,
+    UnsupportedTokenizer,
+    check_aligned,
+    type_tokens,
+)
 from util.prompts.word_pairs import CORRUPTIONS, LAYOUTS, WordPairTask, fault, find
 
 T = TypeVar("T")
@@ -42,51 +51,34 @@ class _Word(NamedTuple):
     begins: int  # the first token of y as an answer
 
 
-class _Clean(NamedTuple):
-    prompt: Prompt
-    tokens: TypedTokens
-    shown: list[_Word]
-    query: _Word
-
-
+_Clean = tuple[Prompt, TypedTokens, list[_Word], _Word]  # a prompt, its tokens, its demonstrations, its query
 Count = tuple[Sizes, int] | str  # tokens of a pair, and the first one of its answer; or why it cannot stand in prompts
-_counted: WeakKeyDictionary[Any, dict[tuple[int, Layout], dict[tuple[str, str], Count]]] = WeakKeyDictionary()
+_counted: WeakKeyDictionary[Any, dict[tuple[int, Layout, str, str], Count]] = WeakKeyDictionary()
 
 
-def _counter(tokenizer: Any, layout: Layout) -> Callable[[str, str], Count]:
-    """A function that counts the tokens of a pair in prompts, once per tokenizer."""
-    known = _counted.setdefault(tokenizer, {}).setdefault((len(tokenizer), layout), {})
-
-    def count(x: str, y: str) -> Count:
-        if (x, y) not in known:
-            try:
-                tokens = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
-                sizes, answer = tokens.sizes, tokens.ids[tokens.types.index("target")]
-                known[x, y] = (sizes[-11], sizes[-7], sizes[-3], sizes[-5]), answer  # of x t y n x t y n query t target
-            except Misaligned as error:
-                known[x, y] = error.reason
-        return known[x, y]
-
-    return count
+def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> Count:
+    """The tokens of a pair in prompts, counted once per tokenizer."""
+    known, key = _counted.setdefault(tokenizer, {}), (len(tokenizer), layout, x, y)
+    if key not in known:
+        try:
+            tokens = _tokens_of_pair(tokenizer, layout, x, y)
+            sizes, answer = tokens.sizes, tokens.ids[tokens.types.index("target")]
+            known[key] = (sizes[-11], sizes[-7], sizes[-3], sizes[-5]), answer  # of x t y n x t y n query t target
+        except Misaligned as error:
+            known[key] = error.reason
+    return known[key]
 
 
-def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
-    """The tokens of a prompt with its answer, see `type_tokens`.
-
-    Raises Misaligned, a ValueError, also where the answer changes the tokens before it (reason "answer merges"): what
-    the model would have to continue is not the prompt.
-    """
-    alone, whole = type_tokens(prompt, tokenizer), type_tokens(prompt, tokenizer, target=True)
-    if whole.ids[: len(alone.ids)] != alone.ids:
-        raise Misaligned("answer merges", f"the tokens of {prompt.text[-30:]!r} change before {prompt.label()!r}")
-    return whole
+def _tokens_of_pair(tokenizer: Any, layout: Layout, x: str, y: str) -> TypedTokens:
+    """The tokens of a prompt that shows a pair twice and asks it. Raises what `type_tokens` raises."""
+    return type_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer, target=True)
 
 
 def check_rows(task: WordPairTask, tokenizer: Any) -> None:
     """Raises UnsupportedTokenizer for the first row of a task from a file that cannot stand in prompts."""
     for number, (x, y, _) in enumerate(task.pairs if task.source else (), 1):
         try:
-            ids = typed_tokens(task.layout.prompt([(x, y), (x, y)], x, y), tokenizer).ids
+            ids = _tokens_of_pair(tokenizer, task.layout, x, y).ids
             why = "its vocabulary lacks a part of them" if tokenizer.unk_token_id in ids else ""
         except Misaligned as error:
             why = str(error)
@@ -99,8 +91,7 @@ def check_rows(task: WordPairTask, tokenizer: Any) -> None:
 
 def first_tokens(task: WordPairTask, tokenizer: Any) -> dict[str, int]:
     """The first token of each output of a task as an answer; outputs that cannot stand in prompts are left out."""
-    count = _counter(tokenizer, task.layout)
-    counted = [(pair.y, count(pair.x, pair.y)) for pair in task.pairs]
+    counted = [(y, _count(tokenizer, task.layout, x, y)) for x, y, _ in task.pairs]
     return {output: found[1] for output, found in counted if not isinstance(found, str)}
 
 
@@ -108,7 +99,7 @@ _Listed = tuple[str, frozenset[str], frozenset[int]]  # how a word is written, t
 
 
 @cache
-def _listed(lists: tuple[str, ...]) -> dict[str, _Listed]:
+def _listed(lists: Strings) -> dict[str, _Listed]:
     """The words of lists, case-folded."""
     found: dict[str, _Listed] = {}
     entries = [(name, row) for name in lists for row in table(name)]
@@ -123,7 +114,7 @@ class _Stock:
     """What the prompts of a task and their donors are made of, as one tokenizer counts its tokens."""
 
     def __init__(self, task: WordPairTask, tokenizer: Any, corruptions: Sequence[int]) -> None:
-        self.task, self.tokenizer, self.count = task, tokenizer, _counter(tokenizer, task.layout)
+        self.task, self.tokenizer, self.count = task, tokenizer, partial(_count, tokenizer, task.layout)
         self.corruptions = sorted(set(corruptions), key=lambda c: (c == SHUFFLED, c))  # see `clean`
         made = {*corruptions} - {*task.donors}  # of words that the task does not bring
         self.buckets: dict[tuple[str, int, int], list[_Word]] = defaultdict(list)
@@ -206,7 +197,7 @@ class _Stock:
             raise Misaligned(reason, f"words of these token counts are too few for {k} demonstrations")
         marks = [word.kind or "" for word in shown] if any(pair.kind for pair in self.task.pairs) else []
         prompt = self.task.layout.prompt([word[:2] for word in shown], query.x, query.y, marks=marks)
-        return _Clean(prompt, typed_tokens(prompt, self.tokenizer), shown, query)
+        return prompt, type_tokens(prompt, self.tokenizer, target=True), shown, query
 
     def _demonstrations(
         self, drawn: list[_Word], query: _Word, k: int, ambiguous: int, keep: Sequence[int]
@@ -233,11 +224,12 @@ class _Stock:
 
     def donor(self, c: int, clean: _Clean, rng: Random) -> Prompt:
         """A donor of a clean prompt. Raises Misaligned where the draw is not aligned with it."""
-        parts = self._parts(c, clean.shown, clean.query, rng)
+        prompt, tokens, shown, query = clean
+        parts = self._parts(c, shown, query, rng)
         if parts is None:
             raise Misaligned(f"no donor for {CORRUPTIONS[c]}", "words of these token counts are too few")
-        donor = self.task.layout.prompt(*parts, clean.query.y, marks=clean.prompt.marks)
-        check_aligned(clean.tokens, typed_tokens(donor, self.tokenizer))
+        donor = self.task.layout.prompt(*parts, query.y, marks=prompt.marks)
+        check_aligned(tokens, type_tokens(donor, self.tokenizer, target=True))
         return donor
 
     def _parts(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None = None) -> _Parts | None:
@@ -269,14 +261,15 @@ class _Stock:
         rng: shuffles the words of a source, a place and a size; without it they are tried in the order of the lists.
         """
         used: set[str | int] = {query.x, *(word.x for word in shown)}  # inputs, and rows of other lists
-        outputs, tried, limit = Counter[str](), dict[Any, list[_Word]](), self.task.limit(len(shown))
+        outputs, limit = Counter[str](), self.task.limit(len(shown))
+
+        @cache
+        def candidates(source: str, place: int, size: int) -> list[_Word]:
+            words = self.buckets[source, place, size]
+            return rng.sample(words, len(words)) if rng else words
 
         def pick(source: str, place: int, old: _Word, as_output: bool) -> _Word | None:
-            key = (source, place, old.sizes[place])
-            if key not in tried:
-                words = self.buckets[key]
-                tried[key] = rng.sample(words, len(words)) if rng else words
-            for word in tried[key]:
+            for word in candidates(source, place, old.sizes[place]):
                 fits = word.x not in used and word.kind in (old.kind, None) and used.isdisjoint(word.rows)
                 if fits and as_output:
                     free = source == FOREIGN or outputs[word.y] < limit
@@ -332,7 +325,7 @@ class WordPairPrompt:
     index: int
     clean: Prompt
     donors: Mapping[int, Prompt]
-    sizes: tuple[int, ...]
+    sizes: Ints
 
 
 @dataclass(frozen=True)
@@ -396,14 +389,13 @@ def prompts(
     ambiguous: int | None = None,
     order: Literal["random", "ambiguous first", "ambiguous last"] = "random",
     donor_seed: int = 0,
-    layout: Layout | None = None,
     in_turn: bool = False,
 ) -> WordPairPrompts:
     """n prompts of k demonstrations, with one donor for each of the corruptions. Our own definitions.
 
     ambiguous: how many demonstrations are marked pairs, by default two in three where the task has any; order: where
-    they stand. The query is never marked. layout replaces that of the task. in_turn: queries are asked in a seeded
-    order, none again before all were asked, as prompts of one query are not independent; otherwise they are drawn, too.
+    they stand. The query is never marked. in_turn: queries are asked in a seeded order, none again before all were
+    asked, as prompts of one query are not independent; otherwise they are drawn, too.
 
     Prompt i has a generator of its own, Random("task/seed/i/attempt"), and is the first of 50 draws that is aligned and
     has a donor for each of the corruptions: it depends neither on n nor on donor_seed. Under another donor_seed it is
@@ -430,7 +422,7 @@ def prompts(
     """
     if order not in ("random", "ambiguous first", "ambiguous last"):
         raise ValueError(f"unknown order {order!r}; choose one of random, ambiguous first, ambiguous last")
-    task = find(task) if layout is None else replace(find(task), layout=layout)
+    task = find(task)
     m = marked_demonstrations(task, n, k, corruptions, split, ambiguous)
     check_rows(task, tokenizer)
     stock = _Stock(task, tokenizer, corruptions)
@@ -452,7 +444,8 @@ def prompts(
         except Misaligned as error:
             dropped[error.reason] += 1
             continue
-        items.append(WordPairPrompt(index, clean.prompt, donors, clean.tokens.sizes[:-1]))
+        prompt, tokens, _, _ = clean
+        items.append(WordPairPrompt(index, prompt, donors, tokens.sizes[:-1]))
     if not items:
         reasons = "; ".join(f"{reason} {count}" for reason, count in (stock.rejected + dropped).items())
         raise UnsupportedTokenizer(

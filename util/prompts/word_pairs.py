@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from util.prompts import own_tasks
-from util.prompts.prompt import Layout
-from util.prompts.row_files import column, table
+from util.prompts.own_tasks import column, table
+from util.prompts.prompt import Ints, Layout, Strings
 
 CORRUPTIONS = {
     0: "unrelated",  # x, y and query are words of other lists, unrelated to each other
@@ -67,7 +67,7 @@ class WordPairTask:
     layout: Layout = TAB
     balanced: bool = False
     list_name: str = ""
-    lists: tuple[str, ...] = LISTS
+    lists: Strings = LISTS
     donors: Mapping[int, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     source: str = field(default="", compare=False)
 
@@ -108,7 +108,7 @@ class WordPairTask:
         return cls(name, cells, other or None, donors=donors, source=source)  # type: ignore[arg-type]  # made pairs
 
     @property
-    def corruptions(self) -> tuple[int, ...]:
+    def corruptions(self) -> Ints:
         """The numbers of the possible corruptions; 5 needs another rule."""
         return tuple(c for c in CORRUPTIONS if c != 5 or self.other_rule is not None or c in self.donors)
 
@@ -118,7 +118,7 @@ class WordPairTask:
         return (self.donors,) if self.donors else ()
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def outputs(self) -> Strings:
         """The distinct outputs, in the order of the pairs."""
         return tuple(dict.fromkeys(pair.y for pair in self.pairs))
 
@@ -190,7 +190,7 @@ def is_trained(model: str) -> bool:
     return model.partition("/")[0] == "embedded"
 
 
-def names() -> tuple[str, ...]:
+def names() -> Strings:
     """The names of the suite's tasks and of the registered ones."""
     return (*NAMES, *own_tasks.names(WordPairTask))
 
@@ -264,7 +264,8 @@ def fault(word: str, layout: Layout) -> str:
         return "is empty"
     if word != word.strip():
         return "has white space at an end"
-    marks = [
-        mark.strip() or mark for mark in (layout.separator, layout.end, "\t", "\n") if (mark.strip() or mark) in word
-    ]
-    return f"contains {marks[0]!r}, which ends a part of the prompt; choose another word or layout" if marks else ""
+    for mark in (layout.separator, layout.end, "\t", "\n"):
+        visible = mark.strip() or mark
+        if visible in word:
+            return f"contains {visible!r}, which ends a part of the prompt; choose another word or layout"
+    return ""

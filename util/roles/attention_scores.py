@@ -1,8 +1,8 @@
 """Attention scores of heads on repeated sequences, from arrays alone.
 
-A sequence (`prompts.sequences`) is `copies` times the same `length` tokens, with a BOS in front where `bos`. A head is
-scored by what it attends to from the tokens of the second and later copies. Heads are (layer, head), both places in
-the arrays. Source: Crosbie & Shutova 2024, section 4.2, after Olsson et al. 2022 and Bansal et al. 2023.
+A sequence (`prompts.induction_pattern`) is `copies` times the same `length` tokens, with a BOS in front where `bos`. A
+head is scored by what it attends to from the tokens of the second and later copies. Heads are (layer, head), both
+places in the arrays. Source: Crosbie & Shutova 2024, section 4.2, after Olsson et al. 2022 and Bansal et al. 2023.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from scipy.special import log_softmax
 from util.engine import batches
 from util.engine.label_scores import next_token_logits
 from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.own_tasks import table
 from util.prompts.prompt import Prompt, with_bos
-from util.prompts.row_files import table
 from util.stats.answers import TaskCheck, majority_right, task_check, which_label
 from util.study.checked import Count, Natural, Text, checked
 from util.study.model import digest

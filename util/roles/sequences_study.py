@@ -25,7 +25,7 @@ from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout, ScoreRows
 from util.engine.replay import BaseRuns
-from util.prompts.sequences import EXCLUDE, Sequences, repeated_sequences
+from util.prompts.induction_pattern import EXCLUDE, Sequences, repeated_sequences
 from util.roles import attention_scores
 from util.roles.effects import Cells, Numbers, evidence, other_cells, shape_of_scores, stacked
 from util.roles.rules import FACTOR, Evidence, Role, Score
@@ -83,7 +83,7 @@ def measured_scores(model: PreTrainedModel, sequences: Sequences) -> Fields:
 
 @checked
 class SequenceStudy(Measurement):
-    """Heads of a model on random tokens that repeat, see `prompts.sequences`.
+    """Heads of a model on random tokens that repeat, see `prompts.induction_pattern`.
 
     length: tokens of a copy; copies: how often they come; sequences: how many are drawn, by seed, seed + 1, ...; bos:
     whether BOS stands first. frequent_exclude: see `repeated_sequences`.

@@ -26,7 +26,7 @@ import numpy as np
 
 from util.edges.edge import TYPE_PAIRS, WHOLE, Ablation, Edge
 from util.paths import write_whole
-from util.prompts.token_types import TypedTokens
+from util.prompts.prompt import TypedTokens
 from util.stats.heads import Bools, Floats, head_name
 
 # The types that heads are pruned at. At bos and header heads put out the same on a prompt and on its donor, which begin

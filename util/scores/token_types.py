@@ -28,7 +28,7 @@ from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import ByLayer, CaptureHeads, CaptureStates, Splice
-from util.prompts.token_types import TypedTokens
+from util.prompts.prompt import TypedTokens
 from util.scores.pruning import SORTS, Circuit, Sort, plain_types
 from util.stats.heads import Floats
 

@@ -23,8 +23,8 @@ from data.embedded_models.recipe.words import HELD_OUT_LABELS, LABEL_WORDS, LETT
 from util.engine.label_scores import next_token_logits
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import classification, ioi, word_pair_prompts, word_pairs
-from util.prompts.prompt import Layout, Prompt, with_bos
-from util.prompts.sequences import repeated_sequences
+from util.prompts.induction_pattern import repeated_sequences
+from util.prompts.prompt import Layout, Prompt, type_tokens, with_bos
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.sequences_study import head_scores
 from util.stats import answers
@@ -115,7 +115,7 @@ def word_pair_rows(pair: Pair) -> Iterator[str]:
     for name in PAIR_TASKS:
         task = word_pairs.find(name, trained=True)
         prompts = [item.clean for item in word_pair_prompts.prompts(task, tokenizer, PROMPTS, 10, SEED, ()).items]
-        answered = [word_pair_prompts.typed_tokens(prompt, tokenizer).ids for prompt in prompts]
+        answered = [type_tokens(prompt, tokenizer, target=True).ids for prompt in prompts]
         alone = [with_bos(prompt.text, tokenizer).ids for prompt in prompts]
         first = [whole[len(ids)] for whole, ids in zip(answered, alone, strict=True)]
         queries[name] = [prompt.text.rsplit("\n", 1)[-1].strip() for prompt in prompts]

@@ -27,7 +27,7 @@ from data.embedded_models.recipe.train import EMBEDDING_STD, WARM_UP, WEIGHT_DEC
 from util import paths
 from util.engine.handshake import prepare
 from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
-from util.prompts.sequences import Sequences
+from util.prompts.induction_pattern import Sequences
 from util.roles.sequences_study import head_scores
 
 BOS = 0

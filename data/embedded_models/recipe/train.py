@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModelFo
 
 from data.embedded_models.recipe.corpus import Batch, Corpus
 from data.embedded_models.recipe.texts import BOS_ID, MAX_LENGTH, PAD_ID, VOCABULARY, build_tokenizer
-from util.models import embedded
+from util.models.table import embedded_home
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m data.embedded_models.recipe.train", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the committed weights have 0")
     parser.add_argument(
-        "--out", type=Path, default=embedded.home() / "generalist", help="default: the committed weights"
+        "--out", type=Path, default=embedded_home() / "generalist", help="default: the committed weights"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # sums in the same order on every machine; two threads gain little

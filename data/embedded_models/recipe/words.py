@@ -6,7 +6,7 @@ from string import ascii_lowercase, ascii_uppercase
 
 from util.prompts.classification import category
 from util.prompts.ioi import held_out, word_lists
-from util.prompts.row_files import column
+from util.prompts.own_tasks import column
 from util.prompts.word_pairs import find
 
 LABEL_WORDS: tuple[str, ...] = tuple(

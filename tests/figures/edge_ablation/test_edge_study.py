@@ -19,7 +19,8 @@ from util.figures.edge_ablation import measure, numbers, runs, show
 from util.figures.edge_ablation.runs import Draw, LookUp, Run
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
-from util.prompts.word_pair_prompts import prompts, typed_tokens
+from util.prompts.prompt import type_tokens
+from util.prompts.word_pair_prompts import prompts
 from util.stats.intervals import mean_interval
 from util.study.model import Model, planted_control
 from util.study.study import Study
@@ -245,7 +246,7 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
     for item in run.drawn.items:
         query = item.clean.texts("x")[-1]
         bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
-        groups.append(Group(typed_tokens(bare, tokenizer), {}))
+        groups.append(Group(type_tokens(bare, tokenizer, target=True), {}))
     np.testing.assert_allclose(run.alone()["log_prob"], outcomes(model, groups)["log_prob"], atol=1e-5)
 
 

@@ -38,7 +38,7 @@ from util.figures.task_study import TaskStudy, task_studies
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
-from util.prompts.sequences import Sequences
+from util.prompts.induction_pattern import Sequences
 from util.roles import attention_scores, sequences_study
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import SequenceStudy, head_scores

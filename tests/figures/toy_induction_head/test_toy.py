@@ -14,7 +14,7 @@ from util import paths
 from util.figures.edits import WHOLE
 from util.figures.toy_induction_head import measure, numbers, show
 from util.figures.toy_induction_head.numbers import formed_at
-from util.prompts.sequences import excerpts, repeated_sequences
+from util.prompts.induction_pattern import excerpts, repeated_sequences
 from util.stats.intervals import Interval
 from util.study.model import Model
 from util.study.study import Study

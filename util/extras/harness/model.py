@@ -32,8 +32,8 @@ from util.figures.task_study import BY_POSITION, TaskStudy
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
 from util.prompts import induction_pattern
+from util.prompts.induction_pattern import matched_cells
 from util.prompts.prompt import with_bos
-from util.prompts.sequences import matched_cells
 from util.roles.effects import heads_by_layer
 from util.study.model import Model, as_model, provenance
 
@@ -221,13 +221,12 @@ class Intervention:
                 f"{task}: pattern {pattern!r} needs the parts of a prompt, and no layout of the suite's tasks explains "
                 f"{(context or '')[-80:]!r}; evaluate a task of the suite, or take pattern 'exact tokens'"
             )
-        tokens = with_bos(parsed.text, self.tokenizer)
-        if tokens.ids != prompt:
+        if with_bos(parsed.text, self.tokenizer).ids != prompt:
             raise ValueError(
                 f"{task}: the harness reads other tokens than those of the prompt's text, so that the cells of "
                 f"{pattern!r} cannot be placed; leave out add_bos_token, and take a separator that ends in no space"
             )
-        return induction_pattern.cells_among(parsed, tokens, pattern, self.edit.seed)
+        return induction_pattern.cells(parsed, self.tokenizer, pattern, self.edit.seed)
 
 
 def _without_padding(row: Sequence[int]) -> tuple[int, ...]:

@@ -25,7 +25,8 @@ from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right,
 from util.figures.edge_ablation.show import Layout, Seeds, Task
 from util.prompts import prompt, word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
-from util.prompts.row_files import column, table
+from util.prompts.own_tasks import column, table
+from util.prompts.prompt import type_tokens
 from util.prompts.word_pair_prompts import WordPairPrompt
 from util.prompts.word_pairs import TAB
 from util.scores import token_types
@@ -122,7 +123,7 @@ class LookUp(Draw):
         words = [
             word
             for word in dict.fromkeys(column("categories", "word"))
-            if {*word_pair_prompts.typed_tokens(TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
+            if {*type_tokens(TAB.prompt([(word, word)], word, word), tokenizer, target=True).sizes} == {1}
         ]
         keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
         base, donors = (

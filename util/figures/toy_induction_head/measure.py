@@ -20,7 +20,7 @@ from util.figures.edits import WHOLE
 from util.figures.task_study import SKIPPED_POSITIONS, whole_attention
 from util.figures.toy_induction_head.numbers import WITHOUT
 from util.models import planted
-from util.prompts.sequences import Sequences, excerpts, repeated_sequences
+from util.prompts.induction_pattern import Sequences, excerpts, repeated_sequences
 from util.roles.attention_scores import INDUCTION_HEAD, best_heads
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import measured_scores
