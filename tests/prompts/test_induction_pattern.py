@@ -115,7 +115,8 @@ def test_random_keys_are_others_and_exact_tokens_need_no_parts():
             read, random = ({*cut[cut[:, 0] == query, 1].tolist()} for cut in (own, drawn))
             assert len(random) == len(read) and 0 not in random
             assert not random & read or len(read) > (query - 1) / 2  # others, as far as there are any
-        np.testing.assert_array_equal(exact, induction_pattern.matched_cells(np.array(with_bos(prompt.text, tokenizer).ids)))
+        ids = np.array(with_bos(prompt.text, tokenizer).ids)
+        np.testing.assert_array_equal(exact, induction_pattern.matched_cells(ids))
     with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
         induction_pattern.cells(prompt, tokenizer, "diagonal")
 
