@@ -253,7 +253,7 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
 def test_circuits_of_a_task_are_compared(tmp_path):
     study = study_in(tmp_path, toy(), **TWO)
     values = study.values_of("circuits")
-    data = Run(study, study.settings.draws()[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
+    data = Run(study, runs.draws(study)[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
     assert [*values["accuracy"]["capitalization"]] == [*CIRCUITS, ALONE] and values["models"] == {}
     assert values["written"]["capitalization"]["NONE"] == [data["line_right"].mean(), data["prefix_right"].mean()]
     assert show.circuits_table(values).loc[("capitalization", "NONE"), "score"] == "not done"  # by this model

@@ -106,10 +106,8 @@ def predictions(values: Values) -> Grid:
 
 def _tokens(named: Mapping[str, int], x: Floats, y: Floats, title: str, xlabel: str, ylabel: str, ax: Axes) -> None:
     ax.plot(x, y, ".", color="0.45", alpha=0.2, ms=2, rasterized=True)
-    ax.margins(y=0.2)  # names stand above the points
     for (name, token), colour, marker in zip(named.items(), (BLUE, ORANGE), "os", strict=True):
-        ax.plot(x[token], y[token], marker, color=colour, ms=4)
-        name_beside(ax, {name: (float(x[token]), float(y[token]))}, colour)
+        ax.plot(x[token], y[token], marker, color=colour, ms=5, mec="white", mew=0.7, label=name)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.set_title(title, fontsize=6.5)
 
