@@ -92,19 +92,33 @@ def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, wide_softm
     np.testing.assert_allclose(data["log_softmax"], both.log_softmax(1), atol=1e-5)
     assert [pair[1].decode([int(row.argmax())]) for row in both] == [words[0] for words in data["words"]]
     patched = naive(pair, texts[0], lambda layer, head: source.z[layer][0, :, head], data["answers"])
-    np.testing.assert_allclose(data["patched"], patched, atol=1e-12)
-    assert np.abs(patched - float(both[0, mike] - both[0, emma])).max() > 1e-3
+    plain = float(both[0, mike] - both[0, emma])
+    np.testing.assert_allclose(data["patched"], patched - plain, atol=1e-12)
+    assert np.abs(patched - plain).max() > 1e-3
 
     def shuffled(layer, head):
         own, seeds = base.z[layer][0, :, head], (study.settings.seed, layer, head)
         order = np.random.default_rng(seeds).permutation(own.numel())
         return own.flatten()[torch.from_numpy(order)].view(own.shape)
 
-    np.testing.assert_allclose(data["permuted"], naive(pair, texts[0], shuffled, data["answers"]), atol=1e-12)
+    np.testing.assert_allclose(data["permuted"], naive(pair, texts[0], shuffled, data["answers"]) - plain, atol=1e-12)
     norms = [base.z[layer][0].norm(dim=(0, 2)) for layer in sorted(base.z)]
     np.testing.assert_allclose(data["norms"], torch.stack(norms), rtol=1e-5)
     stored = np.stack([part[0].numpy() for part in source.z.values()])
     np.testing.assert_allclose(data["z"], stored, rtol=1e-5, atol=1e-6)  # z is kept in float32
+
+
+def test_in_16_bits_heads_are_compared_with_the_base_run_of_their_own_map(tmp_path):
+    """Not with the logits of all tokens, whose rounding shifted every head alike."""
+    study = study_of(load_ICL_model((toy("llama").bfloat16(), words()), verbose=False), tmp_path)
+    data, model = study.arrays("p1"), study.pair[0]
+    base, source = (torch.tensor([words()(text).input_ids]) for text in study.settings.texts)
+    first = int((base != source)[0].int().argmax())
+    maps, plain = measure.patch_map(
+        model, base, measure.heads_of(model, source), torch.tensor([data["answers"]]), first
+    )
+    assert data["scores"][0] != plain[0]
+    np.testing.assert_array_equal(study.numbers("p5")["patched"], maps[0] - plain[0])
 
 
 @pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
@@ -115,7 +129,7 @@ def test_gpt2_small_has_the_published_map(tmp_path):
     texts, names = (text.format("Mary"), text.format("John")), ("John", "Mary")
     data = Study("ioi_patching", os.environ["ICL_GPT2"], texts=texts, names=names, folder=tmp_path).arrays("p1")
     base, source = data["scores"]
-    share = (data["patched"] - base) / (source - base)
+    share = data["patched"] / (source - base)
     found = {"nnsight_base": -source, "nnsight_source": -base}
     found |= {f"nnsight_{layer}.{head}": value for (layer, head), value in np.ndenumerate(share)}
     assert {name: found[name] for name in {*found} & {*published}} == pytest.approx(

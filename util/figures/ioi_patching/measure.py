@@ -139,8 +139,8 @@ def example(study: Study) -> Arrays:
     log_softmax [2, V]: after base and source; scores [2]: their logit differences; answers [2]: tokens of the names;
     words: two lists, the most probable next tokens. source [T], tokens [T]: of the source, as numbers and as text;
     z [L, T, H, dv]: the outputs of all heads on the source; norms
-    [L, H]: of the heads' outputs on the base. permuted, patched [L, H]: logit differences of the base run with one head
-    shuffled, or from the source.
+    [L, H]: of the heads' outputs on the base. permuted, patched [L, H]: changes of the base run's logit difference with
+    one head shuffled, or from the source.
     """
     settings = study.settings
 
@@ -151,6 +151,10 @@ def example(study: Study) -> Arrays:
         z, base_z = heads_of(model, source), heads_of(model, base)
         pairs, log_softmax = logits[:, list(tokens.answers)], logits.log_softmax(1).numpy()
         likeliest = np.argsort(-log_softmax, axis=1, kind="stable")[:, :WORDS]
+        shuffled = permuted(base_z, settings.seed)
+        # each beside the base run of its own map: a model in 16 bits rounds `logits`, which would shift all heads alike
+        maps = {"permuted": patch_map(model, base, shuffled, answers)}
+        maps["patched"] = patch_map(model, base, z, answers, tokens.first)
         norms = [torch.linalg.vector_norm(part[0].float(), dim=(0, 2)).cpu().numpy() for part in base_z.values()]
         return {
             "log_softmax": log_softmax,
@@ -161,12 +165,11 @@ def example(study: Study) -> Arrays:
             "tokens": [tokenizer.decode([token]) for token in tokens.source],
             "z": np.stack([part[0].float().cpu().numpy() for part in z.values()]),
             "norms": np.stack(norms),
-            "permuted": patch_map(model, base, permuted(base_z, settings.seed), answers)[0][0],
-            "patched": patch_map(model, base, z, answers, tokens.first)[0][0],
+            **{name: changed[0] - plain[0] for name, (changed, plain) in maps.items()},
         }
 
     texts, names = list(settings.texts), list(settings.names)
-    return study.record("IOI example", compute, lambda: texts, prompts=texts, names=names, seed=settings.seed).data
+    return study.record("IOI example 2", compute, lambda: texts, prompts=texts, names=names, seed=settings.seed).data
 
 
 def streams(study: Study) -> Arrays:

@@ -72,7 +72,7 @@ def example(arrays: Arrays, settings: Any) -> Numbers:
     if len(places) != 2:
         name = settings.names[0]
         raise ValueError(f"names and texts: the source must have the token of {name!r} twice, not {len(places)} times")
-    effects = {name: arrays[name] - scores[0] for name in ("permuted", "patched")}
+    effects = {name: arrays[name] for name in ("permuted", "patched")}
     if layer is None:
         layer = top(np.abs(effects["patched"]), 1)[0][0]
     difference, every = z[:, places[0]] - z[:, places[1]], -(-len(z) // SHOWN)
