@@ -112,7 +112,7 @@ def threshold(n_t: NDArray[np.integer], c: float, dtype: DTypeLike) -> Floats:
     return np.divide(c, n_t, dtype=dtype)[:, None, None]
 
 
-def is_forerunner(reading: Arrays, c: float = THRESHOLD) -> Bools:
+def above_threshold(reading: Arrays, c: float = THRESHOLD) -> Bools:
     """Whether each head is a forerunner token head on each prompt, [N, L, H]."""
     magnitude = reading["magnitude"]
     return magnitude > threshold(reading["n_t"], c, magnitude.dtype)
@@ -120,7 +120,7 @@ def is_forerunner(reading: Arrays, c: float = THRESHOLD) -> Bools:
 
 def head_counts(reading: Arrays, c: float = THRESHOLD) -> NDArray[np.int64]:
     """On how many of the N prompts each head is one: the heat map of Fig. 22-25, [L, H]."""
-    return is_forerunner(reading, c).sum(axis=0)
+    return above_threshold(reading, c).sum(axis=0)
 
 
 def frequent_heads(reading: Arrays, c: float = THRESHOLD) -> Interval:
@@ -128,7 +128,7 @@ def frequent_heads(reading: Arrays, c: float = THRESHOLD) -> Interval:
 
     The 95 % interval is a percentile bootstrap over prompts, widened to hold the number itself.
     """
-    passes = is_forerunner(reading, c).reshape(len(reading["n_t"]), -1).astype(np.float64)
+    passes = above_threshold(reading, c).reshape(len(reading["n_t"]), -1).astype(np.float64)
     number = int((passes.sum(axis=0) >= SHARE * len(passes)).sum())
     redrawn = (resampled(len(passes), 2000) @ passes >= SHARE * len(passes)).sum(axis=1)
     low, high = np.quantile(redrawn, [0.025, 0.975])
@@ -137,7 +137,7 @@ def frequent_heads(reading: Arrays, c: float = THRESHOLD) -> Interval:
 
 def heads_on_a_prompt(reading: Arrays, c: float = THRESHOLD) -> Interval:
     """How many heads exceed the threshold on a prompt: the mean over prompts with its interval."""
-    passes = is_forerunner(reading, c)
+    passes = above_threshold(reading, c)
     return mean_interval(passes.sum(axis=(1, 2)), within=(0, passes[0].size))
 
 
@@ -166,7 +166,7 @@ def layers(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
     Of all layers: heads on a prompt, and how many more of them behind the correct label than behind another ending,
     paired by prompt.
     """
-    by_layer = {name: is_forerunner(reading, settings.threshold).sum(axis=2) for name, reading in arrays.items()}
+    by_layer = {name: above_threshold(reading, settings.threshold).sum(axis=2) for name, reading in arrays.items()}
     heads = arrays["correct"]["magnitude"].shape[2]
     more = {name: by_layer["correct"] - by_layer[name] for name in ("wrong", "other word") if name in arrays}
     return {
