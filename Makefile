@@ -84,7 +84,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
 
-# side by side they start from the last: the first ones are short, so that no core is idle for long at the end
+# side by side they start from the last, here and in `test`: the first ones are short, so that no core is idle at the end
 figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/; MODEL=smollm2: on a real model
 	@[ -n "$(strip $(NOTEBOOKS))" ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
 	$(find_model); mkdir -p "$(EXECUTED)/$$folder"; \
@@ -137,7 +137,7 @@ test: $(STAMP) ## pytest over tests/, but for what is slow, and nbval over noteb
 		ICL_MATERIAL="$$scratch/notebooks" ICL_OUTPUT="$$scratch/notebooks/output" $(QUIET) OMP_NUM_THREADS=1 \
 			$(PY) -m pytest $(SIDE_BY_SIDE) -p tests.conftest --nbval-lax --nbval-current-env \
 			--nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout $(CELL_TIMEOUT) \
-			$(NOTEBOOKS) $(NBVAL_ARGS) || failed="$$failed notebooks"; \
+			$$(printf '%s\n' $(NOTEBOOKS) | sort -r) $(NBVAL_ARGS) || failed="$$failed notebooks"; \
 	fi; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed   ($$SECONDS s in all)" >&2; exit 1; fi; \
 	echo "All passed   ($$SECONDS s in all)"
