@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,14 +12,39 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from matplotlib.path import Path
 from matplotlib.text import Annotation, Text
-from matplotlib.transforms import Affine2D
+from numpy.typing import NDArray
 
 LONG_NAME = "Mixtral-8x22B-Instruct-v0.1-dequantised"
 SMALLEST = 5.0  # points: smaller letters are not read in print
 DPI = 144
 SLACK = 0.6  # points by which boxes may overlap: they are a little larger than their letters
+
+
+class _Box(NamedTuple):
+    """A rectangle that may be turned: its middle [2], its half sides [2] and its directions [2, 2], in pixels."""
+
+    middle: NDArray[np.float64]
+    half: NDArray[np.float64]
+    axes: NDArray[np.float64]
+
+    @property
+    def corners(self):
+        """[4, 2]."""
+        signs = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]])
+        return self.middle + (signs * self.half) @ self.axes
+
+    def holds(self, points):
+        """Which of the points [N, 2] lie inside, [N]."""
+        return np.all(np.abs((points - self.middle) @ self.axes.T) < self.half, axis=1)
+
+    def meets(self, other):
+        """Whether the two overlap: no direction of either separates them."""
+        for axis in (*self.axes, *other.axes):
+            mine, others = self.corners @ axis, other.corners @ axis
+            if mine.max() <= others.min() or others.max() <= mine.min():
+                return False
+        return True
 
 
 def faults(figure, smallest=SMALLEST):
@@ -32,10 +58,10 @@ def faults(figure, smallest=SMALLEST):
     found = [f"{_name(text)} has {size:.1f} points" for text, size in zip(texts, sizes, strict=True) if size < smallest]
     edge = np.array([figure.bbox.width, figure.bbox.height])
     for text, box in zip(texts, boxes, strict=True):
-        if (box.vertices < -1).any() or (box.vertices > edge + 1).any():
+        if (box.corners < -1).any() or (box.corners > edge + 1).any():
             found.append(f"{_name(text)} is cut off at the figure's edge")
     for (first, one), (second, other) in combinations(zip(texts, boxes, strict=True), 2):
-        if one.intersects_path(other):
+        if one.meets(other):
             found.append(f"{_name(first)} lies on {_name(second)}")
     for ax in figure.findobj(Axes):
         if not ax.get_visible():
@@ -45,7 +71,7 @@ def faults(figure, smallest=SMALLEST):
             if _on_purpose(text, ax):
                 continue
             for what, points in drawn:
-                if box.contains_points(points).any():
+                if box.holds(points).any():
                     found.append(f"{_name(text)} lies on {what}")
                     break
     return found
@@ -79,16 +105,16 @@ def _not_drawn(ax):
 
 
 def _box(text, canvas):
-    """The rectangle of a text, turned as the text is, in pixels."""
     renderer, slack = canvas.get_renderer(), SLACK * DPI / 72
-    around, angle = Text.get_window_extent(text, renderer), text.get_rotation()
+    around = Text.get_window_extent(text, renderer)
+    angle = text.get_rotation()
     text.set_rotation(0)
     flat = Text.get_window_extent(text, renderer)
     text.set_rotation(angle)
-    size = np.maximum(np.array([flat.width, flat.height]) - 2 * slack, 2)
-    middle = (around.x0 + around.x1) / 2, (around.y0 + around.y1) / 2
-    turned = Affine2D().translate(-0.5, -0.5).scale(*size).rotate_deg(angle).translate(*middle)
-    return Path.unit_rectangle().transformed(turned)
+    turn = np.radians(angle)
+    axes = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    half = np.maximum(np.array([flat.width, flat.height]) / 2 - slack, 1)
+    return _Box(np.array([(around.x0 + around.x1) / 2, (around.y0 + around.y1) / 2]), half, axes)
 
 
 def _data(ax):
