@@ -109,6 +109,15 @@ def test_chunks_and_single_prompts_change_nothing(name, rows, count):
     check(model, FIRST, 1e-12, rows * room.row_bytes(model, LENGTH, LENGTH), count)
 
 
+def test_a_class_that_keeps_a_second_bias_of_the_unembedding_replays_and_is_left_as_it_was():
+    """BERT's is a parameter, which took no tensor in its place: the model kept an unembedding of four tokens."""
+    model = tiny_model("bert").double()
+    prepare(model)
+    head = model.get_output_embeddings()
+    check(model, FIRST, 1e-12)
+    assert model.get_output_embeddings() is head and model.cls.predictions.bias is head.bias
+
+
 def test_log_probabilities_are_those_of_the_whole_vocabulary():
     model, (base, source) = prepared("cohere"), prompts()
     edits = every_head(model, heads_of(model, source))

@@ -250,8 +250,8 @@ class Runs:
             yield answers
             return
         tokens, columns = answers.unique(return_inverse=True)
-        self.model.set_output_embeddings(FewRows(head, tokens.to(head.weight.device)))
         try:
+            self.model.set_output_embeddings(FewRows(head, tokens.to(head.weight.device)))
             yield columns
         finally:
             self.model.set_output_embeddings(head)
@@ -271,7 +271,10 @@ class FewRows(nn.Module):
     def __init__(self, head: nn.Linear, tokens: Tensor) -> None:
         super().__init__()
         self.weight = at_least_float32(head.weight.detach()[tokens])
-        self.bias = None if head.bias is None else at_least_float32(head.bias.detach()[tokens])
+        bias = None if head.bias is None else at_least_float32(head.bias.detach()[tokens])
+        self.bias = (
+            bias if bias is None else nn.Parameter(bias, requires_grad=False)
+        )  # BERT keeps a second one, a parameter
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits [N, S, A] of the A chosen tokens, for x [N, S, d]."""
