@@ -291,15 +291,21 @@ def legend_below(figure: Figure, handles: Sequence[Any]) -> int:
 
 
 def broken(text: str, size: float, width: float) -> str:
-    """A text broken into lines that are at most `width` points wide in a font of `size` points.
+    """A text broken into lines that are at most `width` points wide in a font of `size` points, and about as long.
 
     It is broken at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
     """
-    lines = [""]
-    for word in re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip()):
-        longer = f"{lines[-1]} {word}".lstrip()
-        if lines[-1] and ON_PIXELS * text_width(longer, size) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return "\n".join(lines)
+
+    def filled(limit: float) -> list[str]:
+        lines = [""]
+        for word in re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip()):
+            longer = f"{lines[-1]} {word}".lstrip()
+            if lines[-1] and ON_PIXELS * text_width(longer, size) > limit:
+                lines.append(word)
+            else:
+                lines[-1] = longer
+        return lines
+
+    fewest = len(filled(width))
+    limits = (width * share / 20 for share in range(10, 21))
+    return "\n".join(next(lines for limit in limits if len(lines := filled(limit)) == fewest))
