@@ -18,7 +18,7 @@ from util.figures import beside
 from util.show.draw import WIDTH
 from util.show.part import STORED, Values, figure_of, stored, title
 from util.show.part import beside as part_beside
-from util.study.study import listing, published
+from util.study.study import listing, points, published
 
 PAGE = "figures/README.md"
 HEAD = """# Gallery
@@ -117,7 +117,7 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
         texts.append(published(stem).data)
     if "study.save()" in source:
         texts.append(listing(figure, values, parts=figure.parts).data)
-    if source.startswith("Markdown(beside("):
+    if source.startswith("Text(beside("):
         texts.append(beside(*STORED[1:]))
     found += [new_output("display_data", {"text/markdown": text}) for text in texts]
     for name in re.findall(r'^study\.show\("(\w+)"', source, flags=re.MULTILINE):
@@ -126,7 +126,7 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
         picture = folder / f"{stem}_{name}.png"
         lines, table = part_beside(part, values, pictured=picture.exists())
         if lines:
-            found.append(new_output("stream", text="".join(f"{line}\n" for line in lines)))
+            found.append(new_output("display_data", {"text/markdown": points(lines)}))
         if table is not None:
             found.append(new_output("display_data", {"text/html": table.to_html(), "text/plain": str(table)}))
         if picture.exists():

@@ -67,7 +67,7 @@ def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_senten
 def test_show_says_and_shows_and_writes(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     assert study.show("phase_change").filename.name == "toy_induction_head_phase_change.png"
-    assert capsys.readouterr().out.startswith("Prefix matching of 0.5 after")
+    assert capsys.readouterr().out.startswith("- Prefix matching of 0.5 after")
     assert study.show("heads") is None and "planted GPT-2" in capsys.readouterr().out
     assert study.show("texts") is None and "After 'abaca'" in capsys.readouterr().out
 

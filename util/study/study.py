@@ -20,13 +20,24 @@ from util.study.model import Model, as_model
 from util.study.records import Records
 
 
-def listing(figure: Figure, *found: Values, parts: Iterable[str] = ()) -> Markdown:
+class Text(Markdown):
+    """Markdown that a terminal prints as it is written."""
+
+    def __repr__(self) -> str:
+        return str(self.data)
+
+
+def points(lines: Iterable[str]) -> str:
+    """Lines as a list in Markdown."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def listing(figure: Figure, *found: Values, parts: Iterable[str] = ()) -> Text:
     """What values of a figure say of each model: its title, and a point for each of the `findings`."""
-    lists = ["\n- ".join([f"**{title(values)}**\n", *findings(figure, values, parts)]) for values in found]
-    return Markdown("\n\n".join(lists))
+    return Text("\n\n".join(f"**{title(values)}**\n\n{points(findings(figure, values, parts))}" for values in found))
 
 
-def published(figure: str) -> Markdown:
+def published(figure: str) -> Text:
     """What the stored values of a figure say of published models."""
     return listing(figure_of(figure), *(values for model in PACKAGED if (values := stored(figure, model))))
 
@@ -123,7 +134,7 @@ class Study(Records):
         twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
         return "".join([self.model.title, *found.partition(": ")[1:]]) if twin else found
 
-    def save(self) -> Markdown:
+    def save(self) -> Text:
         """Writes the values file, and returns what it says: the `findings` of all parts.
 
         Verdicts on claims are those that the file has, if any: `make claims` writes them.
@@ -134,7 +145,7 @@ class Study(Records):
         return listing(self.figure, values, parts=self.figure.parts)
 
     def show(self, part: str) -> Any:
-        """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.
+        """Shows the sentences of a part and its table, and gives its picture, which is written into figures/.
 
         Raises what `numbers` raises.
         """
@@ -144,7 +155,8 @@ class Study(Records):
         values = self.values_of(*shown.needs, part)
         picture = drawn(shown, values)
         sentences, table = beside(shown, values, pictured=picture is not None)
-        print(*sentences, sep="\n", end="\n" * bool(sentences))
+        if sentences:
+            display(Text(points(sentences)))
         if table is not None:
             display(table)
         model = self.model.name if shown.measure else "embedded"  # what no model has a part in is stored once
