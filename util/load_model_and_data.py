@@ -645,8 +645,12 @@ def _experimentor(name: str, k: int) -> Any:
         raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
     if k > pool:
         raise ValueError(f"k = {k} demonstrations, but {name} has a pool of {pool}; choose a smaller k")
+    if k:  # the data are read and split once
+        other = copy.copy(_experimentor(name, 0))
+        other.set_k(k)
+        return other
     with contextlib.redirect_stdout(io.StringIO()):  # StaICC reports its progress on stdout
-        return StaICC.Normal(k, datasets=[getattr(hgf_dataset_loader, name)])[0]
+        return StaICC.Normal(0, datasets=[getattr(hgf_dataset_loader, name)])[0]
 
 
 def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
