@@ -30,6 +30,25 @@ def test_a_batch_that_ran_out_of_memory_is_not_counted_twice(monkeypatch):
     np.testing.assert_allclose(halved["norms"], whole["norms"], rtol=1e-5)
 
 
+def test_totals_that_do_not_fit_beside_a_batch_do_not_count_it_twice(monkeypatch):
+    """The first layer's was added to before that of the second was made, and again by the halves."""
+    model = toys.model("llama")
+    rows = [Row(tuple(range(3 + i, 15 + i))) for i in range(6)]
+    whole, zeros, made = means.position_means(model, rows, [0, 1]), torch.Tensor.new_zeros, []
+
+    def short_of_memory(self, *shape, **options):
+        made.extend([None] * (self.dtype == torch.float64))
+        if len(made) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        return zeros(self, *shape, **options)
+
+    monkeypatch.setattr(torch.Tensor, "new_zeros", short_of_memory)
+    halved = means.position_means(model, rows, [0, 1])
+    assert len(made) > 2
+    for layer in (0, 1):
+        np.testing.assert_allclose(halved[layer], whole[layer], atol=1e-6)
+
+
 def test_heads_of_different_widths_are_refused_by_name():
     """Those of Gemma 4's global layers are wider: NumPy said that arrays must have the same shape."""
     model = tiny_model("gemma4_text", per_layer_config={"01": {"head_dim": 32}, "03": {"head_dim": 32}})

@@ -123,9 +123,12 @@ def _by_position(
 
     def visit(batch: Batch) -> None:
         weights = _weights(batch)
-        for layer, new in sums(batch, weights).items():
-            total = totals.setdefault(layer, new.new_zeros(len(counts), *new.shape[1:]))
-            total[: len(new)] += new
+        new = sums(batch, weights)
+        for layer, of_layer in new.items():
+            if layer not in totals:
+                totals[layer] = of_layer.new_zeros(len(counts), *of_layer.shape[1:])
+        for layer, of_layer in new.items():  # no memory is asked for from here on, or a halved batch would count twice
+            totals[layer][: len(of_layer)] += of_layer
         counts[: weights.shape[1]] += weights.sum(0)
 
     _run(model, rows, visit, token_budget)
