@@ -116,6 +116,17 @@ def test_a_part_is_measured_once_and_loaded_afterwards_without_a_model(study, fo
     assert again.replace(redo=True).sum() == first and Sums.computed == ["sum", "sum"]
 
 
+def test_weights_that_are_changed_in_place_are_other_weights(study, folder):
+    """The second record had the digest of the weights of the first, and was served to models with these."""
+    study.sum()
+    with torch.no_grad():
+        study.pair[0].get_output_embeddings().weight.mul_(2)
+    study.sum("other")
+    intact = Sums(Model(str(folder), verbose=False), folder=study.folder)
+    _ = intact.pair
+    assert intact.sum() == intact.sum("other") and Sums.computed == ["sum", "other", "other"]
+
+
 def test_a_block_that_is_not_finite_is_measured_again(study):
     numbers = iter([1.0, np.nan, 2.0, 3.0])
 

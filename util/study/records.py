@@ -242,10 +242,20 @@ class Records:
     def _lists(self) -> dict[str, str]:
         return {"word_lists": lists_digest(self.word_lists)} if self.word_lists else {}
 
-    @cached_property
+    @property
     def _provenance(self) -> Fields:
-        """What all records have in common; its digests of weights and code take seconds for large models."""
-        return provenance(self.model.request, self.pair) | self._lists
+        """What all records have in common, found out again where weights were changed in place.
+
+        Its digests of weights and code take seconds for large models.
+        """
+        changes = sum(0 if weight.is_inference() else weight._version for weight in self.pair[0].parameters())
+        if changes not in self._provenances:
+            self._provenances[changes] = provenance(self.model.request, self.pair) | self._lists
+        return self._provenances[changes]
+
+    @cached_property
+    def _provenances(self) -> dict[int, Fields]:
+        return {}
 
     @cached_property
     def _expectation(self) -> Fields:
