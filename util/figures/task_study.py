@@ -168,14 +168,17 @@ class TaskStudy(Measurement):
 
     @cached_property
     def reference_texts(self) -> Sequence[str]:
-        """The texts that means are taken over; prompts of the task have other queries, premises are not joined yet."""
+        """The texts that means are taken over; premises are not joined yet.
+
+        Prompts of the task have other demonstrations, and other queries as far as the task has so many.
+        """
         if self.reference == "mnli":
             return self.premises
         if self.reference == "staicc":
             return [prompt.text for prompt in staicc_prompts(TEXTS, 4)[: self.reference_prompts]]
         end = self.start + self.prompts
         others = classification.prompts(self.classes, self.k, self.seed + 1000, end + self.reference_prompts)
-        return [prompt.text for prompt in others[end:] or others[: self.reference_prompts]]
+        return [prompt.text for prompt in others[-self.reference_prompts :]]
 
     @cached_property
     def reference_rows(self) -> list[Row]:
@@ -294,7 +297,7 @@ class TaskStudy(Measurement):
             losses = text_losses(model, texts(), attach, TOKEN_BUDGET, runs)
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
-        return under_edits(self, "text", "plain text", edits, compute)
+        return under_edits(self, "text", "plain text", edits, compute, data_version=f"StaICC {staicc_version()}")
 
     # -------------------------------------------------------------------------------------------- attention
 
@@ -397,10 +400,12 @@ def under_edits(
     title: str,
     edits: Edits,
     compute: Callable[[Edit, BaseRuns], Fields],
+    **request: Any,
 ) -> dict[str, Fields]:
     """What is measured under each edit of the same texts, by the edit's name; each is a record of its own.
 
-    title: of the bar. compute: measures; its base runs let an edit start at its first layer.
+    title: of the bar. compute: measures; its base runs let an edit start at its first layer. request: what else decides
+    the numbers.
     """
 
     @cache
@@ -414,6 +419,6 @@ def under_edits(
         return compute(edit, runs())
 
     return {
-        name: study.measured(partial(run, edit), part=part, edit=edit.plain()).data
+        name: study.measured(partial(run, edit), part=part, edit=edit.plain(), **request).data
         for name, edit in study.progress(edits.items(), title)
     }

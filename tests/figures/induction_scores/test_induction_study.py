@@ -30,6 +30,7 @@ from util.engine.instruments import CaptureRows, Knockout, ScoreRows
 from util.engine.label_scores import knockouts, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
+from util.figures import task_study
 from util.figures.edits import INTACT, Edit, Mode
 from util.figures.induction_scores import measure
 from util.figures.induction_scores.measure import answered_right, check_task
@@ -362,7 +363,7 @@ def test_the_pattern_of_one_head_for_a_figure(pair, folder):
 # ------------------------------------------------------------------------------------------------ plain text
 
 
-def test_the_loss_of_plain_texts(pair, tmp_path):
+def test_the_loss_of_plain_texts(pair, tmp_path, monkeypatch):
     study, (model, tokenizer) = study_of(pair, tmp_path, reference_prompts=6), pair
     edits = {"whole": INTACT, "zero": Edit.ablate(HEADS, "zero"), "none": Edit.ablate([], "zero")}
     found = {name: data["loss"] for name, data in study.losses(edits).items()}
@@ -376,6 +377,10 @@ def test_the_loss_of_plain_texts(pair, tmp_path):
             assert found[name][number] == pytest.approx(loss, abs=10 * bound(pair))
     np.testing.assert_array_equal(found["none"], found["whole"])
     assert np.abs(found["zero"] - found["whole"]).min() > 1e-4
+    before = len([*tmp_path.glob("*.pickle")])
+    monkeypatch.setattr(task_study, "staicc_version", lambda: "another")
+    study_of(pair, tmp_path, reference_prompts=6).losses({"whole": INTACT})
+    assert len([*tmp_path.glob("*.pickle")]) == before + 1  # other texts, another record
 
 
 # ------------------------------------------------------------------------------------------------ what heads are for

@@ -63,6 +63,7 @@ def test_queries_of_staicc_run_out_at_512():
     with pytest.raises(ValueError, match="prompts = 256, start = 512: subj has 512 rows"):
         _ = others.other_queries
     assert len(study.reference_texts) == 64  # of queries that are not asked
+    assert len(TaskStudy(NEVER, "wordseq1", k=2, prompts=500).reference_texts) == 64  # of 512; it was the 12 others
 
 
 def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
