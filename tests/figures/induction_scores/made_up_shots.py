@@ -1,5 +1,7 @@
 """Made-up answers to tasks with several numbers of demonstrations."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from util.figures.edits import WHOLE
@@ -40,7 +42,7 @@ def arrays(*tasks):
 def values(*tasks, model="a model"):
     """What the part "shots" needs of a values file."""
     about = {"request": {"k": 10}, "model": model, "setup": SETUP, "chosen": CHOSEN}
-    return about | numbers.shots(arrays(*tasks), None)
+    return about | numbers.shots(arrays(*tasks), SimpleNamespace(primary_task="wordseq1"))
 
 
 # as the paper has it: whole, ablated, pattern knocked out, control sets

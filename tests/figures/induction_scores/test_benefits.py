@@ -19,13 +19,15 @@ def title(*tasks):
 # ------------------------------------------------------------------------------------------------ title and picture
 
 
-def test_the_title_is_what_demonstrations_are_worth_where_they_help():
-    found = title(PATTERN, TEXT, UNRELATED)
+def test_the_title_is_what_demonstrations_are_worth_in_the_primary_task_else_the_first_that_is_done():
+    """Not in the task where they are worth most: seven equal tasks had the right worth in 86 % of such intervals."""
+    better = task("recursion", {0: (0.3,) * 4, 10: (0.95, 0.5, 0.5, 0.94)})
+    found = title(better, PATTERN, TEXT, UNRELATED)
     assert found.startswith("10 demonstrations of wordseq1 are worth 0.45 [")
     assert ", without 3 induction heads 0.00 [0.00, 0.00]; without 2 sets of others 0.44 to 0.44" in found
-    useless = task("wordseq1", {0: (0.9, 0.5, 0.5, 0.9), 10: (0.9, 0.5, 0.5, 0.9)})
     undone = task("wordseq1", {0: (0.3,) * 4, 10: (0.9,) * 4}, does=False)
-    assert title(useless, undone, UNRELATED) == ""
+    assert title(undone, TEXT, better).startswith("10 demonstrations of sst2 are worth 0.30 [")
+    assert title(undone, UNRELATED) == ""
 
 
 def test_tasks_that_are_not_done_or_left_out_are_named():

@@ -245,14 +245,18 @@ def benefits(tasks: Sequence[TaskShots]) -> Numbers:
 
 
 def shots(arrays: Arrays, settings: Any) -> Numbers:
-    """The entry "benefits": what `benefits` has, what was left out, and, where they help most, what examples bring."""
+    """The entry "benefits": what `benefits` has, what was left out, and what examples of one task are worth.
+
+    That is the primary task where the model does it, else the first that it does: the one with the largest benefit
+    would have it in part by chance.
+    """
     worth = {}
     measured = [task for task in arrays["tasks"] if task.check.done and task.ablated in task.right.get(0, {})]
-    if helped := [task for task in measured if mean_interval(task.benefit()).low > 0]:
-        most = max(helped, key=lambda task: task.benefit().mean())
-        whole, without = (mean_interval(most.benefit(row), within=(-1, 1)) for row in (WHOLE, most.ablated))
-        worth = {"task": most.name, "shots": most.most, "whole": whole, "without induction heads": without}
-    return {"benefits": benefits(arrays["tasks"]) | {"worth most": worth, "left out": arrays["left out"]}}
+    if measured:
+        shown = next((task for task in measured if task.name == settings.primary_task), measured[0])
+        whole, without = (mean_interval(shown.benefit(row), within=(-1, 1)) for row in (WHOLE, shown.ablated))
+        worth = {"task": shown.name, "shots": shown.most, "whole": whole, "without induction heads": without}
+    return {"benefits": benefits(arrays["tasks"]) | {"worth": worth, "left out": arrays["left out"]}}
 
 
 def planted(arrays: Arrays, settings: Any) -> Numbers:

@@ -210,12 +210,12 @@ def ablation_about(values: Values) -> str:
 
 def shots_say(values: Values) -> Iterator[str]:
     benefits = values["benefits"]
-    most = benefits["worth most"]
-    if most:
+    shown = benefits["worth"]
+    if shown:
         worth = "{shots} demonstrations of {task} are worth {whole}, without {n} induction {n:head|heads} {without}"
-        first = say(worth, **most, n=values["setup"]["primary"], without=most["without induction heads"])
-        shots = benefits["accuracy by shots"][most["task"]]
-        others = np.subtract(shots[str(most["shots"])]["controls"], shots["0"]["controls"])
+        first = say(worth, **shown, n=values["setup"]["primary"], without=shown["without induction heads"])
+        shots = benefits["accuracy by shots"][shown["task"]]
+        others = np.subtract(shots[str(shown["shots"])]["controls"], shots["0"]["controls"])
         yield f"{first}; without {others.size} sets of others {min(others):.2f} to {max(others):.2f}"
     else:
         yield ""
