@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from tests import architectures, eager_runs
 from tests.tiers import quick
 from tests.unloaded import unloaded
+from util.engine.handshake import prepare
 from util.figures.ioi_patching import measure, numbers
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, Settings, heads_table
@@ -119,6 +120,15 @@ def test_in_16_bits_heads_are_compared_with_the_base_run_of_their_own_map(tmp_pa
     )
     assert data["scores"][0] != plain[0]
     np.testing.assert_array_equal(study.numbers("p5")["patched"], maps[0] - plain[0])
+
+
+def test_in_16_bits_logit_differences_are_not_rounded_before_the_difference():
+    model, ids, answers = toy("gpt2").bfloat16(), torch.arange(24).view(2, 12), torch.tensor([[3, 4], [5, 9]])
+    prepare(model)
+    with torch.no_grad():
+        last = model.transformer(ids)[0][:, -1].float()
+    logits = (last @ model.lm_head.weight.float().T).gather(1, answers)
+    torch.testing.assert_close(measure.logit_difference(model, ids, answers), logits[:, 0] - logits[:, 1])
 
 
 @pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
