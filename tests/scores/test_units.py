@@ -109,6 +109,14 @@ def test_pruning_ends_before_the_accuracy_falls():
     assert prune(made_up, start, "head", floor=0).units_left[-1] == 0
 
 
+def test_just_the_share_that_is_kept_is_enough():
+    """144 of 200 are nine tenths of 160 of 200, but as floats less than 0.9 * 0.8."""
+    right = np.arange(200) < 144
+    assert right.mean() < 0.9 * 0.8
+    found = prune(lambda circuit, _: (right, np.zeros(circuit.living_heads.shape)), whole(), "head", floor=0.9 * 0.8)
+    assert found.result.count("head") == 0
+
+
 def test_keep_lists_of_earlier_rounds_give_the_same_rounds():
     start = whole()
     found = prune(made_up, start, "head", 0.95)

@@ -153,7 +153,7 @@ def prune(
         right, scores = measure(circuit, number)
         accuracy.append(float(right.mean()))
         left.append(circuit.count(sort))
-        fell = keep is None and accuracy[-1] < floor
+        fell = keep is None and accuracy[-1] < floor - 1e-9
         ended = not left[-1] if keep is None else number == len(keep)
         if fell or ended:
             break
