@@ -30,8 +30,7 @@ from util.engine.handshake import (
 )
 from util.engine.instruments import Knockout
 
-# Tokens of one batch, padding included. It is part of every request, because the last bits of a prompt's numbers depend
-# on the batch that the prompt runs in.
+# Tokens of one batch, padding included. The last bits of a prompt's numbers depend on the batch that it runs in.
 TOKEN_BUDGET = 2048
 Ids = tuple[int, ...]  # tokens
 Arrays = dict[str, np.ndarray]  # by what they are

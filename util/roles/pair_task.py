@@ -1,6 +1,6 @@
 """Prompts of word-pair tasks, and whether a model does a task from its demonstrations.
 
-That is asked on the split "search", which no verdict uses.
+That is asked on the split "search", which no verdict on a claim uses.
 """
 
 from __future__ import annotations

@@ -116,8 +116,9 @@ class Evidence:
         """What the second half says of each tested head, those with the largest effect first.
 
         score, and effect beyond the control: their 95 % intervals, which hold together for all tested heads; null: of
-        the score; p: the larger of the two p-values, two-sided and corrected for the tested heads: it is at most 0.05
-        just where the intervals lie above the null of the score, and above LEAST.
+        the score, its mean over prompts; p: the larger of the two p-values, two-sided and corrected for the tested
+        heads. It is at most 0.05 just where the interval of score minus null lies above 0, and that of the effect above
+        LEAST. Where the null is not the same on all prompts, the interval of the score alone may hold its mean.
         """
         if not self.heads:
             return {}

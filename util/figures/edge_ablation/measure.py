@@ -101,7 +101,7 @@ def circuits(study: Study) -> Data:
 
 
 def single(study: Study) -> Rows:
-    """The whole model, and each type pair removed alone, on the split "search": queries that no other part has."""
+    """The whole model, and each type pair removed alone, on the split "search", whose queries only searches have."""
     return answers(study, {FULL: WHOLE, **single_edges()}, split="search")
 
 

@@ -144,7 +144,7 @@ def score(circuit: Row, full: Row, none: Row | None = None) -> Interval:
 def sure_losses(whole_and_ablated: Mapping[str, tuple[Row, Row]]) -> dict[str, Interval]:
     """The ablations, by name, that significantly lower accuracy, of all tested together, and how much each loses.
 
-    A one-sided test of paired differences by query, see `stats.tests.paired_p`, corrected by Holm's method; the
+    A one-sided test of paired differences by query, see `stats.intervals.paired_p`, corrected by Holm's method; the
     interval is that test's, without correction.
     """
     lost = {
