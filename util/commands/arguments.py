@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from cyclopts import Parameter
+from cyclopts import CoercionError, Parameter
 from cyclopts.validators import Number
 
 from util import paths
@@ -46,13 +46,22 @@ def _heads(_: Any, tokens: Any) -> tuple[Head, ...]:
     return named
 
 
+def _whole(_: Any, tokens: Any) -> int:
+    """A whole number. Raises CoercionError for another one, which cyclopts would round."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise CoercionError(token=tokens[0], target_type=int) from None
+
+
 LIST = Parameter(n_tokens=1, json_list=False, converter=_listed)
 Words = Annotated[tuple[str, ...], LIST]
 Numbers = Annotated[tuple[int, ...], LIST]
 Heads = Annotated[tuple[Head, ...], Parameter(n_tokens=1, json_list=False, converter=_heads)]
 Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
-Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]
-AtLeastTwo = Annotated[int, Parameter(validator=Number(gte=2))]  # an interval needs two
+Int = Annotated[int, Parameter(converter=_whole)]
+Seed = Annotated[Int, Parameter(validator=Number(gte=0, lt=2**63))]
+AtLeastTwo = Annotated[Int, Parameter(validator=Number(gte=2))]  # an interval needs two
 
 
 @Parameter(name="*")
@@ -107,7 +116,7 @@ class Reference:
     """
 
     reference: Literal["task", "staicc", "mnli"] = "task"
-    reference_prompts: int = 64
+    reference_prompts: Int = 64
     reference_data: str | None = None
 
 
@@ -128,7 +137,7 @@ class Queries:
 
     task: Words = ("wordseq1",)
     data: str | None = None
-    k: int = 10
+    k: Int = 10
     prompts: AtLeastTwo = 60
     seed: Numbers = (42,)
     labels: Words | None = None
@@ -138,7 +147,12 @@ class Queries:
         from util.figures.task_study import TaskStudy
 
         more |= {"data": self.data, "labels": self.labels}
-        return [TaskStudy(model, task, self.k, self.prompts, seed, **more) for task in self.task for seed in self.seed]
+        studies = [
+            TaskStudy(model, task, self.k, self.prompts, seed, **more) for task in self.task for seed in self.seed
+        ]
+        if len({(study.task, study.seed) for study in studies}) < len(studies):  # a file may be named in two ways
+            raise ValueError(f"task = {','.join(self.task)}: give each task once")
+        return studies
 
 
 @Parameter(name="*")

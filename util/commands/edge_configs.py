@@ -280,7 +280,7 @@ def load(file: Path) -> list[Config]:
     """
     if not file.is_file():
         raise ValueError(f"cannot run {file}: there is no such file")
-    given = from_json(file.read_text(encoding="utf-8"), f"cannot run {file}: it")
+    given = from_json(file.read_text(encoding="utf-8-sig"), f"cannot run {file}: it")
     try:
         return CONFIGS.validate_python(given if isinstance(given, list) else [given])
     except ValidationError as error:

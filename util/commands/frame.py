@@ -99,7 +99,7 @@ def flags_in(file: Path) -> dict[str, Any]:
 
     Raises ValueError for what is no object of flags.
     """
-    given = from_json(file.read_text(encoding="utf-8"), f"--config {file}")
+    given = from_json(file.read_text(encoding="utf-8-sig"), f"--config {file}")
     if not isinstance(given, dict):
         raise ValueError(f"--config {file}: {given!r:.60} is no object of flags; write one, by their names")
     return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in given.items()}

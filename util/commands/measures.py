@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from util import paths
-from util.commands.arguments import AtLeastTwo, Heads, ModelFlags, Numbers, Out, Words, by_head, made, write
+from util.commands.arguments import AtLeastTwo, Heads, Int, ModelFlags, Numbers, Out, Words, by_head, made, write
 from util.figures.edits import PAPER_SHARES, how_many
 from util.figures.forerunner_heads.numbers import SHARE, THRESHOLD
 from util.figures.ioi_patching.numbers import intervals
@@ -34,10 +34,10 @@ BEST = 10  # heads in the printed table
 def scores(
     model: ModelFlags = ModelFlags(),
     *,
-    length: int = 50,
-    copies: int = 4,
+    length: Int = 50,
+    copies: Int = 4,
     sequences: AtLeastTwo = 5,
-    seed: int = 0,
+    seed: Int = 0,
     no_bos: bool = False,
     frequent_exclude: float = EXCLUDE,
     figure: bool = False,
@@ -95,9 +95,9 @@ def forerunner(
     model: ModelFlags = ModelFlags(),
     *,
     dataset: str = "financial_phrasebank",
-    k: int = 4,
-    prompts: int = 512,
-    seed: int = 0,
+    k: Int = 4,
+    prompts: Int = 512,
+    seed: Int = 0,
     threshold: float = THRESHOLD,
     untrained: bool = False,
     figure: bool = False,
@@ -141,8 +141,8 @@ def ioi(
     model: ModelFlags = ModelFlags(),
     *,
     corruption: Corruption = "s2_swap",
-    prompts: int = 128,
-    seed: int = 0,
+    prompts: Int = 128,
+    seed: Int = 0,
     base: str = EXAMPLE[0],
     source: str = EXAMPLE[1],
     names: Words = NAMES,
@@ -178,7 +178,7 @@ def ioi(
     write(folder, request, {"population": population, "example": pair}, rows, heads_table(values), [study])
 
 
-def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed: int = 0, out: Out = Out()) -> None:
+def roles(model: ModelFlags = ModelFlags(), *, heads: Heads | None = None, seed: Int = 0, out: Out = Out()) -> None:
     """Test heads for nine roles. Raises ValueError for heads that the model has not.
 
     Args:

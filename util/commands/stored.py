@@ -21,7 +21,7 @@ import pandas as pd
 
 from util import card as circuit_cards
 from util import paths
-from util.commands.arguments import ModelFlags, Seed, Words, made
+from util.commands.arguments import Int, ModelFlags, Seed, Words, made
 from util.figures import FIGURES
 from util.show import files
 from util.show.draw import WIDTH
@@ -90,7 +90,7 @@ def atlas(card: Path, *cards: Path, out: Path | None = None) -> None:
     print(*pictures, files.write_values(depths, file.with_suffix(".json")), page, sep="\n")
 
 
-def claims(model: ModelFlags = ModelFlags(), *, prompts: int | None = None) -> None:
+def claims(model: ModelFlags = ModelFlags(), *, prompts: Int | None = None) -> None:
     """Measure the claims of notebooks 02 and 04, print the verdicts, and write all into the values files.
 
     Args:

@@ -199,10 +199,11 @@ def _activations(model: PreTrainedModel, shapes: set[tuple[int, int]], captured:
     # the residual stream, its norm, what attention or the MLP returns; a hidden layer, its nonlinearity in three steps,
     # and freed memory that the allocator keeps
     layer = tokens * item * (4 * config.hidden_size + 5 * max(widths))
-    weights = config.num_attention_heads * tokens * captured
+    heads = getattr(config, "num_attention_heads", 0)  # Mamba has none, and is refused by name when it is prepared
+    weights = heads * tokens * captured
     if getattr(config, "attn_logit_softcapping", None) or any(n.endswith("sinks") for n, _ in model.named_parameters()):
         # there is no fast kernel: all rows are computed as captured rows are
-        weights = max(weights, min(config.num_attention_heads * square, EAGER_CHUNK))
+        weights = max(weights, min(heads * square, EAGER_CHUNK))
     windowed = any(getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     scores_and_softmax = 3 * weights * max(4, item)
     masks = windowed * square * (1 + item)  # as booleans and as numbers

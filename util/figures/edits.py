@@ -45,7 +45,7 @@ def named_heads(text: str) -> tuple[Head, ...]:
     names no heads, and OSError for a file that cannot be read.
     """
     if text.endswith(".json"):
-        text = Path(text).read_text(encoding="utf-8").strip()
+        text = Path(text).read_text(encoding="utf-8-sig").strip()
     heads: list[Any] = json.loads(text) if text.startswith("[") else text.split(",")
     for place, entry in enumerate(heads):
         if isinstance(entry, str):

@@ -92,7 +92,8 @@ def find(name: str, kind: type[T], built_in: Sequence[str]) -> T | None:
     if task is None:
         known = ", ".join((*built_in, *names(kind)))
         raise ValueError(
-            f"unknown {kind.kind} task {name!r}; there are {known}, and files of yours such as animals.csv"
+            f"unknown {kind.kind} task {name!r}; there are {known}, and files of yours, such as animals.csv or "
+            "my_tasks.py:plural"
         )
     if not isinstance(task, kind):
         raise ValueError(f"{name!r} is no {kind.kind} task, which is needed here; name another one")
@@ -109,7 +110,7 @@ def _read(name: str, kind: type[T], built_in: Sequence[str]) -> Any:
         wanted = ", or ".join(map(" and ".join, kind.columns))
         raise ValueError(
             f"{place}: a {kind.kind} task is needed here, one split with the columns {wanted}; it has "
-            f"{', '.join(map(str, rows[0]))}"
+            f"{', '.join(map(str, rows[0]))}, and its first row {', '.join(map(str, rows[0].values()))}"
         )
     called = place.resolve().name if place.is_dir() else place.stem
     return register(kind.of_rows(called, rows, str(place)), built_in, str(place.resolve()))
@@ -121,7 +122,7 @@ def _of_python(file: Path, member: str, built_in: Sequence[str]) -> Any:
     running = _RUNNING.set(place)
     try:
         variables = runpy.run_path(str(file))
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ValueError(f"cannot run {file}: {type(error).__name__}: {error}") from error
     finally:
         _RUNNING.reset(running)
@@ -175,6 +176,12 @@ def _csv(text: str) -> list[Any]:
     lines = [line for line in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if line]
     header = bool(lines) and any({*columns} <= {*lines[0]} for columns in (*PAIRS, *CLASSES))
     columns = lines.pop(0) if header else ["input", "output"]
+    for number, line in enumerate(lines, 1):
+        if header and len(line) > len(columns):
+            raise ValueError(
+                f"row {number} has {len(line)} cells for {len(columns)} columns; a text with a comma stands between "
+                "double quotes"
+            )
     return [dict(zip(columns, line, strict=False)) for line in lines]
 
 
@@ -248,7 +255,7 @@ def _rows_of_file(file: Path) -> Iterable[Any]:
     if suffix == ".csv":
         with file.open(encoding="utf-8-sig", newline="") as lines:
             return list(csv.DictReader(lines, strict=True))
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8-sig")
     if suffix == ".jsonl":
         return [json.loads(line) for line in text.split("\n") if line.strip()]
     content = json.loads(text)

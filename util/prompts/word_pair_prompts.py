@@ -4,6 +4,7 @@ Bakalova et al., COLM 2025, arXiv 2504.00132, replace what a token reads from ot
 corrupted prompt. The six corruptions and every rule of sampling below are our own definitions.
 """
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -426,7 +427,10 @@ def prompts(
     m = marked_demonstrations(task, n, k, corruptions, split, ambiguous)
     check_rows(task, tokenizer)
     stock = _Stock(task, tokenizer, corruptions)
-    queries = stock.askable(task.queries(split))
+    every = task.queries(split)
+    queries = stock.askable(every)
+    if 2 * len(queries) < len(every):
+        _say_few(task.name, len(queries), len(every), _reasons(stock.rejected))
     turns = sorted(queries)
     Random(f"{task.name}/{seed}/turns").shuffle(turns)
     items: list[WordPairPrompt] = []
@@ -446,14 +450,25 @@ def prompts(
             continue
         prompt, tokens, _, _ = clean
         items.append(WordPairPrompt(index, prompt, donors, tokens.sizes[:-1]))
-    if not items:
-        reasons = "; ".join(f"{reason} {count}" for reason, count in (stock.rejected + dropped).items())
+    if not items or len(queries) < 2 <= n:
+        reasons = _reasons(stock.rejected + dropped)
+        made = "one query alone can be asked" if items else "no prompt can be made"
         raise UnsupportedTokenizer(
-            f"task {task.name!r}: no prompt can be made for this tokenizer ({reasons}). Try pairs whose answers begin "
+            f"task {task.name!r}: {made} for this tokenizer ({reasons}). Try pairs whose answers begin "
             "with another token than the query, another separator (layout: TAB, COLON, ARROW or your own), a smaller "
             "k, or fewer corruptions"
         )
     return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped)
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{reason} {count}" for reason, count in counts.items())
+
+
+@cache  # so that it is said once
+def _say_few(task: str, askable: int, queries: int, reasons: str) -> None:
+    """Says on stderr that fewer than half of a task's queries can be asked."""
+    print(f"{task}: {askable} of {queries} queries can be asked ({reasons})", file=sys.stderr, flush=True)
 
 
 def _first(make: Callable[[Random], T], key: str, faults: Counter[str]) -> T:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -123,7 +124,10 @@ def findings(figure: Figure, values: Values, parts: Iterable[str] = ()) -> list[
 
 
 def figure_of(stem: str) -> Figure:
-    """A figure by its stem."""
+    """A figure by its stem. Raises ValueError, with all that there are, for another name."""
+    folders = sorted(file.parent.name for file in (Path(__file__).parent.parent / "figures").glob("*/show.py"))
+    if stem not in folders:
+        raise ValueError(f"unknown figure {stem!r}; there are {', '.join(folders)}")
     return import_module(f"util.figures.{stem}.show").FIGURE
 
 

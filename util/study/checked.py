@@ -5,7 +5,6 @@ and command-line flags. All of them go through the same checks, which pydantic m
 """
 
 import ast
-import re
 import sys
 from dataclasses import field, fields
 from functools import cache, wraps
@@ -55,7 +54,8 @@ def _line(cls: type, error: Any) -> str:
         return f"{cls.__name__} has no argument {where!r}; it has {names}"
     if error["type"] == "missing":
         return f"{where} is missing; give it"
-    return f"{where} = {error['input']!r}: {message[:1].lower()}{message[1:]}"
+    own = message if error["type"] == "value_error" else message[:1].lower() + message[1:]
+    return f"{where} = {error['input']!r}: {own}"
 
 
 def _no_bool(value: Any) -> Any:
@@ -67,15 +67,15 @@ def _no_bool(value: Any) -> Any:
 def as_list(value: Any) -> Any:
     """A value as a list: a sequence or set, its text as in "[1, 2]", "['trec', 'sst5']" or "trec, sst5", or one entry.
 
-    Raises ValueError for text that is not a list.
+    Words between commas stay as they are written. Raises ValueError for text that begins as a list and is none.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "(", "{"):
         try:
-            value = ast.literal_eval(value)
+            value = ast.literal_eval(value.strip())
         except (SyntaxError, ValueError):
-            if not re.fullmatch(r"[\w ,./:+-]+", value):
-                raise ValueError("this text is no list; write it like [1, 2] or ['trec', 'sst5']") from None
-            value = [word.strip() for word in value.split(",")]
+            raise ValueError("this text is no list; write it like [1, 2] or ['trec', 'sst5']") from None
+    if isinstance(value, str):
+        value = [word.strip() for word in value.split(",")]
     return list(value) if isinstance(value, list | tuple | set | range) else [value]
 
 

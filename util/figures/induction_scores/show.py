@@ -81,7 +81,7 @@ class Settings:
     tasks: Tasks | None = None
     primary_task: TaskName = "wordseq1"
     k: Natural = 10
-    prompts: Count | None = None
+    prompts: AtLeastTwo | None = None
     seed: Natural = 0
     _: KW_ONLY
     settings: Literal["default", "paper"] = "default"
