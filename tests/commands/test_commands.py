@@ -80,6 +80,7 @@ WRONG_FLAGS = [
     ("ablate --controls=-1", "--controls. Must be >= 0"),
     (f"card --untrained {2**70}", "--untrained. Must be < 9223372036854775808"),
 ]
+CARDS = paths.root() / "data" / "cards"
 WRONG_INPUT = [
     ("ablate --heads none.json", "none.json"),
     ("ablate --random 1 --controls 2", "--controls or --random, not both"),
@@ -104,6 +105,10 @@ WRONG_INPUT = [
     ("ioi --prompts 4", "--prompts 4: input should be greater than or equal to 8"),
     ("ioi --names Mike,Anna", "texts and names"),
     ("draw embedded --figure none", "--figure none: there are toy_induction_head"),
+    ("draw gpt2", "no values of toy_induction_head of gpt2 are stored"),
+    (f"card --out {__file__}", "name a folder that can be written to"),
+    (f"atlas {CARDS} {CARDS}", "give one of each model"),
+    ("look --text a --task ioi", "give one of --text, --file and --task"),
     ("claims embedded --prompts 0", "prompts"),
     ("claims embedded/none", "no embedded model 'none'"),
     ("edges none.json", "cannot run none.json"),
