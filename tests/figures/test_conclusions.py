@@ -71,6 +71,7 @@ DIRECT = entry(values("ioi_patching", "embedded"), "population/direct")
 REFUSED = {"refused": "its layers cannot be taken apart"}
 AGG = "without contextualisation (AGG-ONLY) in 1 of 5 tasks, by up to"
 LINE = "labels: no data set passed, what is lost is label mass (trec, k = 16)"
+EDGE_TASKS = entry(values("edge_ablation", "smollm2"), "scores")
 NO_SCORES = dict.fromkeys(entry(values("edge_ablation", "smollm2"), "search/scores"), [None, None, None])
 
 # What is told, stem, model, changes, texts that are there, texts that are not.
@@ -89,6 +90,10 @@ TOLD = {
     "a score of a task that is not done": (  # it was 1.00, of accuracies below chance
         "edge_ablation", "smollm2", {},
         ["Not done, and so without a score: `person_sport`", "and 0.77 in `present_past`."], [" in `person_sport`"],
+    ),
+    "no task is done": (
+        "edge_ablation", "smollm2", {"scores": dict.fromkeys(EDGE_TASKS, {"CTX+AGG": [None], "AGG-ONLY": [None]})},
+        ["score of `CTX+AGG`: none, since the whole model is not above chance in any task."], [],
     ),
     "contextualisation of none": ("edge_ablation", "embedded", {}, [], ["(AGG-ONLY) in"]),
     "contextualisation elsewhere": (
