@@ -1,8 +1,8 @@
 """Planted models by themselves: forerunner heads, how far back names are seen, seeds, refusals.
 
-That the other circuits do what their truth says, and need it, is seen by the studies that find them: induction heads in
-`tests/figures/induction_scores`, IOI in `tests/figures/ioi_patching` and `tests/scores`, look-ups in
-`tests/figures/edge_ablation`, all roles in `tests/figures/role_atlas`.
+That the other circuits do what their truth says, and need it, is seen by the studies that find them: IOI in
+`tests/figures/ioi_patching` and `tests/scores`, look-ups in `tests/figures/edge_ablation`, all roles, those of
+induction heads too, in `tests/figures/role_atlas`.
 """
 
 import numpy as np
@@ -17,10 +17,9 @@ from util.models import planted
 families = pytest.mark.parametrize("family", quick(["gpt2"], planted.FAMILIES))
 
 
-@torch.no_grad()
 def eager(model, ids, writes=None):
     """By transformers alone, with heads replaced: logits [V] of the last token, and attention [L, H, T, T]."""
-    run = eager_runs.run(eager_runs.reference(model), {"input_ids": torch.tensor([ids])}, writes)
+    run = eager_runs.read(model, ids, writes)
     return run.logits[0, -1], torch.cat([*run.weights.values()]).numpy()
 
 
