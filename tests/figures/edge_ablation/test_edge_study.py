@@ -138,21 +138,6 @@ def test_other_pairs_under_a_name_are_another_request(monkeypatch):
     assert words_of() != found[0]
 
 
-WRONG: dict[str, dict[str, Any]] = {  # the others: tests/commands/test_edge_configs.py
-    "split = 'train': .*'all', 'search' or 'test'": {"split": "train"},
-    ".*k = 1000 .*choose a smaller k": {"corruptions": (0, 5), "task": "copying", "k": 1000},
-    "corruptions = .0, 0.: .*twice": {"corruptions": [0, 0]},
-    ".*k = 3, ambiguous = 4: .*0 to k ambiguous": {"task": "ambiguous_present_past", "ambiguous": 4},
-    "Draw has no argument 'donor_seeds'": {"donor_seeds": 1},
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_bad_requests_are_refused_when_a_draw_is_built(message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        Draw(**{"prompts": 6, "k": 3, **WRONG[message]})
-
-
 @pytest.mark.parametrize(
     ("ablation", "match"),
     [

@@ -25,9 +25,9 @@ from tests.tiers import quick
 from tests.unloaded import NEVER, unloaded
 from util.engine import call
 from util.engine.attention import instrument as instrumented
-from util.engine.batches import Batch, Row
+from util.engine.batches import Row
 from util.engine.handshake import prepare
-from util.engine.label_scores import knockouts, scoring
+from util.engine.label_scores import scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
 from util.figures.edits import INTACT, Edit, Mode
@@ -245,17 +245,6 @@ def bound(pair):
 def prompts_of(study):
     task = classification.relabelled(classification.task(study.task), study.labels)
     return classification.prompts(task, study.k, study.seed, study.prompts)
-
-
-def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
-    edits = {mode: Edit.ablate([], mode) for mode in get_args(Mode)} | {"knockout": Edit.knock_out([])}
-    found = study_of(pair, folder).answers(edits | {"real": Edit.ablate(HEADS, "zero"), "whole": INTACT})
-    real, whole = found.pop("real"), found.pop("whole")
-    assert (real["log_prob"] != whole["log_prob"]).all()
-    for same in found.values():
-        np.testing.assert_array_equal(same["log_prob"], whole["log_prob"])
-    no_cells = [np.empty((0, 2), np.int64)] * 2
-    assert knockouts(no_cells, {0: [1]})(Batch.of(rows(5, 4), [0, 1])) == []
 
 
 def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):

@@ -6,11 +6,9 @@ from collections import ChainMap
 import numpy as np
 import pytest
 import scipy.stats
-import tokenizers
 import torch
-from transformers import PreTrainedTokenizerFast
 
-from tests import architectures, eager_runs
+from tests import architectures, eager_runs, toys
 from tests.tiers import quick
 from tests.unloaded import unloaded
 from util.figures.ioi_patching import measure, numbers
@@ -404,9 +402,6 @@ def test_what_does_not_fit_a_model_or_the_lists_of_words_is_refused(message, par
 def test_a_tokenizer_that_splits_names_is_refused_before_a_forward_pass(pair, part, tmp_path, monkeypatch):
     for name in ("heads_of", "last_logits"):
         monkeypatch.setattr(measure, name, lambda *_: pytest.fail("a forward pass"))
-    table = {chr(code): code - 32 for code in range(32, 127)}
-    letters = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, unk_token="~"))
-    letters.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    splits = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="~")
+    splits = toys.by_pattern(".", map(chr, range(32, 127)))
     with pytest.raises(ValueError, match="names|several tokens"):
         study_of(load_ICL_model((pair[0], splits), verbose=False), tmp_path, prompts=8).arrays(part)
