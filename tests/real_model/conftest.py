@@ -9,7 +9,6 @@ function.
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -52,10 +51,6 @@ class Subject:
     def every(self):
         """All (layer, head)."""
         return [*np.ndindex(self.model.config.num_hidden_layers, self.model.config.num_attention_heads)]
-
-    def some_heads(self, count, what):
-        """Heads by a hash: the same in every run, chosen by nobody."""
-        return sorted(self.every, key=lambda head: hashlib.sha256(f"{what} {head}".encode()).hexdigest())[:count]
 
     def check(self, what, ours, theirs, scale=None, rounded=0.0):
         """Two arrays are the same; scale: what a difference is relative to, by default the largest of theirs.

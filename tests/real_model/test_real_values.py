@@ -10,27 +10,22 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pytest
 import torch
 
 from tests import eager_runs
 from tests.real_model.conftest import NAME
 from tests.roles.test_attention_scores import by_definition
-from util import paths
+from tests.stored import read
 from util.load_model_and_data import untrained_twin
 from util.prompts.induction_pattern import repeated_sequences
 from util.roles.attention_scores import uniform_prefix_matching
-from util.show import files
 
 ROUNDED = 6e-7  # values are written with six decimals
 
 
 def stored(stem):
     """The committed values of a figure, and their request."""
-    place = paths.root() / "data" / "values" / paths.model_folder(NAME) / f"{stem}.json"
-    if not place.exists():
-        pytest.skip(f"{place.name} of {NAME} is not among the committed values")
-    values = files.read_values(place)
+    values = read(stem, NAME)
     assert (values["request"]["model"], values["request"]["figure"]) == (NAME, stem)
     return values, values["request"]
 
@@ -76,7 +71,7 @@ def test_committed_patches_of_the_ioi_pair(real):
     runs = [difference(plain), difference(real.run(source))]
     check = partial(real.check, rounded=ROUNDED)
     check("scores", runs, values["scores"])
-    heads = real.some_heads(20, "committed")
+    heads = [real.every[place] for place in np.random.default_rng(0).permutation(len(real.every))[:20]]
     for name, value in (("patched", patched), ("permuted", permuted)):
         writes = [{(la, 0, t, h): vector for t, vector in enumerate(value(la, h))} for la, h in heads]
         changes = [difference(real.run(base, write)) - runs[0] for write in writes]
