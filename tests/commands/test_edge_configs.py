@@ -18,11 +18,6 @@ from util.study.study import Study
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 
 
-@pytest.fixture(scope="module")
-def model():
-    return Model("embedded", device="cpu", verbose=False)
-
-
 MISSING = Model("embedded", loader=lambda: pytest.fail("nothing is to be loaded"))
 
 
@@ -31,9 +26,9 @@ def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
     return CONFIGS.validate_python([given])[0]
 
 
-def run(config, model, folder, **options):
+def run(config, model, folder):
     """The result, as it is written."""
-    study, out, request = edge_configs.prepared(config, model, folder=folder, **options)
+    study, out, request = edge_configs.prepared(config, model, folder=folder)
     edge_configs.write(config, study, out, request)
     return json.loads((out / "result.json").read_text())
 
