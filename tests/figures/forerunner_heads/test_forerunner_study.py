@@ -38,6 +38,7 @@ def test_what_decides_numbers_decides_the_record(study, tmp_path):
     assert len([*tmp_path.glob("*.pickle")]) == 5
 
 
+@pytest.mark.slow
 def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):
     model = Model.given(toys.model("llama"), toys.tokenizer(), "given:toy")
     model.pair[0].config.max_position_embeddings = 160
