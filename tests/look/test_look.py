@@ -42,8 +42,9 @@ def direct(model, ids, plain, query):
     """By how much all logits at a query fall without what each head writes there, [L, H, V]."""
     changes = {layer: -z[:, query : query + 1] for layer, z in plain.z.items()}
     every = torch.arange(plain.logits.shape[-1])[None]
-    without, base = direct_effects(model, ids, changes, every, [query])
-    fall = (base - without)[:, :, 0, 0].numpy()
+    found = direct_effects(model, ids, changes, every, [query])
+    assert found is not None
+    fall = (found[1] - found[0])[:, :, 0, 0].numpy()
     return fall - fall.mean(-1, keepdims=True)
 
 

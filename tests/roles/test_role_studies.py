@@ -8,6 +8,7 @@ import torch
 
 from tests import eager_runs
 from tests.engine.test_replay import frozen
+from tests.figures.induction_scores.made_up_shots import GAIN
 from util.load_model_and_data import staicc_prompts
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
@@ -21,10 +22,8 @@ from util.roles.name_roles import NameRoles
 from util.roles.rules import FACTOR, Role, Score
 from util.roles.sequences_study import SequenceRoles
 from util.stats.answers import TaskCheck
-from util.stats.intervals import Interval
 from util.study.model import planted_control
 
-GAIN = Interval(1.0, 0.5, 1.5)
 CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are
 
 

@@ -51,9 +51,6 @@ def test_rows_that_the_tokenizer_cannot_carry_are_refused_before_weights_are_rea
     message = r"animals.csv, row 1: the tokenizer cannot carry 'red' and 'Red' \(split: the separator ' ->' is 2 tokens"
     with pytest.raises(UnsupportedTokenizer, match=message):
         Study("edge_ablation", tasks="animals.csv", k=1, layout="arrow", corruptions=[1])
-    write([(word, f"{word}s") for word in "car dog cat boy girl book tree house king queen".split()], "plural.csv")
-    with pytest.raises(UnsupportedTokenizer, match=r"task 'plural': no prompt .*its answer begins as the query said"):
-        Study("edge_ablation", tasks="plural.csv", k=2, corruptions=[1])
     assert Model("embedded").twin().tokenizer.get_vocab() == Model("embedded").tokenizer.get_vocab()
     config = {"action": "accuracy", "request": {"task": "animals.csv", "k": 1, "layout": "arrow"}}
     (checked,) = edge_configs.CONFIGS.validate_python([config])
