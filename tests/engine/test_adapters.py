@@ -104,7 +104,6 @@ def test_training_has_its_dropout(name):
 
 
 @names
-@torch.no_grad()
 def test_offloaded_weights(name):
     """The hooks of accelerate, put on before or after, change nothing."""
     early = cpu_offload(build(name), torch.device("cpu"))
