@@ -7,7 +7,9 @@ to the vector that replaces z there; `cuts` is a set of (layer, head, batch row,
 import contextlib
 import copy
 import inspect
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -32,6 +34,22 @@ def reference(model):
         for module in attention_modules(twin).values():
             module.register_forward_pre_hook(_no_second_alibi, with_kwargs=True)
     return twin
+
+
+_TWINS: MutableMapping[torch.nn.Module, torch.nn.Module] = WeakKeyDictionary()
+
+
+def twin(model):
+    """The reference of a model that stays as it is, made once."""
+    if model not in _TWINS:
+        _TWINS[model] = reference(model)
+    return _TWINS[model]
+
+
+@torch.no_grad()
+def read(model, ids, writes=None, cuts=None):
+    """The run of a model's reference on a prompt [T], or on several of one length [B, T]."""
+    return run(twin(model), {"input_ids": torch.atleast_2d(torch.as_tensor(ids))}, writes, cuts)
 
 
 def _no_second_alibi(module, arguments, keywords):

@@ -139,15 +139,6 @@ def test_wrong_settings_are_refused_before_anything_is_measured(wrong, named, tm
         cards.measured(Model("embedded"), folder=tmp_path, **wrong)
 
 
-def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(model_room, "load_ICL_model", never)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit):
-        main(["card", "embedded", "--out", str(tmp_path / "file" / "below")])
-    error = capsys.readouterr().err
-    assert "name a folder that can be written to" in error and error.count("\n") == 1
-
-
 # ------------------------------------------------------------------------------------------------ committed cards
 
 
@@ -201,12 +192,6 @@ def test_what_is_no_card_is_refused(tmp_path, text, cure):
         (tmp_path / "card.json").write_text(text)
     with pytest.raises(ValueError, match=cure):
         cards.read(tmp_path)
-
-
-def test_two_cards_of_one_model_are_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["atlas", str(COMMITTED), str(COMMITTED)])
-    assert "give one of each model" in capsys.readouterr().err
 
 
 def test_the_fields_of_the_file_are_documented(card):

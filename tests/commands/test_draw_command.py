@@ -40,11 +40,3 @@ def test_values_of_an_older_version_are_refused_in_a_sentence(tmp_path, monkeypa
     with pytest.raises(SystemExit):
         main(["draw", "embedded", "--figure", "role_atlas", "--out", str(tmp_path)])
     assert "the values of role_atlas have no 'function vectors', as an older version" in capsys.readouterr().err
-
-
-def test_a_model_without_values_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["util", "draw", "gpt2"])
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    assert "no values of toy_induction_head of gpt2 are stored" in capsys.readouterr().err

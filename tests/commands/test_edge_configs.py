@@ -18,11 +18,6 @@ from util.study.study import Study
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 
 
-@pytest.fixture(scope="module")
-def model():
-    return Model("embedded", device="cpu", verbose=False)
-
-
 MISSING = Model("embedded", loader=lambda: pytest.fail("nothing is to be loaded"))
 
 
@@ -31,9 +26,9 @@ def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
     return CONFIGS.validate_python([given])[0]
 
 
-def run(config, model, folder, **options):
+def run(config, model, folder):
     """The result, as it is written."""
-    study, out, request = edge_configs.prepared(config, model, folder=folder, **options)
+    study, out, request = edge_configs.prepared(config, model, folder=folder)
     edge_configs.write(config, study, out, request)
     return json.loads((out / "result.json").read_text())
 
@@ -86,6 +81,10 @@ ACCURACY = {"action": "accuracy"}
         (ACCURACY | {"tsk": "copying"}, "config 0.accuracy.tsk: Extra inputs are not permitted"),
         (ACCURACY | {"request": {"task": "copyin"}}, "unknown word-pair task 'copyin'; there are copying"),
         (ACCURACY | {"request": {"shots": 3}}, "Draw has no argument 'shots'; it has task, k, prompts"),
+        (ACCURACY | {"request": {"split": "train"}}, "split = 'train'"),
+        (ACCURACY | {"request": {"k": 1000}}, "choose a smaller k"),
+        (ACCURACY | {"request": {"corruptions": [0, 0]}}, "corruptions = [0, 0]"),
+        (ACCURACY | {"request": {"ambiguous": 4}}, "ambiguous"),
         (ACCURACY | {"request": {"prompts": 1}}, "prompts = 1: two or more have intervals"),
         (ACCURACY | {"request": {"model": __file__, "revision": "main"}}, "revision = 'main'"),
         (ACCURACY | {"request": {"layout": {"sep": ":"}}}, "'sep': input should be 'separator', 'join'"),

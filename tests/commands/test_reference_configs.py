@@ -5,31 +5,19 @@ import json
 import pandas as pd
 import pytest
 
+from tests.commands.test_edge_configs import run
 from util import paths
 from util.commands import edge_configs
-from util.study.model import Model
 
 EDGES = [["y", "last_separator"], ["x_1", "y_2"]]
 FEW = {"task": "Capitalization", "batch_size": 2, "limit": 4}
 FASTER = {"request": {"k": 3}, "donor_seeds": [0], "random": 2, "per_round": 0.5}
 
 
-@pytest.fixture(scope="module")
-def model():
-    return Model("embedded", device="cpu", verbose=False)
-
-
 def loaded(folder, *configs):
     file = folder / "config.json"
     file.write_text(json.dumps(configs))
     return edge_configs.load(file)
-
-
-def run(config, model, folder):
-    """The result, and the log."""
-    study, out, request = edge_configs.prepared(config, model, folder=folder)
-    edge_configs.write(config, study, out, request)
-    return (json.loads((out / name).read_text()) for name in ("result.json", "model_logs.json"))
 
 
 def test_the_fields_of_their_readme(tmp_path):
@@ -85,7 +73,7 @@ def test_edges_are_ablated_and_the_first_prompts_are_logged(model, tmp_path):
         {**FEW, "model_name": "embedded_ablate_edges", "affect_whom": EDGES, "output_path": f"{tmp_path}/out"}
         | {"limit": 8, "request": {"k": 3}, "donor_seeds": [0]},
     )
-    result, log = run(config, model, tmp_path)
+    result, log = run(config, model, tmp_path), json.loads((tmp_path / "out" / "model_logs.json").read_text())
     rows = pd.read_csv(tmp_path / "out" / "rows.csv")
     assert result["results"]["ablated"]["right"][0] == log["accuracy"]["ablated"] < log["accuracy"]["FULL"] == 1
     assert len(log["examples"]) == edge_configs.LOGGED
@@ -105,7 +93,7 @@ def test_heads_are_pruned_by_score_files_and_then_edges_in_one_list(model, tmp_p
     run(loaded(tmp_path, {**heads, "output_path": f"{tmp_path}/1", "prune_k": []})[0], model, tmp_path)
     edges = {**heads, "model_name": "embedded_prune_edges_in_circuits", "output_path": f"{tmp_path}/2", "prune_k": [60]}
     files = [str(tmp_path / "1" / "head_scores_0.json")]
-    result, _ = run(loaded(tmp_path, {**edges, "prune_using_imp_scores": files})[0], model, tmp_path)
+    result = run(loaded(tmp_path, {**edges, "prune_using_imp_scores": files})[0], model, tmp_path)
     pruned = result["results"]["pruning"]
     assert len(pruned["kept"]["head"]) == 60 and pruned["left"][0] < 992
     kept = {name.split(" ")[0] + " " + name.split("->")[1].split(":")[0] for name in pruned["kept"]["edge"]}

@@ -129,16 +129,13 @@ def test_the_examples_of_an_ambiguous_prompt_can_be_named_by_their_marks():
     assert all(part.any() for part in parts) and (every == parts[0] | parts[1]).all()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # more: tests/commands/test_edge_configs.py
     ("make", "message"),
     [
-        (lambda: Edge("y", "last_seperator"), "'last_seperator', did you mean 'last_separator'"),
         (lambda: Edge.of("x->y:earliest"), "relation 'earliest', did you mean 'earlier'"),
         (lambda: Edge.of("x to y"), "is no edge"),
         (lambda: Edge("x", "y", "lag=0"), "lag=0"),
         *((lambda name=name: Edge(name, "y"), "unknown token type") for name in ("-", "t*", "y**", "target-")),
-        (lambda: Ablation(removed=["AGG"], kept=["QUERY"]), "either"),
-        (lambda: Ablation(probed=[("x->y", 0)]), "corruption 0 removes"),
         (lambda: Ablation(removed=["AG"]), "is no edge"),
         (lambda: Ablation(removed=["AGG"], heads=(0, 1)), "heads.0 = 0"),
         (lambda: Ablation(removed=["AGG"], heads=[(0, 1, 2)]), "heads.0"),

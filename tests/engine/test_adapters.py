@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
@@ -12,8 +11,9 @@ from transformers import BloomForCausalLM, DynamicCache, PreTrainedModel
 
 from tests import eager_runs
 from tests.architectures import ADAPTED, LAYERS, build
-from tests.device_runs import ids, instrumented
+from tests.device_runs import ids
 from tests.engine.test_attention import batch, close, logits, moved, prepared
+from tests.engine.test_offload import assert_same
 from util.engine import adapters
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
@@ -23,12 +23,6 @@ from util.engine.instruments import CaptureHeads, CaptureRows
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 names = pytest.mark.parametrize("name", ADAPTED)
 FALCONS = ["falcon_7b", "falcon_40b", "falcon_alibi"]
-
-
-def same(model, other):
-    """Do instruments give the same on both, to the last bit?"""
-    pairs = zip(instrumented(model), instrumented(other), strict=True)
-    return all(np.array_equal(ours, theirs) for ours, theirs in pairs)
 
 
 def own_classes(model):
@@ -64,7 +58,7 @@ def test_copies_and_pickles_stay_prepared(name):
         with pytest.raises(ValueError, match="prepare"):
             support(twin)
         assert prepare(twin).tried == support(model).tried
-        assert same(model, twin)
+        assert_same(model, twin)
 
 
 @names
@@ -110,7 +104,6 @@ def test_training_has_its_dropout(name):
 
 
 @names
-@torch.no_grad()
 def test_offloaded_weights(name):
     """The hooks of accelerate, put on before or after, change nothing."""
     early = cpu_offload(build(name), torch.device("cpu"))
@@ -121,7 +114,7 @@ def test_offloaded_weights(name):
     prepare(late)
     cpu_offload(late, torch.device("cpu"))
     for model in (early, late):
-        assert same(model, prepared(name))
+        assert_same(model, prepared(name))
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ from tests.architectures import (
 )
 from tests.device_runs import INSTRUMENTS
 from tests.device_runs import ids as random_ids
-from util.engine.attention import IMPLEMENTATION, head_writes, instrument, support
+from util.engine.attention import IMPLEMENTATION, instrument, support
 from util.engine.call import NO_LIMIT, UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, PatchHeads
@@ -177,6 +177,7 @@ def test_handshake(name):
         assert own == "sdpa" and torch.equal(model(**inputs).logits, stock(**inputs).logits)
     assert found.layers == attention_layers(name)
     assert found.heads == HEADS
+    assert {module is None for module in found.projections.values()} == {name in GATED}
     assert found.switch == (WINDOW if name in WINDOWED else 4 if name == "llama4_text" else NO_LIMIT)
     assert name not in ADAPTED or found.branches == (name not in ALIBI)  # which counts tokens, not position ids
 
@@ -214,25 +215,6 @@ def check_captures(name, layout, dtype=torch.float32, bound=1e-5):
 @layouts
 def test_captured_rows_and_heads(name, layout):
     check_captures(name, layout)
-
-
-@names
-@torch.no_grad()
-def test_what_each_head_writes_adds_up_to_what_attention_writes(name):
-    model, inputs = prepared(name), batch("plain").inputs
-    modules = support(model).projections
-    assert {layer for layer, module in modules.items() if module is None} == (
-        set(attention_layers(name)) if name in GATED else set()
-    )
-    logits(model, inputs, heads := CaptureHeads())
-    for layer, module in modules.items():
-        if module is None:
-            continue
-        z = heads.z[layer].flatten(2)
-        alone = head_writes(module, heads.z[layer])
-        close(alone.sum(2) + module(torch.zeros_like(z)), module(z))
-        assert module is eager_runs.output_projection(eager_runs.attention_modules(model)[layer])
-        assert alone.norm(dim=-1).min() > 0
 
 
 def patches(name, layout, dtype):
@@ -363,20 +345,15 @@ def test_gradients_equal_those_of_eager_attention(name, length):
 @pytest.mark.parametrize("prefix", [6, TOTAL - 1])
 @torch.no_grad()
 def test_suffix_on_a_cached_prefix(name, prefix):
-    """Rows and positions count the suffix, keys count from the first token; a suffix of one token included."""
-    model, ids = prepared(name), batch("plain").inputs["input_ids"]
-    cells = torch.tensor([(TOTAL - 1, TOTAL - 2), (TOTAL - 1, TOTAL - 4)])
-    donor = noise(BATCH, 1, 1, 16)
-    full = expected(name, "plain", every_write(1, [3], donor, torch.tensor([TOTAL - 1])), every_cell(cells, heads=[0]))
+    """Rows and positions count the suffix, keys count from the first token; a suffix of one token included.
+
+    Edits of a suffix: test_replay.py.
+    """
+    model, ids, full = prepared(name), batch("plain").inputs["input_ids"], baseline(name, "plain")
     last = torch.tensor([TOTAL - 1 - prefix])
-    rows, z = CaptureRows(last), CaptureHeads(last)
-    moves = Knockout(cells - torch.tensor([prefix, 0]), heads=0), PatchHeads(1, 3, donor, last)
-    cache = DynamicCache()
+    rows, z, cache = CaptureRows(last), CaptureHeads(last), DynamicCache()
     model(ids[:, :prefix], past_key_values=cache)
-    with instrument(model, rows, z, *moves):
-        ours = model(ids[:, prefix:], past_key_values=cache).logits
-    close(ours, full.logits[:, prefix:])
-    moved(ours, baseline(name, "plain").logits[:, prefix:])
+    close(logits(model, dict(input_ids=ids[:, prefix:], past_key_values=cache), rows, z), full.logits[:, prefix:])
     for layer in range(LAYERS):
         close(rows.weights[layer], full.weights[layer][:, :, TOTAL - 1 :])
         close(z.z[layer], full.z[layer][:, TOTAL - 1 :])

@@ -17,11 +17,9 @@ from util.roles.sequences_study import SequenceStudy
 from util.study.model import Model
 
 
-@torch.no_grad()
 def eager_rows(model, ids):
     """Attention by the oracle, [L, H, T, T]."""
-    weights = eager_runs.run(eager_runs.reference(model), {"input_ids": torch.tensor([ids])}).weights
-    return torch.cat([*weights.values()]).numpy()
+    return torch.cat([*eager_runs.read(model, ids).weights.values()]).numpy()
 
 
 QUICK = [("gpt2", "bpe"), ("llama", "unigram"), ("mistral-window", "bpe-no-bos")]

@@ -139,7 +139,6 @@ def test_a_mean_ablation_acts_on_what_is_written_too(wide, tokenizer):
 def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
     """Every window is a text of its own, with the cells of its own tokens."""
     model, tokenizer = wide.pair
-    eager = eager_runs.reference(model)
     text = classification.prompts(classification.task("repetition"), 6, limit=1)[0].text
     lm = InterventionLM(wide, edit=EDITS["exact tokens"], batch_size=2)
     (found,) = lm.loglikelihood_rolling([asked_of_no_task(text)], disable_tqdm=True)
@@ -147,8 +146,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
     row = ids[:-1]
     cells = [(q, k) for q in range(len(row)) for k in range(1, q) if row[k - 1] == row[q]]
     cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
-    with torch.no_grad():
-        rows = eager_runs.run(eager, {"input_ids": torch.tensor([row])}, cuts=cuts).logits[0].log_softmax(-1)
+    rows = eager_runs.read(model, row, cuts=cuts).logits[0].log_softmax(-1)
     expected = float(rows[torch.arange(len(row)), torch.tensor(ids[1:])].sum())
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
     assert abs(found - InterventionLM(wide, batch_size=2).loglikelihood_rolling([asked_of_no_task(text)])[0]) > 1

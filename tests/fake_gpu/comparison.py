@@ -22,7 +22,7 @@ def measured(run, model):
 
 def plain(numbers):
     """A tensor or an array as an array."""
-    return numbers.cpu().double().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers, np.float64)
+    return numbers.detach().cpu().double().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers, np.float64)
 
 
 def assert_same(found, wanted):

@@ -51,7 +51,7 @@ def faults(figure, smallest=SMALLEST):
     """Returns what cannot be read of a figure, in words; nothing if all can be."""
     canvas = FigureCanvasAgg(figure)
     figure.set_dpi(DPI)
-    canvas.draw()
+    figure.draw_without_rendering()
     texts = _texts(figure)
     boxes = [_box(text, canvas) for text in texts]
     sizes = [float(text.get_fontsize()) for text in texts]

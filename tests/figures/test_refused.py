@@ -28,7 +28,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # by figure: settings,
     "induction_scores": [
         ({"tasks": ["wordseq2"]}, "primary_task = 'wordseq1' is none of tasks"),
         ({"tasks": ["palindrome"]}, "tasks.0 = 'palindrome': unknown classification task .*; there are repetition"),
-        ({"tasks": "{1"}, r"tasks = '\{1': this text is no list"),
         ({"tasks": ["wordseq1", "sst2"], "text_tasks": ["sst2"]}, r"tasks and text_tasks both have \['sst2'\]"),
         ({"mode": "median"}, "mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'"),
         ({"demonstration_seeds": [42, -1]}, "demonstration_seeds.1 = -1: "),

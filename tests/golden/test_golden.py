@@ -1,7 +1,6 @@
 """Exports of records: read without the suite, and compared to the last bit."""
 
 import numpy as np
-import pytest
 
 from tests.golden import compare, make
 from util.study import records
@@ -24,10 +23,4 @@ def test_an_export_has_what_was_saved_and_one_bit_is_seen(tmp_path, capsys):
     assert not compare.compared(before, after, 0.0, "arrays")
     assert f"differs: /{digest}/effects/value" in capsys.readouterr().out
     assert compare.compared(before, after, 1e-12, "arrays")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "equal"), [(1.0, 1.0, True), (1.0, 1, False), (None, None, True), ("a", "b", False)]
-)
-def test_values_are_equal_only_with_their_types(first, second, equal):
-    assert compare.same(first, second, 0.0) == equal
+    assert compare.same(None, None, 0.0) and not compare.same(1.0, 1, 0.0) and not compare.same("a", "b", 0.0)

@@ -15,10 +15,10 @@ import bitsandbytes
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from tests import architectures, device_runs, toys
 from tests.device_runs import INSTRUMENTS, WHOLE
+from tests.fake_gpu.comparison import plain
 from util.engine.attention import instrument, support
 from util.engine.batches import all_logits, run_rows
 from util.engine.handshake import input_device, prepare
@@ -54,10 +54,7 @@ def place(tmp_path_factory):
 
 def within(what, ours, theirs, bound, reduce=np.nanmax):
     """A difference of two tensors or arrays is at most so large."""
-    one, other = (
-        numbers.detach().double().cpu().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers, np.float64)
-        for numbers in (ours, theirs)
-    )
+    one, other = plain(ours), plain(theirs)
     gap = float(reduce(np.abs(one - other)) / max(1.0, np.nanmax(np.abs(other))))
     print(f"{what}: {gap:.2g}, at most {bound:g}")
     assert gap <= bound, what
@@ -122,11 +119,11 @@ def test_device_maps(device, place, others):
     first = 0 if device == "cuda" else "cpu"
     around = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), first)
     layers = {f"model.layers.{layer}": others if layer else first for layer in range(architectures.LAYERS)}
-    plain = toys.load(place, device=device, dtype="float32")
+    alone = toys.load(place, device=device, dtype="float32")
     device_map = "auto" if others == "auto" else around | layers
     model = toys.load(place, device_map=device_map, dtype="float32")
     for run in ("capture rows", "patch heads", "knockout", "label scores"):
-        compared(run, model, plain, FLOAT32)
+        compared(run, model, alone, FLOAT32)
 
 
 def take(device, rows):

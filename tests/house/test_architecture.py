@@ -22,7 +22,7 @@ MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "toke
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
     "util.paths", "util.stats", "util.models.table", "util.show",
-    "util.scores.graph", "util.scores.graph", "util.scores.pruning", "util.scores.pruning",
+    "util.scores.graph", "util.scores.pruning",
     "util.roles.attention_scores", "util.roles.rules",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("claims", "numbers", "pictures", "show")),
 )  # fmt: skip

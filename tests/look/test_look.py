@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.eager_runs import reference, run
+from tests import eager_runs
 from util import look as page
 from util import paths
 from util.commands.frame import main
+from util.engine.components import direct_effects
 from util.load_model_and_data import load_ICL_model
 from util.look import STRONGEST, example, look
 from util.show.part import STORED
@@ -36,18 +37,15 @@ def numbers(text, kind):
     return np.frombuffer(base64.b64decode(text), np.dtype(kind).newbyteorder("<"))
 
 
-def direct(model, ids, plain, layer, head, query):
-    """By how much all logits at a query fall without what a head writes there: by the model's own last modules."""
-    streams: list[torch.Tensor] = []
-    keep = model.model.norm.register_forward_pre_hook(lambda _, given: streams.append(given[0]))
-    with torch.no_grad(), keep:
-        model(ids)
-    with torch.no_grad():
-        z, own = plain.z[layer][0, query, head], model.config.head_dim * head
-        written = model.model.layers[layer].self_attn.o_proj.weight[:, own : own + len(z)] @ z
-        without = model.lm_head(model.model.norm(streams[0][0, query] - written))
-    fall = (plain.logits[0, query] - without).detach().numpy()
-    return fall - fall.mean()
+@torch.no_grad()
+def direct(model, ids, plain, query):
+    """By how much all logits at a query fall without what each head writes there, [L, H, V]."""
+    changes = {layer: -z[:, query : query + 1] for layer, z in plain.z.items()}
+    every = torch.arange(plain.logits.shape[-1])[None]
+    found = direct_effects(model, ids, changes, every, [query])
+    assert found is not None
+    fall = (found[1] - found[0])[:, :, 0, 0].numpy()
+    return fall - fall.mean(-1, keepdims=True)
 
 
 @pytest.mark.parametrize("positions", [None, [-1, 3]], ids=["all tokens", "two tokens"])
@@ -56,10 +54,10 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_sof
     heads = [(2, 6), (0, 2), (2, 5)]
     told = data_of(look(Model("embedded", loader=lambda: pair), heads, TEXT, positions).html())
     ids = torch.tensor([tokenizer(TEXT).input_ids])
-    plain, length = run(reference(model), {"input_ids": ids}), ids.shape[1]
+    plain, length = eager_runs.read(model, ids), ids.shape[1]
     assert len(told["tokens"]) == length and "".join(told["tokens"][1:]) == TEXT
     assert told["queries"] == (list(range(length)) if positions is None else [3, length - 1])
-    attention = np.stack([plain.weights[layer][0, head].detach().numpy() for layer, head in heads])
+    attention = np.stack([plain.weights[layer][0, head].numpy() for layer, head in heads])
     queries = told["queries"]
     rows = [attention[head, query, : query + 1] for head in range(3) for query in queries]
     assert np.abs(numbers(told["reads"], np.uint16) / 65535 - np.concatenate(rows)).max() <= 0.51 / 65535
@@ -68,8 +66,9 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_sof
     assert not len(written) if positions is None else np.abs(written / 65535 - np.concatenate(columns)).max() < 1e-5
     words = numbers(told["words"], np.uint32).reshape(3, len(queries), 2 * STRONGEST)
     effects = numbers(told["effects"], np.int16).reshape(words.shape) * told["step"]
+    falls = direct(model, ids, plain, length - 1)
     for place, (layer, head) in enumerate(heads):
-        fall = direct(model, ids, plain, layer, head, length - 1)
+        fall = falls[layer, head]
         order = np.argsort(-fall)
         expected = [*order[:STRONGEST], *order[::-1][:STRONGEST]]
         np.testing.assert_allclose(effects[place, -1], fall[expected], atol=told["step"])
@@ -129,12 +128,6 @@ def test_tasks_have_an_example(task, start, pair):
 def test_an_unknown_task_is_refused_with_all_there_are():
     with pytest.raises(ValueError, match="no task 'x'; choose from ioi, copying, .*trec"):
         example("x", Model("embedded"))
-
-
-def test_one_text_is_asked_for(capsys):
-    with pytest.raises(SystemExit, match="1"):
-        main(["look", "--text", "a", "--task", "ioi"])
-    assert "give one of --text, --file and --task" in capsys.readouterr().err
 
 
 def test_a_notebook_shows_the_page_and_a_picture(pair, monkeypatch):

@@ -29,21 +29,6 @@ def test_separators_are_tokens_of_their_own(tokenizer, mark):
     assert tokenizer(text).input_ids.count(own) == text.count(mark)
 
 
-@pytest.mark.parametrize(
-    "text", ["sentence: a  b . sentiment: neutral\n", " \t\n\n x", "naïve café 東京 🙂 \u200b", "it's 3%\r\n"]
-)
-def test_encoding_is_lossless_with_exact_offsets(tokenizer, text):
-    encoded = tokenizer(text, return_offsets_mapping=True)
-    assert encoded.input_ids[0] == tokenizer.bos_token_id == 0
-    assert tokenizer.bos_token_id not in encoded.input_ids[1:]
-    assert tokenizer.decode(encoded.input_ids[1:]) == text
-    covered = {place for start, end in encoded.offset_mapping[1:] for place in range(start, end)}
-    assert covered == set(range(len(text)))
-    for token, (start, end) in zip(encoded.input_ids[1:], encoded.offset_mapping[1:], strict=True):
-        decoded = tokenizer.decode([token])
-        assert decoded == text[start:end] or "\ufffd" in decoded
-
-
 def test_missing_model_names_the_cure(monkeypatch):
     monkeypatch.setattr(table, "embedded_home", lambda: Path("no-such-folder"))
     with pytest.raises(FileNotFoundError, match="data.embedded_models.recipe.train"):

@@ -1,8 +1,8 @@
 """Planted models by themselves: forerunner heads, how far back names are seen, seeds, refusals.
 
-That the other circuits do what their truth says, and need it, is seen by the studies that find them: induction heads in
-`tests/figures/induction_scores`, IOI with its backup in `tests/figures/ioi_patching` and `tests/scores`, look-ups in
-`tests/figures/edge_ablation`, all roles in `tests/figures/role_atlas`.
+That the other circuits do what their truth says, and need it, is seen by the studies that find them: IOI in
+`tests/figures/ioi_patching` and `tests/scores`, look-ups in `tests/figures/edge_ablation`, all roles, those of
+induction heads too, in `tests/figures/role_atlas`.
 """
 
 import numpy as np
@@ -17,10 +17,9 @@ from util.models import planted
 families = pytest.mark.parametrize("family", quick(["gpt2"], planted.FAMILIES))
 
 
-@torch.no_grad()
 def eager(model, ids, writes=None):
     """By transformers alone, with heads replaced: logits [V] of the last token, and attention [L, H, T, T]."""
-    run = eager_runs.run(eager_runs.reference(model), {"input_ids": torch.tensor([ids])}, writes)
+    run = eager_runs.read(model, ids, writes)
     return run.logits[0, -1], torch.cat([*run.weights.values()]).numpy()
 
 
@@ -53,6 +52,16 @@ def test_a_name_is_marked_however_far_back_it_occurred(family):
         assert weights[layer, head, 4 + distance, 4] > 0.999, distance
         assert weights[layer, head, 4, 0] > 0.999  # nothing before: BOS
     assert plant.model.config.bos_token_id == 7
+
+
+@families
+def test_a_backup_does_the_movers_work_where_the_mover_does_not(family):
+    ids = [7, 300, 100, 301, 101, 302, 303, 101, 304]
+    for backup in (False, True):
+        plant = planted.ioi(500, range(100, 110), backup, family=family, bos=7)
+        silent = {(layer, 0, 8, head): torch.zeros(1) for layer, head in plant.heads["mover"] if layer == 1}
+        whole, without = (eager(plant.model, ids, writes)[0][[100, 101]] for writes in (None, silent))
+        assert whole[0] - whole[1] > 3 and (without[0] - without[1] > 3) == backup
 
 
 def test_the_seed_decides_which_head_is_which():

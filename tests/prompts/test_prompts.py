@@ -9,9 +9,10 @@ import StaICC
 from StaICC.util import hgf_dataset_loader
 
 from tests import toys
+from tests.engine.test_label_scores import question
 from tests.tiers import quick
 from util import load_model_and_data as loading
-from util.prompts.prompt import Layout, Prompt, check_first_tokens, labelled_tokens
+from util.prompts.prompt import Layout, check_first_tokens, labelled_tokens
 
 # sha256 prefixes of the reference loader's 512 "label_words" strings at k = 4: (correct, wrong), by data set
 FIXTURES = {
@@ -95,10 +96,6 @@ def test_token_roles_by_offsets(kind, dataset):
             assert labelled.labels[-1] == len(labelled.ids) - 1
 
 
-def toy_prompt(text, forerunner, labels=("up", "down"), join=" "):
-    return Prompt(text, {"x": ((0, 1),), "s": ((forerunner, forerunner + 1),), "y": ()}, labels, 0, (), join)
-
-
 @pytest.mark.parametrize(
     "labels, appended, message",
     [
@@ -108,13 +105,13 @@ def toy_prompt(text, forerunner, labels=("up", "down"), join=" "):
     ],
 )
 def test_conditions_that_cannot_be_told_apart_are_refused(labels, appended, message):
-    tokenizer, prompts = toys.tokenizer("bpe", 300), [toy_prompt("x :", 2, labels)]
+    tokenizer, prompts = toys.tokenizer("bpe", 300), [question("x :", labels)]
     with pytest.raises(ValueError, match=message):
         check_first_tokens(prompts, {what: labelled_tokens(prompts, tokenizer, what) for what in appended})
 
 
 def test_where_no_token_is_a_forerunner():
-    prompt = toy_prompt("sentence", 7, ("s", "x"), join="")  # "sentences" merges across the boundary
+    prompt = question("sentence", ("s", "x"), join="")  # "sentences" merges across the boundary
     with pytest.raises(ValueError, match="no token boundary between forerunner and label"):
         labelled_tokens([prompt], toys.tokenizer("bpe"))
     with pytest.raises(ValueError, match="gives no character offsets"):
@@ -123,7 +120,7 @@ def test_where_no_token_is_a_forerunner():
 
 def test_a_last_character_of_several_tokens_is_counted_whole():
     tokenizer = toys.tokenizer("bpe", 300)
-    prompt = toy_prompt("x :", 2, ("gut\N{EURO SIGN}", "b"))  # its last character is three byte tokens
+    prompt = question("x :", ("gut\N{EURO SIGN}", "b"))  # its last character is three byte tokens
     [labelled] = labelled_tokens([prompt], tokenizer)
     assert labelled.n_t == len(tokenizer(prompt.with_label())["input_ids"])
 

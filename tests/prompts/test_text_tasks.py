@@ -111,8 +111,3 @@ def test_a_fifth_is_held_out_without_looking_at_labels():
     flipped = tuple((text, "No" if label == "Yes" else "Yes") for text, label in rows)
     assert [text for text, _ in held_out(flipped, "ethos")[1]] == [text for text, _ in queries]
     assert [text for text, _ in queries[:3]] == ["text 5", "text 15", "text 16"]  # the draw is fixed
-
-
-def test_another_name_is_refused():
-    with pytest.raises(ValueError, match="no text task 'cola'; there are boolq, ethos, rte, sst2, subj, wic, wsc"):
-        text_tasks.find("cola")

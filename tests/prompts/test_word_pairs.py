@@ -313,7 +313,6 @@ def test_an_answer_that_changes_the_prompt_is_refused():
 AMBIGUOUS = "ambiguous_present_past"
 CLASH = WordPairTask("mine", (("a:b", "c"), ("d", "e"), ("f", "g")))
 REFUSED = [
-    ({"task": "copyng"}, "unknown word-pair task 'copyng'; there are copying, capitalization, country_capital"),
     ({"k": 0}, "k = 0"),
     ({"n": 0}, "n = 0"),
     ({"k": 5000}, r"has \d+ clear pairs; k = 5000 .* smaller k"),

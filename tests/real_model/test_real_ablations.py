@@ -1,10 +1,15 @@
 """Knockouts and head ablations, as in notebook 02, against eager attention."""
 
+from functools import partial
+from itertools import product
+
 import numpy as np
 import torch
 from torch import nn
 
+from tests.engine.test_label_scores import by_whole_passes
 from tests.real_model.conftest import NAME
+from util.engine.label_scores import scoring
 from util.figures.edits import INTACT, Edit
 from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
@@ -40,26 +45,16 @@ def test_ablated_and_knocked_out_heads_answer_as_eager_attention(real, tmp_path)
     ours = study.answers(edits)
     stand_ins = means(real, [prompt.text for prompt in staicc_prompts("financial_phrasebank", 4)[:REFERENCE]])
     prompts = classification.prompts(classification.relabelled(classification.task(TASK), LABELS), K, SEED, ITEMS)
-    theirs: dict[str, list[float]] = {name: [] for name in edits}
-    for prompt in prompts:
-        start = real.ids(prompt.text).shape[1]
-        cells = induction_pattern.cells(prompt, real.tokenizer).tolist()
-        assert cells
-        for label in prompt.labels:
-            ids = real.ids(f"{prompt.text}{label}")
-            runs: dict[str, dict] = {"whole": {}}
-            for name, heads in cut.items():
-                runs[name] = {"cuts": {(layer, head, 0, q, k) for layer, head in heads for q, k in cells}}
-            for mode in MODES:
-                writes = {
-                    (layer, 0, t, head): values[mode][min(t, len(values[mode]) - 1)]
-                    for (layer, head), values in stand_ins.items()
-                    for t in range(ids.shape[1] - 1)
-                }
-                runs[mode] = {"writes": writes}
-            for name, edit in runs.items():
-                said = real.run(ids[:, :-1], **edit).logits[0].double().log_softmax(-1)
-                theirs[name].append(float(sum(said[t - 1, ids[0, t]] for t in range(start, ids.shape[1]))))
+    plan = scoring(real.model, real.tokenizer, prompts)
+    passes = partial(by_whole_passes, real.reference, plan)
+    cells = [induction_pattern.cells(prompt, real.tokenizer).tolist() for prompt in prompts]
+    theirs = {"whole": passes()}
+    for name, heads in cut.items():
+        theirs[name] = passes(cuts=[[(*head, *cell) for head, cell in product(heads, own)] for own in cells])
+    for mode in MODES:
+        values = {head: own[mode] for head, own in stand_ins.items()}
+        theirs[mode] = passes(lambda _, t, values=values: {head: v[min(t, len(v) - 1)] for head, v in values.items()})
+    assert all(cells)
     for name, found in theirs.items():
-        real.check(f"{name}: log-probabilities of labels", ours[name]["log_prob"].flatten(), found)
-        assert name == "whole" or np.abs(np.subtract(found, theirs["whole"])).max() > 1e-3
+        real.check(f"{name}: log-probabilities of labels", ours[name]["log_prob"], found)
+        assert name == "whole" or np.abs(found - theirs["whole"]).max() > 1e-3

@@ -1,4 +1,4 @@
-"""Logits, attention rows, the map of all single-head patches and ablated edges against eager attention."""
+"""Logits, attention rows and ablated edges against eager attention. Patches: test_real_values.py."""
 
 import numpy as np
 import torch
@@ -9,7 +9,6 @@ from util.edges.splicing import groups_of, outcomes
 from util.edges.states import Store
 from util.engine.attention import instrument
 from util.engine.instruments import CaptureRows
-from util.figures.ioi_patching import measure
 from util.figures.ioi_patching.show import EXAMPLE
 from util.prompts import word_pair_prompts
 
@@ -30,30 +29,6 @@ def test_logits_and_rows_are_those_of_eager_attention(subject):
     subject.check("logits", ours, run.logits)
     for layer, weights in run.weights.items():
         subject.check(f"rows of layer {layer}", rows.weights[layer], weights[:, :, chosen])
-
-
-def test_the_patch_map(subject):
-    base, source = map(subject.ids, EXAMPLE)
-    answers = torch.tensor([[subject.first(f" {name}") for name in ("Mike", "Emma")]])
-    (first,) = (base != source)[0].nonzero()[:, 0].tolist()
-    ours, alone = measure.patch_map(subject.model, base, measure.heads_of(subject.model, source), answers, first)
-    assert ours.shape == (1, *subject.every[-1] + np.array([1, 1]))
-    z = subject.run(source).z
-
-    def difference(writes=None):
-        logits = subject.run(base, writes).logits[0, -1]
-        return float(logits[answers[0, 0]] - logits[answers[0, 1]])
-
-    whole = difference()
-    strongest = np.unravel_index(np.abs(ours[0] - alone[0]).argmax(), ours[0].shape)
-    chosen = [*subject.some_heads(12, "patch map"), tuple(map(int, strongest))]
-    change = []
-    for layer, head in chosen:
-        writes = {(layer, 0, t, head): z[layer][0, t, head] for t in range(first, source.shape[1])}
-        change.append(difference(writes) - whole)
-    subject.check("base run", alone, [whole])
-    subject.check("patched heads", [ours[0, *head] for head in chosen] - alone[0], change, abs(whole))
-    assert np.abs(change).max() > 0.1 * abs(whole)  # the strongest head carries something
 
 
 def test_edges_are_read_from_donors_as_by_a_model_that_is_fed_token_by_token(subject):

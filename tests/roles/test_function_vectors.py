@@ -57,27 +57,21 @@ def model(request, wide_softmax):
 # ------------------------------------------------------------------------------------------------ slow references
 
 
-@torch.no_grad()
 def by_hooks(model, ids, answers, mean):
     """A whole pass for each prompt and head, plain hooks on the output projections; none of the suite's code runs."""
-    twin, found = eager_runs.reference(model), np.empty((len(ids), *mean.shape[:2]))
-    layers = sorted(eager_runs.attention_modules(twin))
+    found = np.empty((len(ids), *mean.shape[:2]))
     for number, layer, head in np.ndindex(*found.shape):
-        place = (layers[layer], 0, len(ids[number]) - 1, head)
-        inputs = {"input_ids": torch.tensor([ids[number]])}
-        said = eager_runs.run(twin, inputs, {place: torch.from_numpy(mean[layer, head])}).logits[0, -1].softmax(-1)
-        found[number, layer, head] = said[answers[number]]
+        place = (layer, 0, len(ids[number]) - 1, head)
+        run = eager_runs.read(model, ids[number], {place: torch.from_numpy(mean[layer, head])})
+        found[number, layer, head] = run.logits[0, -1].softmax(-1)[answers[number]]
     return found
 
 
 @pytest.mark.oracle
 def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model, monkeypatch):
     ids, answers = random_prompts(model.config.vocab_size)
-    twin, outputs = eager_runs.reference(model), []
-    for tokens in ids:
-        with torch.no_grad():
-            run = eager_runs.run(twin, {"input_ids": torch.tensor([tokens])})
-        outputs.append(np.stack([run.z[layer][0, -1].numpy() for layer in sorted(run.z)]))
+    z = [eager_runs.read(model, tokens).z for tokens in ids]
+    outputs = [np.stack([layers[layer][0, -1].numpy() for layer in sorted(layers)]) for layers in z]
     monkeypatch.setattr(function_vectors, "TOKEN_BUDGET", 20)  # several batches
     np.testing.assert_allclose(last_outputs(model, ids), np.mean(outputs, axis=0), atol=1e-9)
     mean = np.random.default_rng(1).normal(size=outputs[0].shape) * np.abs(outputs[0]).mean()

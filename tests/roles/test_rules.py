@@ -1,12 +1,10 @@
 """The rule that says which roles heads have, on made-up arrays whose answer is known."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 
-from tests.tiers import quick
 from util.roles.rules import LEAST, LEVEL, Evidence, Role, Score
 from util.stats.intervals import POWER, detectable, mean_interval, mean_intervals, mean_p
 
@@ -62,35 +60,6 @@ def test_the_score_must_hold_on_both_halves(half, chosen):
     faded = Score(value, found.score.null)
     assert faded.chosen == chosen
     assert not half or names(replace(found, score=faded)) == set()
-
-
-def errors(models, score_mean, clusters, *, skewed):
-    """In how many models of noise any head has a role: effects are at their null, and so is the score, or far above."""
-    wrong = 0
-    for seed in range(models):
-        rng = np.random.default_rng(seed)
-
-        def noise(size, rng=rng):
-            """Values [N, ...] with mean 0; those of a cluster are nearly one."""
-            size = (len(clusters), *size)
-            drawn = rng.exponential(1, size) - 1 if skewed else rng.normal(0, 1, size)
-            return drawn[clusters] + 0.1 * rng.normal(0, 1, size)
-
-        score = Score(score_mean + 0.1 * noise((LAYERS, HEADS)), np.full(1, 0.2), clusters)
-        effect = LEAST + 0.05 * noise((len(score.chosen),))[score.halves[1]]
-        wrong += bool(Evidence(Role.INDUCTION, score, effect, np.zeros(1)).confirmed)
-    return wrong
-
-
-@pytest.mark.parametrize(("together", "skewed"), quick([(2, False)], product((1, 2), (False, True))))
-def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(together, skewed):
-    """All heads are tested where their score is beyond doubt; few are where it is at its null."""
-    models, clusters = 200, np.repeat(np.arange(N // together), together)
-    tested = errors(models, 0.8, clusters, skewed=skewed)
-    assert tested <= models * LEVEL
-    assert errors(models, 0.2, clusters, skewed=skewed) <= models * LEVEL
-    if not skewed:  # the test is no empty one: it errs at times
-        assert tested > 0
 
 
 @pytest.mark.parametrize(("n", "tested"), [(8, 2), (12, 133), (16, 4), (64, 45)])

@@ -33,14 +33,6 @@ def test_faithfulness_and_area_are_those_of_loops(seed, absolute):
     assert around.value == pytest.approx(sum(pieces), abs=1e-13) and around.low <= around.value <= around.high
 
 
-def test_prompts_of_one_unit_count_once():
-    """The same prompts thrice are no more evidence than once."""
-    once = metrics(np.linspace(0, 1, 10), 9, noise=2.0)
-    thrice = [np.tile(one, 3) for one in once] + [np.tile(np.arange(9), 3)]
-    assert area(*thrice, absolute=False) == pytest.approx(area(*once, absolute=False), abs=1e-12)
-    np.testing.assert_allclose(faithfulness(*thrice).low, faithfulness(*once).low, atol=1e-12)
-
-
 def test_nothing_is_defined_without_an_effect_of_the_whole_model():
     circuit, full, empty = metrics(np.ones(10))
     assert np.isnan(faithfulness(circuit, empty, full).value).all()

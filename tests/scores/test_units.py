@@ -107,6 +107,8 @@ def test_pruning_ends_before_the_accuracy_falls():
     assert found.units_left[:4] == [72, 64, 57, 51] and found.result.count("head") == found.units_left[-2] >= 10
     assert prune(made_up, start, "head", floor=1.1).result is start
     assert prune(made_up, start, "head", floor=0).units_left[-1] == 0
+    with pytest.raises(ValueError, match="units are alive"):
+        prune(made_up, start, "head", 0.95, keep=[60, 61])
 
 
 def test_just_the_share_that_is_kept_is_enough():
@@ -115,12 +117,3 @@ def test_just_the_share_that_is_kept_is_enough():
     assert right.mean() < 0.9 * 0.8
     found = prune(lambda circuit, _: (right, np.zeros(circuit.living_heads.shape)), whole(), "head", floor=0.9 * 0.8)
     assert found.result.count("head") == 0
-
-
-def test_keep_lists_of_earlier_rounds_give_the_same_rounds():
-    start = whole()
-    found = prune(made_up, start, "head", 0.95)
-    again = prune(made_up, start, "head", 0.95, keep=found.units_left[1:])
-    assert [one.digest for one in again.circuits] == [one.digest for one in found.circuits]
-    with pytest.raises(ValueError, match="units are alive"):
-        prune(made_up, start, "head", 0.95, keep=[60, 61])

@@ -8,7 +8,6 @@ from matplotlib.patches import FancyArrowPatch
 
 from tests.figures.legible import LONG_NAME, faults
 from util.roles.rules import Role
-from util.show import circuit_diagram as diagram
 from util.show.circuit_diagram import LOGITS, Edge, Node, circuit_grid
 from util.show.draw import COLUMN, WIDTH, draw
 
@@ -28,16 +27,3 @@ def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
     assert len([patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]) == 32
     assert faults(figure) == [] and {text.get_text() for text in ax.texts} >= {node.name for node in nodes}
     assert circuit_grid([], []) is None
-
-
-def test_a_card_makes_way_for_a_line_between_others():
-    nodes = [Node("L0H0", 0), Node("L1H0", 1), Node("L2H0", 2)]
-    middles = diagram.places(nodes, [Edge("L0H0", "L2H0", 1.0)])
-    ends = middles["L0H0"][1], middles["L2H0"][1]
-    assert middles["L1H0"][0] == 0 and abs(middles["L1H0"][1] - np.mean(ends)) > diagram.CARD[1] / 2
-
-
-def test_nodes_of_a_layer_stand_in_the_order_of_what_speaks_to_them():
-    nodes = [Node("L0H0", 0), Node("L0H1", 0), Node("L1H0", 1), Node("L1H1", 1)]
-    middles = diagram.places(nodes, [Edge("L0H0", "L1H1", 1.0), Edge("L0H1", "L1H0", 1.0)])
-    assert middles["L0H0"][1] < middles["L0H1"][1] and middles["L1H1"][1] < middles["L1H0"][1]

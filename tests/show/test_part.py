@@ -2,7 +2,7 @@
 
 import pytest
 
-from util.show.part import Figure, Part, drawn, findings, in_words, listed, none_or, say, sign, written
+from util.show.part import Figure, Part, drawn, findings, say
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,6 @@ from util.show.part import Figure, Part, drawn, findings, in_words, listed, none
 )
 def test_values_are_put_into_words(sentence, values, text):
     assert say(sentence, **values) == text
-
-
-def test_words_of_sentences():
-    assert (in_words(0), in_words(7), in_words(1519), none_or(0)) == ("no", "seven", "1,519", "none")
-    assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
-    assert (written([4, 3, 5]), written([-0.004, -0.2, 0.1])) == ("4 [3, 5]", "0.00 [-0.20, 0.10]")
-    assert [sign(triple) for triple in ([1, 0.5, 2], [-1, -2, -0.5], [1, -1, 2], [None, None, None])] == [1, -1, 0, 0]
 
 
 def test_a_part_without_a_picture_and_what_a_figure_finds():

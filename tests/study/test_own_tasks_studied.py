@@ -46,35 +46,11 @@ def unloaded(monkeypatch):
     monkeypatch.setattr(model_room, "load_ICL_model", never)
 
 
-@pytest.mark.slow
-def test_a_file_leads_to_the_heads_that_matter_or_to_what_the_model_does_not_do(capsys):
-    write((word, word.capitalize()) for word in KNOWN)
-    study = Study("edge_ablation", tasks="animals.csv", **FEW)
-    for part in ("circuits", "map", "pruning"):
-        study.show(part)
-    shown = capsys.readouterr().out
-    values = study.values_of("circuits", "map", "pruning")
-    accuracy = values["accuracy"]["animals"]
-    assert accuracy["FULL"][0] == 1 > accuracy["no demonstrations"][0]
-    assert "score of `CTX+AGG`: 1.00 in `animals`" in shown and "no demonstrations" in shown
-    left = values["pruning"]["by_task"]["animals"]["head"]
-    kept = study.arrays("pruning")["animals"]["head"]["kept"]
-    assert len(kept) == left["result"] < left["units"] and kept[0].startswith("L")
-    assert values["request"]["tasks"] == ["animals"] and values["request"]["pruned_tasks"] == ["animals"]
-    assert "animals.csv" not in json.dumps(values["request"])
-    write(zip(KNOWN, KNOWN[5:] + KNOWN[:5], strict=True))
-    Study("edge_ablation", tasks="animals.csv", **FEW).show("circuits")
-    assert "none, since the whole model is not above chance in any task" in capsys.readouterr().out
-
-
 def test_rows_that_the_tokenizer_cannot_carry_are_refused_before_weights_are_read(unloaded):
     write([("red", "Red"), ("blue", "Blue"), ("green", "Green"), ("black", "Black")])
     message = r"animals.csv, row 1: the tokenizer cannot carry 'red' and 'Red' \(split: the separator ' ->' is 2 tokens"
     with pytest.raises(UnsupportedTokenizer, match=message):
         Study("edge_ablation", tasks="animals.csv", k=1, layout="arrow", corruptions=[1])
-    write([(word, f"{word}s") for word in "car dog cat boy girl book tree house king queen".split()], "plural.csv")
-    with pytest.raises(UnsupportedTokenizer, match=r"task 'plural': no prompt .*its answer begins as the query said"):
-        Study("edge_ablation", tasks="plural.csv", k=2, corruptions=[1])
     assert Model("embedded").twin().tokenizer.get_vocab() == Model("embedded").tokenizer.get_vocab()
     config = {"action": "accuracy", "request": {"task": "animals.csv", "k": 1, "layout": "arrow"}}
     (checked,) = edge_configs.CONFIGS.validate_python([config])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.unloaded import unloaded
 from util.study import records
 from util.study.model import Model
 from util.study.study import Study
@@ -39,20 +40,12 @@ def test_a_study_does_not_change_and_replace_checks_again(study):
     assert study.request["figure"] == "toy_induction_head" and study.request["length"] == 5
 
 
-def test_a_record_is_loaded_without_a_model_and_numbers_are_computed_once(study):
-    measured = study.numbers("heads")
-    again = study.replace(model=Model("embedded", loader=lambda: pytest.fail("loaded")), untrained_control=False)
-    found = again.numbers("heads")["heads"]
-    assert all(found[name] == row for name, row in measured["heads"].items() if "twin" not in name)
-    assert again.description.startswith("embedded: LlamaForCausalLM")
-    assert again.numbers("texts") is again.numbers("texts")
-
-
 def test_a_twin_of_a_model_of_ones_own_has_its_whole_name(alone):
     model, tokenizer = alone.model.pair
     twin = alone.replace(model=Model.given(model, tokenizer, "given:mine")).twin()
-    twin.record("a measure", lambda: {"n": 1}, lambda: ["text"])
-    assert twin.description.startswith("given:mine, untrained: LlamaForCausalLM, 4 layers")
+    for study in (twin, unloaded(twin)):
+        study.record("a measure", lambda: {"n": 1}, lambda: ["text"])
+        assert study.description.startswith("given:mine, untrained: LlamaForCausalLM, 4 layers")
 
 
 def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_sentences(study, tmp_path, monkeypatch):
@@ -61,7 +54,7 @@ def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_senten
     assert {"request", "model", "heads", "patterns", "texts", "phase_change"} <= {*values}
     assert values["request"]["model"] == "embedded"
     assert shown.startswith("**embedded**\n\n- Attention reads as far back")
-    assert shown.count("\n- ") == len(study.figure.parts)
+    assert shown.count("\n- ") == len(study.figure.parts) and study.numbers("texts") is study.numbers("texts")
 
 
 def test_show_says_and_shows_and_writes(study, tmp_path, monkeypatch, capsys):

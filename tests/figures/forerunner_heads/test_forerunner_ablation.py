@@ -8,6 +8,7 @@ import torch
 
 from tests import toys
 from tests.figures.forerunner_heads.made_up import label_reads
+from tests.figures.induction_scores.made_up_shots import GAIN
 from tests.tiers import quick
 from tests.unloaded import unloaded
 from util.engine import label_scores
@@ -19,7 +20,7 @@ from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens
 from util.roles import label_roles
 from util.stats.answers import TaskCheck
-from util.stats.intervals import Interval, mean_interval
+from util.stats.intervals import mean_interval
 from util.study.model import Model
 from util.study.study import Study
 
@@ -61,14 +62,6 @@ def test_controls_match_are_seeded_and_share_nothing_with_the_cut():
     assert all(key < query for query, key in everything)  # so no row is emptied, and row 0 has none
     assert not np.array_equal(drawn, numbers.control_cells(cut, 12, (0, 2)))
     assert len(numbers.control_cells(cut[:0], 12, (0,))) == 0
-
-
-@pytest.mark.parametrize("layers", [3, 4, 32, 80])
-def test_quarters_partition_the_layers(layers):
-    every = list(range(layers))
-    parts = [numbers.layer_range(every, part) for part in numbers.QUARTERS]
-    assert [layer for part in parts for layer in part] == every == numbers.layer_range(every, (0.0, 1.0))
-    assert numbers.layer_range(every, (0.5, 0.5)) == []
 
 
 # ------------------------------------------------------------------------------------------------ in a model
@@ -150,7 +143,6 @@ def study(model_folder, tmp_path):
 
 
 FIVE = Data("financial_phrasebank", 2, 5, 0)
-GAIN = Interval(1.0, 0.5, 1.5)
 DONE = TaskCheck("sst5", 2, 1.0, 0.9, 0.5, GAIN, GAIN, 0.01, 6)
 
 

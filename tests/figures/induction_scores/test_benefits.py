@@ -3,10 +3,10 @@
 import pytest
 
 from tests.figures.induction_scores.made_up_shots import PATTERN, WHOLE, task, values
+from tests.figures.induction_scores.test_induction_claims import TEXT
 from util.figures.induction_scores import show
 from util.study.study import Study
 
-TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)})
 UNRELATED = task("sst2", {10: (0.9, 0.52, 0.6, 0.88)}, unrelated=True)
 UNDONE = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
 SHOTS = show.FIGURE.parts["shots"]

@@ -43,7 +43,6 @@ WRONG: dict[str, dict] = {
     "train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
     "rte: 25 demonstrations take 13 of class .* leaves 12; take a smaller k": {"k": 25},
     "prompts = 4, start = 8: rte has 10 rows": {"start": 8},
-    "task = 'palindrome': unknown classification task 'palindrome'; there are repetition": {"task": "palindrome"},
     "reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
     "labels of wordseq2: number 1: 'A:'": {"task": "wordseq2", "data": None, "labels": ("A:", "B")},
     r"labels of rte: number 1: 'A\\n\\nB' .*separators": {"labels": ["A\n\nB", "C"]},

@@ -112,6 +112,8 @@ def test_clusters_are_the_units_of_intervals():
     for name, edge in once["strongest"].items():
         assert twice["strongest"][name][EXACT] == pytest.approx(edge[EXACT])
     assert twice["matter"] == once["matter"] > 0
+    for name, curve in once["curves"].items():
+        assert twice["curves"][name]["CPR"]["CPR"] == pytest.approx(curve["CPR"]["CPR"], abs=1e-12)
 
 
 def test_without_a_whole_effect_nothing_is_a_share_of_it():

@@ -54,12 +54,10 @@ def test_controls_are_of_the_same_layers_or_by_norm_where_these_have_too_few():
 # ------------------------------------------------------------------------------------------------ ablations
 
 
-@torch.no_grad()
 def by_hooks(model, ids, mean):
     """The logits [T, V] of plain hooks that write the mean into HEADS at every token."""
-    twin = eager_runs.reference(model)
-    writes = {(la, 0, t, h): torch.from_numpy(mean[la, h]).to(twin.dtype) for la, h in HEADS for t in range(len(ids))}
-    return eager_runs.run(twin, {"input_ids": torch.tensor([ids])}, writes).logits[0]
+    writes = {(la, 0, t, h): torch.from_numpy(mean[la, h]).to(model.dtype) for la, h in HEADS for t in range(len(ids))}
+    return eager_runs.read(model, ids, writes).logits[0]
 
 
 @pytest.mark.oracle
@@ -68,10 +66,9 @@ def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "REFERENCE_PROMPTS", 3)
     pairs = WordPairs(tasks=("copying", "person_sport"), prompts=5, folder=tmp_path)
     model, tokenizer = pairs.pair
-    found, mean, twin, outputs = pairs.answers(EDITS)["ablated"], pairs.means()["mean"], eager_runs.reference(model), []
+    found, mean, outputs = pairs.answers(EDITS)["ablated"], pairs.means()["mean"], []
     for item in (item for prompts in pairs.drawn["search"] for item in prompts.items):
-        with torch.no_grad():
-            z = eager_runs.run(twin, {"input_ids": torch.tensor([tokenizer(item.clean.text).input_ids])}).z
+        z = eager_runs.read(model, tokenizer(item.clean.text).input_ids).z
         outputs.append(np.stack([z[layer][0, 8:].double().numpy() for layer in sorted(z)], axis=1))
     np.testing.assert_allclose(mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
     for prompts in pairs.drawn["test"]:

@@ -115,11 +115,9 @@ def test_heads_of_every_origin_are_shown_with_their_scores(study):
     assert "Planted decoys" in decoys and max(found["planted"]["decoys, at most"].values()) < 0.3
 
 
-@torch.no_grad()
 def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(study):
     found, (model, tokenizer) = study.arrays("patterns"), study.pair
-    ids = torch.tensor(repeated_sequences(tokenizer, 10, 3, range(4)).ids[-1:])
-    weights = eager_runs.run(eager_runs.reference(model), {"input_ids": ids}).weights
+    weights = eager_runs.read(model, repeated_sequences(tokenizer, 10, 3, range(4)).ids[-1]).weights
     for role, ((layer, head), _) in found["best"].items():
         np.testing.assert_allclose(found["attention"][role], weights[layer][0, head], atol=1e-6)
 
@@ -166,7 +164,6 @@ def test_heads_of_different_widths_are_ablated_too(tmp_path, monkeypatch):
     assert np.isfinite(found["losses"][numbers.WITHOUT]).all() and len({layer for layer, _ in found["heads"]}) > 1
 
 
-@torch.no_grad()
 def test_losses_by_token_are_those_of_plain_passes(tmp_path):
     study = Study("toy_induction_head", **SIZES, folder=tmp_path, excerpts=2, untrained_control=False)
     found, (model, tokenizer) = study.arrays("in_context"), study.pair
@@ -176,13 +173,13 @@ def test_losses_by_token_are_those_of_plain_passes(tmp_path):
     def loss(run):
         return cross_entropy(run.logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
 
-    whole = eager_runs.run(twin := eager_runs.reference(model), {"input_ids": ids})
+    whole = eager_runs.read(model, ids)
     np.testing.assert_allclose(found["losses"][numbers.WHOLE], slow := loss(whole), atol=1e-4)
     matching = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     assert found["heads"] == [head for head in np.ndindex(matching.shape) if matching[head] >= 0.3] != []
     means = {layer: whole.z[layer][:, 8:].mean(dim=(0, 1)) for layer, _ in found["heads"]}  # [H, dv], of both excerpts
     places = product(found["heads"], range(2), range(511))
     writes = {(layer, row, token, head): means[layer][head] for (layer, head), row, token in places}
-    without = loss(eager_runs.run(twin, {"input_ids": ids}, writes))
+    without = loss(eager_runs.read(model, ids, writes))
     np.testing.assert_allclose(found["losses"][numbers.WITHOUT], without, atol=1e-4)
     assert np.abs(without - slow).max() > 1
