@@ -20,15 +20,19 @@ from util.study.model import Model, as_model
 from util.study.records import Records
 
 
-def listing(figure: Figure, *found: Values, parts: Iterable[str] = ()) -> Markdown:
-    """What values of a figure say of each model: its title, and a point for each of the `findings`."""
-    lists = ["\n- ".join([f"**{title(values)}**\n", *findings(figure, values, parts)]) for values in found]
-    return Markdown("\n\n".join(lists))
+def said(figure: Figure, values: Values) -> Markdown:
+    """What values of a figure say of their model, with all parts: its title, and a point for each of the `findings`."""
+    return Markdown(_points(figure, values, figure.parts))
 
 
 def published(figure: str) -> Markdown:
-    """What the stored values of a figure say of published models."""
-    return listing(figure_of(figure), *(values for model in PACKAGED if (values := stored(figure, model))))
+    """What the stored values of a figure say of published models, with the parts that say what a model does."""
+    values_of = filter(None, (stored(figure, model) for model in PACKAGED))
+    return Markdown("\n\n".join(_points(figure_of(figure), values) for values in values_of))
+
+
+def _points(figure: Figure, values: Values, parts: Iterable[str] = ()) -> str:
+    return "\n- ".join([f"**{title(values)}**\n", *findings(figure, values, parts)])
 
 
 class Study(Records):
@@ -131,7 +135,7 @@ class Study(Records):
         values = self.values
         own = {name: entry for name, entry in values.items() if name != "claims"}
         files.save_values(own, self.figure.stem, self.model.name)
-        return listing(self.figure, values, parts=self.figure.parts)
+        return said(self.figure, values)
 
     def show(self, part: str) -> Any:
         """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.
