@@ -9,6 +9,7 @@ import torch
 
 from tests import eager_runs
 from tests.engine.test_replay import frozen
+from util.figures.controls import planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
@@ -23,7 +24,6 @@ from util.roles.rules import FACTOR, LEAST, LEVEL, Role, Score
 from util.roles.sequences_study import SequenceRoles
 from util.stats.answers import TaskCheck
 from util.stats.intervals import Interval, mean_p
-from util.study.model import planted_control
 
 GAIN = Interval(1.0, 0.5, 1.5)
 CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are

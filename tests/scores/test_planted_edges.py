@@ -17,6 +17,7 @@ from tests import architectures
 from tests.tiers import quick
 from util.engine.components import blocks_of
 from util.engine.handshake import prepare
+from util.figures.controls import name_tokens, planted_control
 from util.figures.ioi_patching.measure import logit_difference
 from util.models import planted
 from util.prompts.ioi import group_by_shape
@@ -24,7 +25,6 @@ from util.roles.name_roles import NamePairs
 from util.scores.attribution import edge_scores
 from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph, Floats, Place
-from util.study.model import name_tokens, planted_control
 
 DUPLICATE, COPIER, MOVER, BACKUP = "duplicate token", "copier", "mover", "backup mover"
 Route = tuple[str, str, str]  # sender, reader, and q, k or v where the reader is a head

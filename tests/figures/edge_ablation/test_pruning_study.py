@@ -9,12 +9,13 @@ import pytest
 from tests.unloaded import unloaded
 from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
+from util.figures.controls import planted_control
 from util.figures.edge_ablation import numbers, runs
 from util.figures.edge_ablation.runs import LookUp, Run, units_left
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files
-from util.study.model import Model, planted_control
+from util.study.model import Model
 from util.study.study import Study
 
 FEW = {"prompts": 4, "k": 3}

@@ -25,6 +25,7 @@ from util.edges.edge import (
     windows,
 )
 from util.edges.states import Store
+from util.figures.controls import planted_control
 from util.figures.edge_ablation.numbers import (
     ADDED,
     AMBIGUOUS,
@@ -50,7 +51,6 @@ from util.show import files
 from util.show.part import judged_of
 from util.stats.answers import TaskCheck
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim
-from util.study.model import planted_control
 from util.study.study import Study
 
 KEPT = {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}

@@ -27,6 +27,7 @@ from util.engine.batches import (
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
+from util.figures.controls import first_tokens, planted_control
 from util.figures.forerunner_heads.numbers import (
     CUTS,
     EVERYWHERE,
@@ -49,7 +50,6 @@ from util.prompts.prompt import (
 )
 from util.roles import label_roles
 from util.stats.answers import chosen
-from util.study.model import first_tokens, planted_control
 from util.study.records import Fields, chunks, joined
 from util.study.study import Study
 
