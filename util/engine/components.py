@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import PREPARED, head_writes, input_device, instrument, once, random_ids, support
-from util.engine.call import Call, Instrument, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
+from util.engine.call import Call, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
-from util.engine.instruments import CaptureHeads
+from util.engine.instruments import CaptureCalls, CaptureHeads
 from util.engine.replay import SHORT, Runs, plain_weight, plan_of
 
 
@@ -125,10 +125,9 @@ class Components:
 
     def reads(self, layer: int, hidden: Tensor) -> Call:
         """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""
-        read = _Read(layer)
-        with instrument(self.model, read), suppress(Stop):
+        with instrument(self.model, captured := CaptureCalls(layer, stop=True)), suppress(Stop):
             self.whole(layer, hidden)
-        return read.call
+        return replace(captured.calls[layer], knockouts=(), splice=None)
 
     def writes(self, layer: int, z: Tensor) -> Tensor:
         """What all heads of a layer together add to the stream [R, T, d], from their outputs z [R, T, H, dv]."""
@@ -168,16 +167,6 @@ class Components:
         run = Runs(self.model, self.plan)
         with run.unembedding(answers) as columns:
             return run.read(run.end(hidden[:, None], self.calls[-1].out), columns)
-
-
-class _Read(Instrument):
-    """Keeps the attention call of one layer and leaves the layer before the call is answered."""
-
-    call: Call
-
-    def check_call(self, call: Call) -> None:
-        self.call = replace(call, knockouts=(), splice=None)
-        raise Stop
 
 
 @contextmanager
