@@ -6,7 +6,7 @@ corrupted prompt. The six corruptions and every rule of sampling below are our o
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -336,12 +336,11 @@ class WordPairPrompts:
     resampled, dropped: draws and prompts by reason.
     """
 
-    task: WordPairTask
     items: tuple[WordPairPrompt, ...]
     askable: int
-    rejected: Mapping[str, int]
-    resampled: Mapping[str, int]
-    dropped: Mapping[str, int]
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    resampled: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 def marked_demonstrations(
@@ -453,7 +452,7 @@ def prompts(
             "with another token than the query, another separator (layout: TAB, COLON, ARROW or your own), a smaller "
             "k, or fewer corruptions"
         )
-    return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped)
+    return WordPairPrompts(tuple(items), len(queries), stock.rejected, resampled, dropped)
 
 
 def _first(make: Callable[[Random], T], key: str, faults: Counter[str]) -> T:

@@ -52,7 +52,7 @@ def test_the_planted_edges_are_those_that_are_found(options, tmp_path, monkeypat
     """By the search and by the map of single edges, which names no other."""
     model, truth = planted_control(planted.lookup, options)
     assert {*type_pairs([Edge(*edge) for edge in truth.edges])} == PLANTED
-    run = Run(study_in(tmp_path, model), LookUp(k=6, prompts=12))
+    run = Run(study_in(tmp_path, model), LookUp())
     found = run.search()
     singles = run.answers({"FULL": WHOLE, **single_edges()})
     whole = {**singles.pop("FULL"), "query": np.arange(12)}

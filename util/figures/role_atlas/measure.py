@@ -176,8 +176,8 @@ class WordPairs(Measurement):
             ]
             for split, n in (("test", self.prompts), ("search", REFERENCE_PROMPTS))
         }
-        for prompts in drawn["test"]:
-            check_queries(self.prompts, prompts.task.name, prompts.askable, UnsupportedTokenizer)
+        for task, prompts in zip(self.found, drawn["test"], strict=True):
+            check_queries(self.prompts, task.name, prompts.askable, UnsupportedTokenizer)
         return drawn
 
     @property
