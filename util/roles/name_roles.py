@@ -272,7 +272,7 @@ class NameRoles(NamePairs):
         """What prompts [N] lose of the logit difference under each edit [N, E]."""
         base, _, answers = self.batch(numbers)
         runs = replay(self.pair[0], base, edits, answers, first)
-        edited, whole = (logits[..., 0] - logits[..., 1] for logits in (runs.logits, runs.base))
+        edited, whole = (logits[..., 0] - logits[..., 1] for logits in runs)
         return (whole - edited).T.double().numpy()
 
     def _at_end(self, ids: Tensor) -> Mapping[int, Tensor]:
