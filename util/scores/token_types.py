@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +22,7 @@ from transformers import PreTrainedModel
 from util.edges.edge import kinds, together
 from util.edges.splicing import Ablated, Group, Numbers, of_layouts, outcomes_of, progress
 from util.edges.states import Store
-from util.engine.attention import input_device, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, called, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import ByLayer, CaptureCalls, CaptureHeads, CaptureStates, Splice
@@ -129,7 +127,7 @@ class PrunedRun(Ablated):
         @torch.no_grad()
         def run() -> Donors:
             states, heads = CaptureStates(), CaptureHeads()
-            _forward(self.model, self.model.base_model, ids, [states, heads])
+            called(self.model, self.model.base_model, Batch.of([*map(Row, ids)]), states, heads)
             return {layer: (*pair, heads.z[layer]) for layer, pair in states.states.items()}
 
         return self.store.get(("donors of pruned units", *ids), run)
@@ -139,7 +137,7 @@ class PrunedRun(Ablated):
         owners, steps, places, which = self.answer_places(numbers)
         ids = self.ids(numbers)
         with logits_at(self.model, places):
-            out = _forward(self.model, self.model, ids, [*self.beside(numbers, donors), *watching])
+            out = called(self.model, self.model, Batch.of([*map(Row, ids)]), *self.beside(numbers, donors), *watching)
         device = out.logits.device
         owners, logits = owners.to(device), out.logits[owners.to(device), which.to(device)]
         check_finite(logits.detach(), "the logits", self.model, [ids[owner] for owner in owners.tolist()])
@@ -162,18 +160,6 @@ def answers(
     store: keeps what donors leave for the next circuit of these prompts. Raises what `PrunedRun` raises.
     """
     return outcomes_of(PrunedRun(model, groups, circuit, store), None, token_budget)
-
-
-def _forward(
-    model: PreTrainedModel,
-    module: Any,
-    ids: Sequence[tuple[int, ...]],
-    instruments: Sequence[Instrument],
-) -> Any:
-    batch = Batch.of([*map(Row, ids)])
-    inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
-    with instrument(model, *instruments):
-        return module(**inputs, use_cache=False)
 
 
 # ------------------------------------------------------------------------------------------------ scores
