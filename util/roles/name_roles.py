@@ -278,7 +278,7 @@ class NameRoles(NamePairs):
     def _at_end(self, ids: Tensor) -> Mapping[int, Tensor]:
         """The outputs of all heads at the last of tokens [N, T]: by the model's own layer number, [N, 1, H, dv]."""
         heads = CaptureHeads(torch.tensor([ids.shape[1] - 1]))
-        forward(self.pair[0], Batch.of([Row(tuple(tokens)) for tokens in ids.tolist()], range(len(ids))), heads)
+        forward(self.pair[0], Batch.of([Row(tuple(tokens)) for tokens in ids.tolist()]), heads)
         return heads.z
 
 
