@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from util.prompts.own_tasks import table
 from util.prompts.prompt import (
-    Ints,
     Layout,
     Misaligned,
     Prompt,
@@ -320,12 +319,11 @@ def _permuted(shown: Sequence[_Word], rng: Random | None, few: bool) -> list[str
 
 @dataclass(frozen=True)
 class WordPairPrompt:
-    """A clean prompt and its donors by corruption, all with sizes[slot] tokens in a slot (without the answer)."""
+    """A clean prompt and its donors by corruption, all with as many tokens in each slot."""
 
     index: int
     clean: Prompt
     donors: Mapping[int, Prompt]
-    sizes: Ints
 
 
 @dataclass(frozen=True)
@@ -443,8 +441,7 @@ def prompts(
         except Misaligned as error:
             dropped[error.reason] += 1
             continue
-        prompt, tokens, _, _ = clean
-        items.append(WordPairPrompt(index, prompt, donors, tokens.sizes[:-1]))
+        items.append(WordPairPrompt(index, clean[0], donors))
     if not items:
         reasons = "; ".join(f"{reason} {count}" for reason, count in (stock.rejected + dropped).items())
         raise UnsupportedTokenizer(

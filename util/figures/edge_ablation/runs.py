@@ -135,7 +135,7 @@ class LookUp:
             associative_map_prompts(part[:keys], part[keys:both], self.k, self.prompts)
             for part in (words, words[both:])
         )
-        items = [WordPairPrompt(i, base[i], {0: donors[i]}, ()) for i in range(self.prompts)]
+        items = [WordPairPrompt(i, base[i], {0: donors[i]}) for i in range(self.prompts)]
         return word_pair_prompts.WordPairPrompts(tuple(items), askable=len(items))
 
 
