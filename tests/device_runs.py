@@ -171,8 +171,8 @@ def replayed(model, tokens=TOKENS):
     found: Numbers = {}
     for first, log_probabilities in ((0, False), (3, True)):
         edits = [silenced(*head, first) for head in heads]
-        run = replay(model, ids(2, tokens), edits, answers, first, log_probabilities)
-        found |= {f"logits from {first}": run.logits, f"base from {first}": run.base}
+        logits, base = replay(model, ids(2, tokens), edits, answers, first, log_probabilities)
+        found |= {f"logits from {first}": logits, f"base from {first}": base}
     return found
 
 

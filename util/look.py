@@ -206,7 +206,7 @@ def _run(
     with instrument(model, rows, *columns):
         found = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
         if found is None:
-            forward(model, Batch.of([Row(tuple(ids))], [0]))
+            forward(model, Batch.of([Row(tuple(ids))]))
     return rows, columns, None if found is None else found[0]
 
 

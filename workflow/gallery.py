@@ -18,7 +18,7 @@ from util.figures import beside
 from util.show.draw import WIDTH
 from util.show.part import STORED, Values, figure_of, stored, title
 from util.show.part import beside as part_beside
-from util.study.study import listing, points, published
+from util.study.study import conclusions, points, published
 
 PAGE = "figures/README.md"
 HEAD = """# Gallery
@@ -116,7 +116,7 @@ def outputs(source: str, stem: str, model: str, values: Values) -> list[nbformat
     if f'published("{stem}")' in source:
         texts.append(published(stem).data)
     if "study.save()" in source:
-        texts.append(listing(figure, values, parts=figure.parts).data)
+        texts.append(conclusions(figure, values).data)
     if source.startswith("Text(beside("):
         texts.append(beside(*STORED[1:]))
     found += [new_output("display_data", {"text/markdown": text}) for text in texts]

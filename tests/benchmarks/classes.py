@@ -169,8 +169,8 @@ def compared(ours, theirs, length):
 
     answers = torch.tensor([[5, 7]])
     for first in (0, token):
-        again = replay(ours, prompt, [Edit(layer, instruments)], answers, first)
-        errors[f"replay from {first and 'the end'}"] = gap(again.logits[0], patched[:, -1].gather(1, answers))
+        again, _ = replay(ours, prompt, [Edit(layer, instruments)], answers, first)
+        errors[f"replay from {first and 'the end'}"] = gap(again[0], patched[:, -1].gather(1, answers))
     return errors
 
 

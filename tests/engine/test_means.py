@@ -34,7 +34,7 @@ def test_totals_that_do_not_fit_beside_a_batch_do_not_count_it_twice(monkeypatch
     """The first layer's was added to before that of the second was made, and again by the halves."""
     model = toys.model("llama")
     rows = [Row(tuple(range(3 + i, 15 + i))) for i in range(6)]
-    whole, zeros, made = means.position_means(model, rows, [0, 1]), torch.Tensor.new_zeros, []
+    whole, zeros, made = means.position_means(model, rows, [0, 1]), torch.Tensor.new_zeros, list[None]()
 
     def short_of_memory(self, *shape, **options):
         made.extend([None] * (self.dtype == torch.float64))

@@ -105,6 +105,12 @@ def test_large_arrays_stand_beside_the_values():
     assert [place.name for place in file.parent.iterdir()] == ["stem.json"]
 
 
+def test_large_arrays_of_one_list_do_not_take_each_other_s_place():
+    several = [np.arange(3000) + number for number in range(3)]
+    read = files.read_values(files.save_values({"several": several}, "stem"))
+    np.testing.assert_array_equal(read["several"], several)
+
+
 # ------------------------------------------------------------------------------------------------ published values
 
 

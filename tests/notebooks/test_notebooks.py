@@ -18,7 +18,7 @@ from util import paths
 from util.figures import FIGURES
 from util.load_model_and_data import load_ICL_model
 from util.show.part import figure_of
-from util.study.study import listing, published
+from util.study.study import conclusions, published
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -209,6 +209,6 @@ def test_a_notebook_begins_with_what_published_models_show_and_ends_with_what_it
     )
     assert first == [published(stem).data] and "**SmolLM2-135M-Instruct" in first[0]
     figure, stored = figure_of(stem), values(stem, "embedded")
-    assert last == [listing(figure, stored, parts=figure.parts).data]
+    assert last == [conclusions(figure, stored).data]
     code = "".join(cell.source for cell in cells[:-1])  # so that nothing is measured, with bars, in the compared cell
     assert not [part for part in figure.parts if not re.search(rf'study\.(show|numbers|arrays)\("{part}"\)', code)]

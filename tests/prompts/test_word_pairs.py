@@ -112,7 +112,7 @@ def test_prompts_hold_what_the_lists_say(name, kind):
         assert len({x for x, _ in shown}) == 10 and query not in [word for pair in shown for word in pair]
         assert all(pairs[x] == y for x, y in [*shown, (query, item.clean.label())])
         typed = type_tokens(item.clean, tokenizer(kind))
-        assert typed.sizes == item.sizes and len(item.sizes) == 1 + 10 * 4 + 2 and sum(item.sizes) == len(typed.ids)
+        assert len(typed.sizes) == 1 + 10 * 4 + 2 and sum(typed.sizes) == len(typed.ids)
         if name == "ambiguous_present_past":
             assert query != item.clean.label() and item.clean.marks.count("*") == 7
         else:
@@ -225,7 +225,7 @@ def test_each_corruption_keeps_and_changes_what_it_says(name, several):
         both = [item.clean, *item.donors.values()]
         typed = [type_tokens(prompt, words) for prompt in both]
         whole = [type_tokens(prompt, words, target=True) for prompt in both]
-        assert {found.sizes for found in typed} == {item.sizes} and tuple(item.donors) == ALL
+        assert len({found.sizes for found in typed}) == 1 and tuple(item.donors) == ALL
         assert len({found.types for found in typed}) == len({found.types for found in whole}) == 1
         assert all(long.ids[: len(short.ids)] == short.ids for short, long in zip(typed, whole, strict=True))
         for c, donor in item.donors.items():
@@ -241,7 +241,8 @@ def test_sports_are_balanced_in_prompts_and_donors(k):
         counts = [Counter(y for _, y in parse(prompt.text)[0]) for prompt in (item.clean, *item.donors.values())]
         assert max(max(count.values()) for count in counts) <= cap
         old, new = ([y for _, y in parse(prompt.text)[0]] for prompt in (item.clean, item.donors[2]))
-        by_size = Counter(zip(item.sizes[3 : 4 * k : 4], old, strict=True))  # of outputs with as many tokens
+        tokens_of = type_tokens(item.clean, tokenizer("bpe")).sizes
+        by_size = Counter(zip(tokens_of[3 : 4 * k : 4], old, strict=True))  # of outputs with as many tokens
         sizes = {size: [count for (other, _), count in by_size.items() if other == size] for size, _ in by_size}
         fewest = sum(max(0, 2 * max(own) - sum(own)) for own in sizes.values())
         assert sum(map(str.__eq__, old, new)) == fewest < k  # a shuffle leaves as few in place as there can be
@@ -289,7 +290,7 @@ def test_donors_are_measured_in_the_prompt_not_only_word_by_word():
     drawn = word_pair_prompts.prompts(verbs, context, 10, k=4, corruptions=(1, 3, 4))
     assert drawn.items
     for item in drawn.items:
-        assert {type_tokens(p, context).sizes for p in (item.clean, *item.donors.values())} == {item.sizes}
+        assert len({type_tokens(p, context).sizes for p in (item.clean, *item.donors.values())}) == 1
 
 
 @pytest.mark.parametrize("separator, layout", [("\\t", TAB), (":", COLON)])

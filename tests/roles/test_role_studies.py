@@ -9,6 +9,7 @@ import torch
 from tests import eager_runs
 from tests.engine.test_replay import frozen
 from tests.figures.induction_scores.made_up_shots import GAIN
+from util.figures.controls import planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted
 from util.prompts import own_tasks, word_pairs
@@ -22,7 +23,6 @@ from util.roles.name_roles import NameRoles
 from util.roles.rules import FACTOR, Role, Score
 from util.roles.sequences_study import SequenceRoles
 from util.stats.answers import TaskCheck
-from util.study.model import planted_control
 
 CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are
 

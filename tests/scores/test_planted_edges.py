@@ -12,13 +12,13 @@ from tests import architectures
 from tests.tiers import quick
 from util.engine.components import blocks_of
 from util.engine.handshake import prepare
+from util.figures.controls import name_tokens, planted_control
 from util.figures.ioi_patching.measure import logit_difference
 from util.models import planted
 from util.prompts.ioi import group_by_shape
 from util.roles.name_roles import NamePairs
 from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph
-from util.study.model import name_tokens, planted_control
 
 DUPLICATE, COPIER, MOVER = "duplicate token", "copier", "mover"
 # What one part of the circuit reads of another: sender, reader, and q, k or v where the reader is a head.

@@ -195,9 +195,9 @@ class Pruned(Measured):
         random = {random_name(number): circuit for number, circuit in enumerate(drawn, 1)}
         circuits = {PRUNED: pruning.result, **random}
         draws = {
-            run.draw.donor_seed: run.answers({FULL: WHOLE})
+            draw.donor_seed: run.answers({FULL: WHOLE})
             | {name: circuit_answer(run, circuit) for name, circuit in circuits.items()}
-            for run in runs
+            for draw, run in zip(self.draws, runs, strict=True)
         }
         result = {
             "left": pruning.units_left,

@@ -180,7 +180,8 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
     Raises NotFinite where the last hidden states are not finite. Checking these is enough: a number in an earlier layer
     that is not finite makes them so too.
     """
-    out = _run(model, model.base_model, batch, instruments, **options)
+    with torch.inference_mode():
+        out = called(model, model.base_model, batch, *instruments, **options)
     counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
     check_finite(out[0], "the hidden states", model, batch.rows, batch.prompts, counted)
     return out
@@ -203,7 +204,8 @@ def layer_inputs(model: PreTrainedModel, batch: Batch, *instruments: Instrument)
 
 def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
     """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
-    return _run(model, model, batch, instruments).logits
+    with torch.inference_mode():
+        return called(model, model, batch, *instruments).logits
 
 
 def logits_at(model: PreTrainedModel, places: Tensor) -> AbstractContextManager[Any]:
@@ -220,10 +222,11 @@ def logits_at(model: PreTrainedModel, places: Tensor) -> AbstractContextManager[
     return head.register_forward_pre_hook(choose)
 
 
-def _run(model: PreTrainedModel, module: Any, batch: Batch, instruments: tuple[Instrument, ...], **options: Any) -> Any:
+def called(model: PreTrainedModel, module: Any, batch: Batch, *instruments: Instrument, **options: Any) -> Any:
+    """What a model, or a module of it that takes the same, returns for a batch; a backward pass can follow."""
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
-    with torch.inference_mode(), instrument(model, *attached):
+    with instrument(model, *attached):
         return module(**inputs, use_cache=False, **options)
 
 

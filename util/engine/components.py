@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import PREPARED, head_writes, input_device, instrument, once, random_ids, support
-from util.engine.call import Call, Instrument, LayerCall, Stop, UnsupportedModel, first_of, in_place_of
+from util.engine.call import Call, LayerCall, Stop, UnsupportedModel, first_of, in_place_of, recorded, take
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
-from util.engine.instruments import CaptureHeads
+from util.engine.instruments import CaptureCalls, CaptureHeads
 from util.engine.replay import SHORT, Runs, plain_weight, plan_of
 
 
@@ -125,10 +125,9 @@ class Components:
 
     def reads(self, layer: int, hidden: Tensor) -> Call:
         """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""
-        read = _Read(layer)
-        with instrument(self.model, read), suppress(Stop):
+        with instrument(self.model, captured := CaptureCalls(layer, stop=True)), suppress(Stop):
             self.whole(layer, hidden)
-        return read.call
+        return replace(captured.calls[layer], knockouts=(), splice=None)
 
     def writes(self, layer: int, z: Tensor) -> Tensor:
         """What all heads of a layer together add to the stream [R, T, d], from their outputs z [R, T, H, dv]."""
@@ -168,16 +167,6 @@ class Components:
         run = Runs(self.model, self.plan)
         with run.unembedding(answers) as columns:
             return run.read(run.end(hidden[:, None], self.calls[-1].out), columns)
-
-
-class _Read(Instrument):
-    """Keeps the attention call of one layer and leaves the layer before the call is answered."""
-
-    call: Call
-
-    def check_call(self, call: Call) -> None:
-        self.call = replace(call, knockouts=(), splice=None)
-        raise Stop
 
 
 @contextmanager
@@ -409,12 +398,17 @@ def direct_effects(
     None for a class whose layers cannot be taken apart, see `blocks_of`, or cannot be bypassed.
     """
     check_length(model, ids.shape[1])
-    if known_blocks(model) is None or not plan_of(model, ids.shape[1]).replays:
+    blocks = known_blocks(model)
+    if blocks is None or not (plan := plan_of(model, ids.shape[1])).replays:
         return None
-    parts, places = Components(model, ids), [place % ids.shape[1] for place in positions]
-    run, out = Runs(model, parts.plan), parts.calls[-1].out
+    check_ids(model, ids.flatten())
+    places = torch.tensor([place % ids.shape[1] for place in positions])
+    run, heads = Runs(model, plan), CaptureHeads(places, changes)
+    with torch.inference_mode(), instrument(model, heads), recorded(plan.layers[-1:]) as calls:
+        model.base_model(ids.to(input_device(model)), use_cache=False)
+    out = calls[-1].out
     with torch.inference_mode(), run.unembedding(answers) as columns:
-        stream = parts.base.hidden[-1][:, places]  # [N, P, d]
+        stream = take(first_of(out), places, dim=1)  # [N, P, d]
 
         def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
@@ -422,7 +416,7 @@ def direct_effects(
 
         logits, base = [], read(stream)
         for layer, change in changes.items():
-            block, z = parts.blocks[layer], parts.base.z[layer][:, places]
+            block, z = blocks[layer], heads.z[layer]
             change = -z if change is None else change
             added = block.change(head_writes(block.projection, change), z)
             logits.append(torch.stack([keep(read(stream + one.to(stream)), base) for one in added.unbind(2)]).cpu())

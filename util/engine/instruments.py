@@ -18,6 +18,7 @@ from util.engine.call import (
     Heads,
     Instrument,
     Layers,
+    Stop,
     Support,
     at_least_float32,
     check_range,
@@ -97,6 +98,29 @@ class CaptureHeads(Instrument):
         chosen = out if self.positions is None else take(out, self.positions, dim=1)
         self.z[call.layer] = chosen.clone() if chosen is out and self.copy else chosen
         return out
+
+
+class CaptureCalls(Instrument):
+    """Capture the attention calls themselves and what heads put out, all in the graph of a backward pass.
+
+    After the forward pass `calls[layer]` is the call, and `z[layer]` the outputs [B, T, H, dv], not copied. leaf: the
+    graph begins with the outputs of the first layer. stop: leave the first layer before its call is answered, by Stop.
+    """
+
+    def __init__(self, layers: Layers | None = None, *, leaf: bool = False, stop: bool = False) -> None:
+        super().__init__(layers)
+        self.leaf, self.stop = leaf, stop
+        self.calls: dict[int, Call] = {}
+        self.z: ByLayer = {}
+
+    def check_call(self, call: Call) -> None:
+        self.calls[call.layer] = call
+        if self.stop:
+            raise Stop
+
+    def visit(self, call: Call, out: Tensor) -> Tensor:
+        self.z[call.layer] = out.detach().requires_grad_() if self.leaf and not self.z else out
+        return self.z[call.layer]
 
 
 class CaptureStates(Instrument):

@@ -7,7 +7,7 @@ token goes on, and of the unembedding only the rows of the answers are needed. F
 
 No layer is re-implemented: the model's own layers are called again with the arguments that the base run gave them, and
 the engine's instruments make the edits. Whether that is right for a class is found out by comparing with whole forward
-passes, once for each model; where it is not, whole forward passes are run, in batches, and the result says so.
+passes, once for each model; where it is not, whole forward passes are run, in batches, and the `Plan` says why.
 `BaseRuns` saves less and changes no bit: whole forward passes of the same batches, whose layers before the edits give
 what they gave in an unedited run.
 
@@ -96,18 +96,6 @@ def head_edit(layer: int, head: int, z: Tensor) -> Edit:
     return Edit(layer, instruments)
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """What follows the last token: logits [E, N, A] of every edit, and base [N, A] without any.
-
-    path: how they were computed, "replayed layers", or "whole forward passes" and why.
-    """
-
-    logits: Tensor
-    base: Tensor
-    path: str
-
-
 def replay(
     model: PreTrainedModel,
     ids: Tensor,
@@ -116,13 +104,14 @@ def replay(
     first: int = 0,
     log_probabilities: bool = False,
     budget: int = BUDGET,
-) -> Replayed:
-    """The logits of `answers` [N, A] after prompts `ids` [N, T] under each edit alone, float32 (float64 if it is).
+) -> tuple[Tensor, Tensor]:
+    """The logits of `answers` [N, A] after prompts `ids` [N, T]: under each edit alone [E, N, A], and without any.
 
-    first: no edit touches a token before it, and what it patches in is the base run's there. log_probabilities: these
-    instead of logits, which takes the whole unembedding: of as many runs at a time as half of the budget holds. budget:
-    bytes of one batch. Raises ValueError for ids or answers of another shape, for a `first` outside the prompt, and for
-    what instruments refuse; MemoryError where one run of one prompt takes more than the budget.
+    They are float32 (float64 with a float64 model), on the CPU. first: no edit touches a token before it, and what it
+    patches in is the base run's there. log_probabilities: these instead of logits, which takes the whole unembedding:
+    of as many runs at a time as half of the budget holds. budget: bytes of one batch. Raises ValueError for ids or
+    answers of another shape, for a `first` outside the prompt, and for what instruments refuse; MemoryError where one
+    run of one prompt takes more than the budget.
     """
     if ids.ndim != 2 or answers.ndim != 2 or len(ids) != len(answers) or not 0 <= first < ids.shape[1]:
         raise ValueError(
@@ -153,7 +142,7 @@ def replay(
     check_finite(base, "the logits", model, ids)
     check_finite(logits.movedim(1, 0), "the logits of edited runs", model, ids)
     back = torch.argsort(torch.tensor(order, dtype=torch.long))
-    return Replayed(logits[back], base, plan.path)
+    return logits[back], base
 
 
 def row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:

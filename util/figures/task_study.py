@@ -346,7 +346,7 @@ def whole_attention(model: PreTrainedModel, ids: Sequence[int], heads: Sequence[
     """The attention [T, T] of some heads on one text, query by key. Raises ValueError for heads that there are not."""
     layers, by_layer = prepare(model).layers, heads_by_layer(prepare(model), heads)
     rows = CaptureRows(torch.arange(len(ids)), layers=by_layer)
-    forward(model, Batch.of([Row(tuple(ids))], [0]), rows)
+    forward(model, Batch.of([Row(tuple(ids))]), rows)
     return [rows.weights[layers[layer]][0, head].cpu().numpy() for layer, head in heads]
 
 

@@ -7,7 +7,7 @@ corrupted prompt. The six corruptions and every rule of sampling below are our o
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 from util.prompts.own_tasks import table
 from util.prompts.prompt import (
-    Ints,
     Layout,
     Misaligned,
     Prompt,
@@ -321,12 +320,11 @@ def _permuted(shown: Sequence[_Word], rng: Random | None, few: bool) -> list[str
 
 @dataclass(frozen=True)
 class WordPairPrompt:
-    """A clean prompt and its donors by corruption, all with sizes[slot] tokens in a slot (without the answer)."""
+    """A clean prompt and its donors by corruption, all with as many tokens in each slot."""
 
     index: int
     clean: Prompt
     donors: Mapping[int, Prompt]
-    sizes: Ints
 
 
 @dataclass(frozen=True)
@@ -337,12 +335,11 @@ class WordPairPrompts:
     resampled, dropped: draws and prompts by reason.
     """
 
-    task: WordPairTask
     items: tuple[WordPairPrompt, ...]
     askable: int
-    rejected: Mapping[str, int]
-    resampled: Mapping[str, int]
-    dropped: Mapping[str, int]
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    resampled: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 def marked_demonstrations(
@@ -448,8 +445,7 @@ def prompts(
         except Misaligned as error:
             dropped[error.reason] += 1
             continue
-        prompt, tokens, _, _ = clean
-        items.append(WordPairPrompt(index, prompt, donors, tokens.sizes[:-1]))
+        items.append(WordPairPrompt(index, clean[0], donors))
     if not items or len(queries) < 2 <= n:
         reasons = _reasons(stock.rejected + dropped)
         made = "one query alone can be asked" if items else "no prompt can be made"
@@ -458,7 +454,7 @@ def prompts(
             "with another token than the query, another separator (layout: TAB, COLON, ARROW or your own), a smaller "
             "k, or fewer corruptions"
         )
-    return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped)
+    return WordPairPrompts(tuple(items), len(queries), stock.rejected, resampled, dropped)
 
 
 def _reasons(counts: Mapping[str, int]) -> str:

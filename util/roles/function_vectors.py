@@ -99,8 +99,8 @@ def probabilities_under(
         rows = np.flatnonzero(lengths == length)
         edits = [last_write(layers[layer], head, torch.from_numpy(values[rows])) for (layer, head), values in writes]
         prompts = torch.tensor([ids[row] for row in rows.tolist()])
-        runs = replay(model, prompts, edits, wanted[rows, None], length - 1, log_probabilities=True)
-        probabilities[rows] = torch.cat([runs.base, runs.logits[..., 0].T], dim=1).exp()
+        patched, base = replay(model, prompts, edits, wanted[rows, None], length - 1, log_probabilities=True)
+        probabilities[rows] = torch.cat([base, patched[..., 0].T], dim=1).exp()
     return probabilities[:, 0], probabilities[:, 1:]
 
 

@@ -269,8 +269,8 @@ class LabelRoles(Measurement):
     def _lost(self, number: int, edits: Sequence[Any], first: int) -> Floats:
         """What one prompt loses of which label, and of label mass, under each edit, [E, 2] in nats."""
         labels, gold = torch.from_numpy(self._plan.first_tokens[number]), self._plan.gold[[number]]
-        runs = replay(self.pair[0], torch.tensor([self._plan.ids[number]]), edits, labels[None], first, True)
-        base, edited = runs.base.double().numpy(), runs.logits[:, 0].double().numpy()  # [1, C], [E, C]
+        logits, whole = replay(self.pair[0], torch.tensor([self._plan.ids[number]]), edits, labels[None], first, True)
+        base, edited = whole.double().numpy(), logits[:, 0].double().numpy()  # [1, C], [E, C]
         which = which_label(base, gold) - which_label(edited, np.repeat(gold, len(edited)))
         return np.stack([which, label_mass(base) - label_mass(edited)], axis=1)
 

@@ -272,13 +272,13 @@ class NameRoles(NamePairs):
         """What prompts [N] lose of the logit difference under each edit [N, E]."""
         base, _, answers = self.batch(numbers)
         runs = replay(self.pair[0], base, edits, answers, first)
-        edited, whole = (logits[..., 0] - logits[..., 1] for logits in (runs.logits, runs.base))
+        edited, whole = (logits[..., 0] - logits[..., 1] for logits in runs)
         return (whole - edited).T.double().numpy()
 
     def _at_end(self, ids: Tensor) -> Mapping[int, Tensor]:
         """The outputs of all heads at the last of tokens [N, T]: by the model's own layer number, [N, 1, H, dv]."""
         heads = CaptureHeads(torch.tensor([ids.shape[1] - 1]))
-        forward(self.pair[0], Batch.of([Row(tuple(tokens)) for tokens in ids.tolist()], range(len(ids))), heads)
+        forward(self.pair[0], Batch.of([Row(tuple(tokens)) for tokens in ids.tolist()]), heads)
         return heads.z
 
 

@@ -28,24 +28,12 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import instrument
-from util.engine.call import Call
 from util.engine.components import Block, Components, Parts, blocks_of, parallel_mlps
 from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, prepare
-from util.engine.instruments import CaptureHeads
+from util.engine.instruments import CaptureCalls
 from util.engine.replay import plain_weight, row_bytes
 from util.scores.graph import ComponentGraph
-
-
-class _Tap(CaptureHeads):
-    """Keeps the attention call, too; None before there is one."""
-
-    call: Call | None = None
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        self.call = call
-        return super().visit(call, out)
-
 
 Read = tuple[nn.Module, Tensor, Tensor]  # a linear map that was called on the way to a state; its input and output
 Columns = tuple[int, Tensor]  # which read makes a state; [heads, c]: the columns of its output that each head owns
@@ -59,21 +47,20 @@ def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor
     the device of the layer. Heads that share keys and values have a reading of them each. The gradient of a layer's
     input is that of its output, and what its readers add: the MLP's is the rest.
     """
-    device, reads, tap = parts.base.hidden[layer].device, list[Read](), _Tap(layers=layer, copy=False)
+    device, reads, captured = parts.base.hidden[layer].device, list[Read](), CaptureCalls(layer)
     hidden, after = hidden.detach().to(device).requires_grad_(), after.to(device)
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        if tap.call is None:  # what is called behind attention is not on the way to it
+        if layer not in captured.calls:  # what is called behind attention is not on the way to it
             reads.append((module, given[0], out))
 
-    with torch.enable_grad(), instrument(parts.model, tap), ExitStack() as stack:
+    with torch.enable_grad(), instrument(parts.model, captured), ExitStack() as stack:
         for module in parts.plan.layers[layer].modules():
             if isinstance(module, nn.Linear | Conv1D):
                 stack.callback(module.register_forward_hook(keep).remove)
         out = parts.whole(layer, hidden)
-    call, z = tap.call, tap.z[layer]
+    call, z = captured.calls[layer], captured.z[layer]
     before, of_z = torch.autograd.grad(out, [hidden, z], after, retain_graph=True)
-    assert call is not None  # the layer was called
     states = (call.query, call.key, call.value)
     shared = parts.heads // call.key.shape[1]
     members = []  # of each group of heads that share keys and values, one head at a time

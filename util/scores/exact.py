@@ -127,7 +127,7 @@ def _metrics(parts: Components, edits: Sequence[Edit], answers: Tensor, first: i
     ends = [edit.hidden[:, -1:] for edit in edits[len(within) :] if edit.hidden is not None]
     metrics = []
     if within:
-        logits = replay(parts.model, parts.ids.cpu(), within, answers, first, budget=budget).logits
+        logits, _ = replay(parts.model, parts.ids.cpu(), within, answers, first, budget=budget)
         metrics.append(logits[..., 0] - logits[..., 1])
     if ends:
         metrics.append(metric(parts, torch.cat(ends), answers).cpu().view(len(ends), -1))
@@ -234,7 +234,7 @@ def path_effects(
     if paths:
         first = first_difference(base, source)
         replayed = replay(model, base, list(paths.values()), answers, first, budget=budget)
-        after, before = (logits[..., 0] - logits[..., 1] for logits in (replayed.logits, replayed.base))
+        after, before = (logits[..., 0] - logits[..., 1] for logits in replayed)
         sender, receiver, channel = torch.tensor(list(paths)).T
         edges[:, sender, receiver, channel] = (after - before).T.to(edges)
     check_finite(direct, "the direct paths of heads", model, base)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +22,10 @@ from transformers import PreTrainedModel
 from util.edges.edge import kinds, together
 from util.edges.splicing import Ablated, Group, Numbers, of_layouts, outcomes_of, progress
 from util.edges.states import Store
-from util.engine.attention import input_device, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, called, logits_at
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
-from util.engine.instruments import ByLayer, CaptureHeads, CaptureStates, Splice
+from util.engine.instruments import ByLayer, CaptureCalls, CaptureHeads, CaptureStates, Splice
 from util.prompts.prompt import TypedTokens
 from util.scores.pruning import SORTS, Circuit, Sort, plain_types
 from util.stats.heads import Floats
@@ -129,7 +127,7 @@ class PrunedRun(Ablated):
         @torch.no_grad()
         def run() -> Donors:
             states, heads = CaptureStates(), CaptureHeads()
-            _forward(self.model, self.model.base_model, ids, [states, heads])
+            called(self.model, self.model.base_model, Batch.of([*map(Row, ids)]), states, heads)
             return {layer: (*pair, heads.z[layer]) for layer, pair in states.states.items()}
 
         return self.store.get(("donors of pruned units", *ids), run)
@@ -139,7 +137,7 @@ class PrunedRun(Ablated):
         owners, steps, places, which = self.answer_places(numbers)
         ids = self.ids(numbers)
         with logits_at(self.model, places):
-            out = _forward(self.model, self.model, ids, [*self.beside(numbers, donors), *watching])
+            out = called(self.model, self.model, Batch.of([*map(Row, ids)]), *self.beside(numbers, donors), *watching)
         device = out.logits.device
         owners, logits = owners.to(device), out.logits[owners.to(device), which.to(device)]
         check_finite(logits.detach(), "the logits", self.model, [ids[owner] for owner in owners.tolist()])
@@ -162,36 +160,6 @@ def answers(
     store: keeps what donors leave for the next circuit of these prompts. Raises what `PrunedRun` raises.
     """
     return outcomes_of(PrunedRun(model, groups, circuit, store), None, token_budget)
-
-
-class _Watch(Instrument):
-    """Keeps the calls of all layers and the outputs of their heads, z [B, T, H, dv], in the graph of a backward pass.
-
-    It begins with the outputs of the first layer.
-    """
-
-    def __init__(self) -> None:
-        self.calls: dict[int, Call] = {}
-        self.z: ByLayer = {}
-
-    def visit(self, call: Call, out: Tensor) -> Tensor:
-        if not self.z:
-            out = out.detach().requires_grad_()
-        self.calls[call.layer] = call
-        self.z[call.layer] = out
-        return out
-
-
-def _forward(
-    model: PreTrainedModel,
-    module: Any,
-    ids: Sequence[tuple[int, ...]],
-    instruments: Sequence[Instrument],
-) -> Any:
-    batch = Batch.of([*map(Row, ids)])
-    inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
-    with instrument(model, *instruments):
-        return module(**inputs, use_cache=False)
 
 
 # ------------------------------------------------------------------------------------------------ scores
@@ -232,15 +200,15 @@ Part = tuple[Sort, int, Tensor]  # sort, place of the layer, effects [B, H, K]: 
 
 def _estimated(run: PrunedRun, numbers: Numbers) -> tuple[list[Part], Tensor, Tensor]:
     """What all units do to some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
-    donors, watch = dict(run.run_donors(numbers)), _Watch()
+    donors, captured = dict(run.run_donors(numbers)), CaptureCalls(leaf=True)
     with torch.enable_grad():
-        lost, log_probs = run.losses(numbers, donors, watch)
-        gradients = dict(zip(watch.z, torch.autograd.grad(lost.sum(), list(watch.z.values())), strict=True))
+        lost, log_probs = run.losses(numbers, donors, captured)
+        gradients = dict(zip(captured.z, torch.autograd.grad(lost.sum(), list(captured.z.values())), strict=True))
     swapped, types, codes = run.swapped(numbers), run.padded_types(numbers), run.padded(numbers)
     parts: list[Part] = []
     with torch.no_grad():
         for place, (layer, dead) in enumerate(run.dead_heads.items()):
-            call, z = watch.calls.pop(layer), watch.z.pop(layer).detach()
+            call, z = captured.calls.pop(layer), captured.z.pop(layer).detach()
             call = replace(call, query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
             gradient, (*states, donor_z) = gradients.pop(layer), donors.pop(layer)
             if layer in swapped:

@@ -202,12 +202,12 @@ OTHERS = 20  # what it costs a name to stand closer to another named point
 WAYS = [np.array(way) for way in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))]
 
 
-def name_beside(ax: Axes, named: Mapping[str, tuple[float, float]], colour: str = "black") -> None:
+def name_beside(ax: Axes, named: Mapping[str, tuple[float, float]]) -> None:
     """Name points (x, y) of a panel of `draw`, which puts the names where there is room."""
     for name, point in named.items():
         ax.annotate(
             name, point, (0, 0), textcoords="offset points", fontsize=NAME, ha="center", va="center", gid=NAMED,
-            path_effects=HALO, annotation_clip=False, zorder=6, color=colour,
+            path_effects=HALO, annotation_clip=False, zorder=6,
             arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.5, "shrinkA": 0, "shrinkB": 1},
         ).set_in_layout(False)  # fmt: skip
 

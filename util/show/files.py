@@ -122,6 +122,8 @@ def plain(
             return {str(key): made(entry, *place, str(key)) for key, entry in value.items()}
         if arrays is not None and isinstance(value, np.ndarray) and value.size > LARGEST:
             name, double = "/".join(place), value.dtype == np.float64
+            while name in arrays:  # one more of the same list
+                name += "'"
             arrays[name] = value.astype(np.float32) if double else np.ascontiguousarray(value)
             return {ARRAY: name}
         if isinstance(value, np.ndarray | np.generic):

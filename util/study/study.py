@@ -32,14 +32,15 @@ def points(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def listing(figure: Figure, *found: Values, parts: Iterable[str] = ()) -> Text:
-    """What values of a figure say of each model: its title, and a point for each of the `findings`."""
-    return Text("\n\n".join(f"**{title(values)}**\n\n{points(findings(figure, values, parts))}" for values in found))
+def conclusions(figure: Figure, values: Values) -> Text:
+    """What values of a figure say of their model, with all parts: its title, and a point for each of the `findings`."""
+    return Text(f"**{title(values)}**\n\n{points(findings(figure, values, figure.parts))}")
 
 
-def published(figure: str) -> Text:
-    """What the stored values of a figure say of published models."""
-    return listing(figure_of(figure), *(values for model in PACKAGED if (values := stored(figure, model))))
+def published(stem: str) -> Text:
+    """What the stored values of a figure say of published models, with the parts that say what a model does."""
+    figure, values_of = figure_of(stem), filter(None, (stored(stem, model) for model in PACKAGED))
+    return Text("\n\n".join(f"**{title(values)}**\n\n{points(findings(figure, values))}" for values in values_of))
 
 
 class Study(Records):
@@ -142,7 +143,7 @@ class Study(Records):
         values = self.values
         own = {name: entry for name, entry in values.items() if name != "claims"}
         files.save_values(own, self.figure.stem, self.model.name)
-        return listing(self.figure, values, parts=self.figure.parts)
+        return conclusions(self.figure, values)
 
     def show(self, part: str) -> Any:
         """Shows the sentences of a part and its table, and gives its picture, which is written into figures/.

@@ -15,6 +15,7 @@ from tests.unloaded import NEVER, never
 from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, WHOLE, Ablation, Edge, edges, single_edges, type_pairs
 from util.edges.splicing import Group, outcomes
 from util.engine.handshake import prepare
+from util.figures.controls import planted_control
 from util.figures.edge_ablation import measure, numbers, runs, show
 from util.figures.edge_ablation.runs import Draw, LookUp, Run
 from util.models import planted
@@ -22,7 +23,7 @@ from util.prompts import own_tasks, word_pairs
 from util.prompts.prompt import type_tokens
 from util.prompts.word_pair_prompts import prompts
 from util.stats.intervals import mean_interval
-from util.study.model import Model, planted_control
+from util.study.model import Model
 from util.study.study import Study
 
 ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ablation(removed=("AGG_Y",))}
@@ -51,7 +52,7 @@ def test_the_planted_edges_are_those_that_are_found(options, tmp_path, monkeypat
     """By the search and by the map of single edges, which names no other."""
     model, truth = planted_control(planted.lookup, options)
     assert {*type_pairs([Edge(*edge) for edge in truth.edges])} == PLANTED
-    run = Run(study_in(tmp_path, model), LookUp(k=6, prompts=12))
+    run = Run(study_in(tmp_path, model), LookUp())
     found = run.search()
     singles = run.answers({"FULL": WHOLE, **single_edges()})
     whole = {**singles.pop("FULL"), "query": np.arange(12)}

@@ -9,12 +9,13 @@ import pytest
 from tests.unloaded import unloaded
 from util.edges.edge import Edge, type_pairs
 from util.edges.states import Store
+from util.figures.controls import planted_control
 from util.figures.edge_ablation import numbers, runs
 from util.figures.edge_ablation.runs import LookUp, Run, units_left
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files
-from util.study.model import Model, planted_control
+from util.study.model import Model
 from util.study.study import Study
 
 FEW = {"prompts": 4, "k": 3}
@@ -98,13 +99,13 @@ def test_planted_edges_are_those_that_are_left(tmp_path):
     """The look-up needs three kinds of edges in one head each; random prunings of that size lose the answers."""
     made, truth = planted_control(planted.lookup, {})
     study = study_in(tmp_path, made)
-    run, search = (Run(study, LookUp(k=6, prompts=12, split=split)) for split in ("test", "search"))
-    units = runs.all_units(search)
-    found = runs.pruned(search, "edge", units, 1.0, 0.2)
+    run = Run(study, LookUp())
+    units = runs.all_units(run)
+    found = runs.pruned(run, "edge", units, 1.0, 0.2)
     left = found.result.names("edge")
     assert found.accuracy[-2] == 1 > found.accuracy[-1] and len(left) <= 2 * len(truth.edges)
     kinds = {Edge.of(name.partition(" ")[2]) for name in left}
     assert kinds >= {*type_pairs([Edge(*edge) for edge in truth.edges])}
-    random = runs.at_random(search, "edge", units, found.result, 8)
+    random = runs.at_random(run, "edge", units, found.result, 8)
     drawn_right = [runs.circuit_answer(run, circuit)["right"].mean() for circuit in random]
     assert len(drawn_right) == 8 and max(drawn_right) < 0.5

@@ -31,6 +31,7 @@ from util.engine.label_scores import scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import BaseRuns
 from util.figures import task_study
+from util.figures.controls import planted_control
 from util.figures.edits import INTACT, Edit, Mode
 from util.figures.induction_scores import measure
 from util.figures.induction_scores.measure import answered_right, check_task
@@ -46,7 +47,7 @@ from util.roles.sequences_study import SequenceStudy, head_scores
 from util.show import files
 from util.stats.heads import heads_where, top
 from util.study.checked import capped
-from util.study.model import Model, planted_control
+from util.study.model import Model
 from util.study.study import Study
 
 F64 = torch.float64

@@ -12,6 +12,7 @@ from tests import architectures, eager_runs, toys
 from tests.tiers import quick
 from tests.unloaded import unloaded
 from util.engine.handshake import prepare
+from util.figures.controls import name_tokens, planted_control
 from util.figures.ioi_patching import measure, numbers
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, Settings, heads_table
@@ -21,7 +22,7 @@ from util.prompts.ioi import HELD_OUT_FRAMES, HELD_OUT_NAMES, ioi_prompts, ioi_t
 from util.show import files
 from util.stats.heads import layer_alike
 from util.stats.intervals import mean_intervals
-from util.study.model import Model, name_tokens, planted_control
+from util.study.model import Model
 from util.study.study import Study
 
 SETTINGS = Settings()

@@ -71,11 +71,11 @@ def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path, monkeypatch):
         z = eager_runs.read(model, tokenizer(item.clean.text).input_ids).z
         outputs.append(np.stack([z[layer][0, 8:].double().numpy() for layer in sorted(z)], axis=1))
     np.testing.assert_allclose(mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
-    for prompts in pairs.drawn["test"]:
+    for task, prompts in zip(pairs.found, pairs.drawn["test"], strict=True):
         groups = groups_of(prompts.items, tokenizer)
         likeliest = [by_hooks(model, group.prompt, mean)[-1].argmax().item() for group in groups]
         right = [token == group.target[0] for token, group in zip(likeliest, groups, strict=True)]
-        assert found[prompts.task.name].tolist() == right
+        assert found[task.name].tolist() == right
     wrong = Edit.ablate([(2, head) for head in range(8)])
     assert sum(right.sum() for right in pairs.answers({"wrong": wrong})["wrong"].values()) < 6
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests import toys
 from tests.figures.legible import faults
+from util.figures.controls import name_tokens, planted_control
 from util.figures.role_atlas import numbers, show
 from util.figures.role_atlas.measure import planted
 from util.models import planted as circuits
@@ -15,7 +16,7 @@ from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import TASKS
 from util.roles.rules import Evidence, Role, Score
 from util.show.part import drawn
-from util.study.model import Model, name_tokens, planted_control
+from util.study.model import Model
 from util.study.study import Study
 
 N = 16

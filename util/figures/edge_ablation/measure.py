@@ -25,6 +25,7 @@ from util.edges.edge import (
     windows,
 )
 from util.edges.states import Store
+from util.figures.controls import planted_control
 from util.figures.edge_ablation.numbers import (
     ADDED,
     AMBIGUOUS,
@@ -50,7 +51,6 @@ from util.show import files
 from util.show.part import judged_of
 from util.stats.answers import TaskCheck
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim
-from util.study.model import planted_control
 from util.study.study import Study
 
 KEPT = {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}
@@ -84,13 +84,13 @@ def circuits(study: Study) -> Data:
     """
     settings, compared = study.settings, {}
     for task in settings.tasks:
-        store = Store()
-        first, *others = (Run(study, draw, store) for draw in draws(study, task=task))
+        drawn, store = draws(study, task=task), Store()
+        first, *others = (Run(study, draw, store) for draw in drawn)
         written = first.answers(KEPT, generate=True)
         compared[task] = {
             "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
             "alone": row_of([first.alone()]),
-            "chance": 1 / len(first.draw.pairs.outputs),
+            "chance": 1 / len(drawn[0].pairs.outputs),
             "written": {
                 name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
                 for name, data in written.items()
@@ -143,7 +143,7 @@ def planted_search(study: Study) -> dict[str, list[str]]:
     """What a search keeps of a known circuit, `planted.lookup` on the embedded model's tokenizer, and what is true."""
     model, truth = planted_control(planted.lookup, {})
     known = study.replace(model=model, redo=False, untrained_control=False)
-    pairs = Run(known, LookUp(k=6, prompts=12)).search()
+    pairs = Run(known, LookUp()).search()
     return {"kept": [*map(str, pairs)], "true": sorted(map(str, type_pairs([Edge(*edge) for edge in truth.edges])))}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -104,19 +104,24 @@ class Draw:
         others = [task.other(pair.x) for pair in task.pairs]
         words = (task.pairs, others, task.balanced, task.list_name, task.layout, *task.words)
         lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        return self._plain(words=digest([repr(words), repr(lists)]), two_pass=True)  # as stored records say
-
-    def _plain(self, **shown: Any) -> Data:
-        return json.loads(json.dumps({**asdict(self), **shown}))
+        decides = {**asdict(self), "words": digest([repr(words), repr(lists)]), "two_pass": True}  # as records say
+        return json.loads(json.dumps(decides))
 
 
-@checked
-class LookUp(Draw):
-    """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
+class LookUp:
+    """Look-up prompts, each with one of other words as its donor, that a `Run` takes in the place of a `Draw`.
 
-    @cached_property
+    There are 12, of 6 demonstrations each.
+    """
+
+    task, prompts, k, seed, token_budget = "look-up", 12, 6, 0, None
+
+    @property
     def request(self) -> Data:
-        return self._plain(task="look-up", two_pass=False)
+        """All that decides the prompts and donors, in plain JSON: entries as those of a `Draw`."""
+        defaults = {field.name: field.default for field in fields(Draw)}
+        own = {"task": self.task, "prompts": self.prompts, "k": self.k, "corruptions": [0], "two_pass": False}
+        return {**defaults, **own}
 
     def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors: words of one token, of which a prompt and its donor share none."""
@@ -127,10 +132,11 @@ class LookUp(Draw):
         ]
         keys, both = len(words) // 3, len(words) // 3 + len(words) // 6
         base, donors = (
-            associative_map_prompts(part[:keys], part[keys:both], 6, self.prompts) for part in (words, words[both:])
+            associative_map_prompts(part[:keys], part[keys:both], self.k, self.prompts)
+            for part in (words, words[both:])
         )
-        items = [WordPairPrompt(i, base[i], {0: donors[i]}, ()) for i in range(self.prompts)]
-        return word_pair_prompts.WordPairPrompts(self.pairs, tuple(items), len(items), {}, {}, {})
+        items = [WordPairPrompt(i, base[i], {0: donors[i]}) for i in range(self.prompts)]
+        return word_pair_prompts.WordPairPrompts(tuple(items), askable=len(items))
 
 
 class Run:
@@ -139,7 +145,7 @@ class Run:
     Runs that share a store share the plain runs of prompts and donors.
     """
 
-    def __init__(self, study: Study, draw: Draw, store: Store | None = None) -> None:
+    def __init__(self, study: Study, draw: Draw | LookUp, store: Store | None = None) -> None:
         self.study, self.draw, self.budget = study, draw, draw.token_budget or TOKEN_BUDGET
         self.store = Store() if store is None else store
         self._unchecked: list[Ablation] = []

@@ -27,6 +27,7 @@ from util.engine.batches import (
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
+from util.figures.controls import first_tokens, planted_control
 from util.figures.forerunner_heads.numbers import (
     CUTS,
     EVERYWHERE,
@@ -49,7 +50,6 @@ from util.prompts.prompt import (
 )
 from util.roles import label_roles
 from util.stats.answers import chosen
-from util.study.model import first_tokens, planted_control
 from util.study.records import Fields, chunks, joined
 from util.study.study import Study
 
@@ -154,10 +154,10 @@ def copy_magnitudes(
     """
     support, (tokens, rows) = prepare(model), run
     first = next(iter(tokens.values()))
-    numbers = range(len(first)) if numbers is None else numbers
+    places = {number: place for place, number in enumerate(range(len(first)) if numbers is None else numbers)}
     planned = []  # rows, each with its prompt, the conditions of its branches, and the cells that are read of it
     for row, owner, labels in rows:
-        if owner in numbers:
+        if owner in places:
             others = draw_control_tokens(first[owner], control_tokens, (seed, owner)) if 0 in labels else []
             cells_read = [(branch, len(row.ids) - 1) for branch in range(len(row.ids), len(row))]
             planned.append((row, owner, labels, cells_read + [(t, t - 1) for t in others]))
@@ -166,8 +166,8 @@ def copy_magnitudes(
     most = max(len(cells_read) for *_, cells_read in planned)
     memory.check(memory.estimate(model, [len(row) for row, *_ in planned], budget, captured=most))
     heads, dtype = (len(support.layers), support.heads), array_type(model)
-    magnitude: np.ndarray = np.full((len(first), len(tokens), *heads), np.nan, dtype)
-    control: np.ndarray = np.full((len(first), *heads), np.nan, dtype)
+    magnitude: np.ndarray = np.full((len(places), len(tokens), *heads), np.nan, dtype)
+    control: np.ndarray = np.full((len(places), *heads), np.nan, dtype)
 
     def visit(batch: Batch) -> None:
         here = [planned[i] for i in batch.numbers]
@@ -176,13 +176,13 @@ def copy_magnitudes(
         forward(model, batch, attention)
         weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
         for (_, owner, labels, cells_read), read in zip(here, weights, strict=True):  # read: [L, H, R]
-            magnitude[owner, labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
+            magnitude[places[owner], labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
             if len(cells_read) > len(labels):
-                control[owner] = read[..., len(labels) : len(cells_read)].mean(-1)
+                control[places[owner]] = read[..., len(labels) : len(cells_read)].mean(-1)
 
     asked, owners, *_ = zip(*planned, strict=True)
     halved = run_rows(model, asked, visit, token_budget, prompts=owners)
-    return {"magnitude": magnitude[list(numbers)], "control": control[list(numbers)], "oom_backoff": halved}
+    return {"magnitude": magnitude, "control": control, "oom_backoff": halved}
 
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ The maps and curves of Fig. 5 and 22-25 count layers and heads from 1, as the pa
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -256,18 +256,24 @@ def task_table(values: Values) -> pd.DataFrame:
     return shown
 
 
+def change_by_cut(ablation: Values, score: str) -> Sequence[float]:
+    """What cutting the labels' reads of forerunners in all layers changes of a score: its mean, low and high."""
+    change: Sequence[float] = ablation[score][str(EVERYWHERE)]["si_to_yi"]
+    return change
+
+
 def changed_by_cut(ablation: Values, score: str) -> int:
-    """-1 where cutting the labels' reads of forerunners in all layers lowers a score, 1 where it raises it, else 0.
+    """-1 where that cut lowers a score, 1 where it raises it, else 0.
 
     A change counts where its interval lies beyond 0 and beyond the interval of random cells.
     """
-    change, control = ablation[score][str(EVERYWHERE)]["si_to_yi"], ablation["random"][score]
+    change, control = change_by_cut(ablation, score), ablation["random"][score]
     return int(change[1] > max(0.0, control[2])) - int(change[2] < min(0.0, control[1]))
 
 
 def cut_says(ablation: Values, score: str, what: str) -> str:
     """What that cut costs, beside random cells. what: that may lose."""
-    change, control = ablation[score][str(EVERYWHERE)]["si_to_yi"], ablation["random"][score]
+    change, control = change_by_cut(ablation, score), ablation["random"][score]
     changed, cut = changed_by_cut(ablation, score), "cutting the labels' reads of forerunners"
     if changed > 0:
         return f"{cut} gains {what} {written(change)} nats, random cells {written(control)}"
@@ -280,7 +286,7 @@ def cut_says(ablation: Values, score: str, what: str) -> str:
 def ablation_say(values: Values) -> Iterator[str]:
     ablation, which = values["ablation"], "Which label: not shown to be learned from demonstrations"
     lost = {score: changed_by_cut(ablation, score) < 0 for score in ablation["random"]}
-    cost = {score: -ablation[score][str(EVERYWHERE)]["si_to_yi"][0] for score in lost}
+    cost = {score: -change_by_cut(ablation, score)[0] for score in lost}
     if lost.get("label mass"):
         right = f"{cost['which label']:.2f}" if lost.get("which label") else "none shown"
         right = right if "which label" in lost else "not tested"
@@ -289,8 +295,8 @@ def ablation_say(values: Values) -> Iterator[str]:
     if "which label" in lost:
         which = f"Which label: {cut_says(ablation, 'which label', 'the right label')}"
     yield ". ".join([*mass, which])
-    loss = ablation["text loss"][str(EVERYWHERE)]["si_to_yi"]
-    yield f"That cut changes the loss on the rest of the text by {signed(loss)} nats per token."
+    loss = signed(change_by_cut(ablation, "text loss"))
+    yield f"That cut changes the loss on the rest of the text by {loss} nats per token."
     shown, bare = map(written, values["accuracies"])
     gained = {score: signed(interval) for score, interval in ablation["gained"].items()}
     yield (

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from util.engine.batches import TooLong
+from util.figures.controls import planted_control
 from util.figures.edits import INTACT, PAPER_SHARES, WHOLE, how_many
 from util.figures.induction_scores.numbers import (
     NORM_MATCHED,
@@ -29,7 +30,6 @@ from util.stats.answers import TaskCheck, task_check, which_label
 from util.stats.heads import Bools, top
 from util.stats.intervals import accuracy
 from util.study.checked import capped
-from util.study.model import planted_control
 from util.study.records import Fields
 from util.study.study import Study
 

@@ -101,7 +101,7 @@ def patch_map(
     support = prepare(model)
     edits = [head_edit(layer, head, values[layer]) for layer in support.layers for head in range(support.heads)]
     replayed = replay(model, ids, edits, answers, first)
-    patched, base = (logits[..., 0] - logits[..., 1] for logits in (replayed.logits, replayed.base))
+    patched, base = (logits[..., 0] - logits[..., 1] for logits in replayed)
     return patched.view(len(support.layers), support.heads, -1).permute(2, 0, 1).numpy(), base.numpy()
 
 

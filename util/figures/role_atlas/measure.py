@@ -21,6 +21,7 @@ from util.engine.batches import TOKEN_BUDGET, Row
 from util.engine.call import UnsupportedModel
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import BaseRuns
+from util.figures.controls import first_tokens, name_tokens, planted_control
 from util.figures.edits import INTACT, PAPER_SHARES, Edit, how_many
 from util.figures.role_atlas.numbers import ablations, head_sets
 from util.figures.task_study import (
@@ -49,7 +50,6 @@ from util.roles.pair_task import words_digest
 from util.roles.rules import ROOM, Evidence, Role
 from util.roles.sequences_study import SequenceRoles
 from util.study.checked import Count, Natural, checked
-from util.study.model import first_tokens, name_tokens, planted_control
 from util.study.records import Fields, Measurement
 from util.study.study import Study
 
@@ -176,8 +176,8 @@ class WordPairs(Measurement):
             ]
             for split, n in (("test", self.prompts), ("search", REFERENCE_PROMPTS))
         }
-        for prompts in drawn["test"]:
-            check_queries(self.prompts, prompts.task.name, prompts.askable, UnsupportedTokenizer)
+        for task, prompts in zip(self.found, drawn["test"], strict=True):
+            check_queries(self.prompts, task.name, prompts.askable, UnsupportedTokenizer)
         return drawn
 
     @property

@@ -16,6 +16,7 @@ from util.engine.instruments import PatchHeads
 from util.engine.label_scores import text_losses
 from util.engine.means import position_means
 from util.engine.replay import BaseRuns
+from util.figures.controls import planted_control
 from util.figures.edits import WHOLE
 from util.figures.task_study import SKIPPED_POSITIONS, whole_attention
 from util.figures.toy_induction_head.numbers import WITHOUT
@@ -25,7 +26,6 @@ from util.roles.attention_scores import INDUCTION_HEAD, best_heads
 from util.roles.effects import heads_by_layer
 from util.roles.sequences_study import measured_scores
 from util.stats.heads import Head, heads_where, layer_matched, shortage
-from util.study.model import planted_control
 from util.study.records import Fields
 from util.study.study import Study
 
