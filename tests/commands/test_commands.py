@@ -77,6 +77,7 @@ WRONG_FLAGS = [
     ("ablate --heads []", "names no head; write L5H1,L11H3"),
     ("ablate --seed 42,x", "'42,x': give one or more with commas between"),
     ("ablate --task wordseq1,wordseq1", "none twice"),
+    ("ablate --k 2.7", 'unable to convert "2.7" into int'),
     ("ablate --controls=-1", "--controls. Must be >= 0"),
     (f"card --untrained {2**70}", "--untrained. Must be < 9223372036854775808"),
 ]
@@ -91,6 +92,9 @@ WRONG_INPUT = [
     (f"scores --out {__file__}", "name a folder that can be written to"),
     ("ablate --task wordseq3", "--task 'wordseq3': unknown classification task 'wordseq3'; there are "),
     ("ablate --task none.csv", "none.csv"),
+    ("ablate --task sorts.csv,./sorts.csv --labels +1,Yes! --k 2", "--task sorts.csv,./sorts.csv: give each task once"),
+    ("ablate --task words.csv", "the columns text and label; it has input, output, and its first row red, der"),
+    ("ablate --task my_tasks.py", "my_tasks.py:plural"),
     ("ablate --task labels.csv", "labels.csv, row 2: label 'Up' is 'up' before"),
     ("edges config.json", "words.csv, row 2: 'red' is an input twice, also of row 1"),
     ("ablate --k -1", "--k -1"),
@@ -133,6 +137,9 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
     for name, text in {"deep": "[" * 100_000, "list": "[1]"}.items():
         (tmp_path / f"{name}.json").write_text(text)
     (tmp_path / "labels.csv").write_text("text,label\na,up\nb,Up\n")
+    (tmp_path / "sorts.csv").write_text(
+        "text,label\n" + "".join(f"{i},{'up' if i % 2 else 'Up!'}\n" for i in range(99))
+    )
     (tmp_path / "words.csv").write_text("red,der\nred,dre\n")
     (tmp_path / "config.json").write_text('{"action": "accuracy", "request": {"task": "words.csv"}}')
     found, message = ends(line.split(), capsys)

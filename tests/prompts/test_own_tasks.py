@@ -184,6 +184,7 @@ BAD = {
     "text,label\na,up\nb,down\na,down\n": "row 3: 'a' occurs more than once, as 1; keep one of each",
     "text,label\na,up\nb,down\nc,Up\n": "row 3: label 'Up' is 'up' before; write it in one way",
     "text,label\na,up\nb,up\n": "all rows have the label 'up'; two labels or more are needed",
+    "text,label\na,up\nb, c,down\n": "row 2 has 3 cells for 2 columns; a text with a comma stands",
     'text,label\na,up\n"b\n\nc",down\n': "row 2: .* is empty or contains one of the layout's separators",
 }
 
@@ -195,6 +196,22 @@ def test_bad_rows_have_their_number(tmp_path, text):
     find = classification.task if text.startswith("text") else word_pairs.find
     with pytest.raises(ValueError, match=rf"bad.csv[,:] .*{BAD[text]}"):
         find(str(file))
+
+
+def test_a_task_of_which_hardly_a_query_can_be_asked_says_so(tmp_path, capfd):
+    """Of two queries there were intervals of 0.66 without a word, and of one a traceback."""
+    plurals = toys.by_pattern(r"[a-z]+?(?=s?(?:[\t\n]|$))|s|\t|\n", ["\t", "\n", "s", *PAIRS, *PAIRS.values()])
+    for place, asked in enumerate((1, 2)):
+        pairs = [{"input": word, "output": word[::-1] if i < asked else f"{word}s"} for i, word in enumerate(WORDS)]
+        task = word_pairs.find(written(tmp_path, f"plurals{place}.csv", pairs))
+        if asked == 2:
+            assert word_pair_prompts.prompts(task, plurals, 4, k=4).askable == 2
+            continue
+        with pytest.raises(
+            UnsupportedTokenizer, match="one query alone can be asked .*begins as the query said again 11"
+        ):
+            word_pair_prompts.prompts(task, plurals, 4, k=4)
+    assert "plurals1: 2 of 12 queries can be asked (query: its answer begins as the q" in capfd.readouterr().err
 
 
 def test_rows_that_a_tokenizer_cannot_carry_have_their_number(tmp_path):

@@ -21,7 +21,9 @@ def alone(study, tmp_path):
     return study.replace(folder=tmp_path)
 
 
-def test_an_unknown_part_lists_the_parts(study):
+def test_an_unknown_figure_or_part_lists_what_there_is(study):
+    with pytest.raises(ValueError, match="unknown figure 'toy'; there are edge_ablation, .*, toy_induction_head"):
+        Study("toy")
     for ask in (study.arrays, study.numbers, study.show):
         with pytest.raises(ValueError, match="toy_induction_head has no part 'counts'; it has shifts, .*phase_change"):
             ask("counts")
