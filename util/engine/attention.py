@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
+from transformers.pytorch_utils import Conv1D
 
 from util.engine.call import Call, Instrument, Support, writable
 from util.engine.instruments import Knockout, Splice
@@ -193,12 +194,23 @@ def random_ids(model: PreTrainedModel, rows: int, length: int) -> Tensor:
     return torch.randint(size, (rows, length), generator=torch.Generator().manual_seed(0)).to(input_device(model))
 
 
+def plain_weight(module: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a linear map; None where it is not there as it is: in 4 bits, offloaded."""
+    weight: Any = getattr(module, "weight", None)
+    if type(module) not in (nn.Linear, Conv1D) or weight.device.type == "meta":
+        return None
+    return weight.T if type(module) is Conv1D else weight
+
+
 def head_writes(projection: nn.Module, z: Tensor) -> Tensor:
     """What each head adds to the residual stream: W_O^h z_h [..., H, d], from head outputs or values [..., H, dv].
 
-    projection: one of `Support.projections`. It is called instead of reading its weights, so that 4-bit and offloaded
-    weights work too.
+    projection: one of `Support.projections`. It is called where its weights are not there as they are: in 4 bits,
+    offloaded. In 16 bits the bias that this takes away would cost digits of what heads write.
     """
+    weight = plain_weight(projection)
+    if weight is not None:
+        return torch.einsum("...hv,dhv->...hd", z.to(weight.device), weight.unflatten(1, z.shape[-2:]))
     alone = torch.diag_embed(z.movedim(-2, -1), dim1=-3, dim2=-2)
     nothing = z.new_zeros(1, z.shape[-2] * z.shape[-1])
     return projection(alone.flatten(-2)) - projection(nothing)

@@ -24,7 +24,7 @@ from util.engine.call import Call, LayerCall, Stop, UnsupportedModel, first_of, 
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, is_coarse, out_of_memory, prepare, tolerance
 from util.engine.instruments import CaptureCalls, CaptureHeads
-from util.engine.replay import SHORT, Runs, plain_weight, plan_of
+from util.engine.replay import SHORT, Runs, plan_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +133,6 @@ class Components:
         """What all heads of a layer together add to the stream [R, T, d], from their outputs z [R, T, H, dv]."""
         block = self.blocks[layer]
         return block.added(block.projection(z.flatten(-2)))
-
-    def head_writes(self, layer: int, z: Tensor) -> Tensor:
-        """What each head contributes to the projection's output [..., H, d], from outputs z [..., H, dv]; no bias."""
-        projection = self.blocks[layer].projection
-        weight = plain_weight(projection)
-        if weight is None:
-            return head_writes(projection, z)
-        return torch.einsum("...hv,dhv->...hd", z, weight.unflatten(1, z.shape[-2:]))
 
     def behind(self, layer: int, hidden: Tensor, added: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever it reads."""

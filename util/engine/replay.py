@@ -24,10 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import DynamicCache, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from util.engine import memory
-from util.engine.attention import input_device, instrument, once, random_ids, support
+from util.engine.attention import input_device, instrument, once, plain_weight, random_ids, support
 from util.engine.batches import logits_at
 from util.engine.call import (
     Before,
@@ -244,14 +243,6 @@ class Runs:
             yield columns
         finally:
             self.model.set_output_embeddings(head)
-
-
-def plain_weight(module: nn.Module) -> Tensor | None:
-    """The weight [out, in] of a linear map; None where it is not there as it is: in 4 bits, offloaded."""
-    weight: Any = getattr(module, "weight", None)
-    if type(module) not in (nn.Linear, Conv1D) or weight.device.type == "meta":
-        return None
-    return weight.T if type(module) is Conv1D else weight
 
 
 class FewRows(nn.Module):

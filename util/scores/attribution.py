@@ -27,12 +27,12 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from util.engine.attention import instrument
+from util.engine.attention import head_writes, instrument, plain_weight
 from util.engine.components import Block, Components, Parts, blocks_of, parallel_mlps
 from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, prepare
 from util.engine.instruments import CaptureCalls
-from util.engine.replay import plain_weight, row_bytes
+from util.engine.replay import row_bytes
 from util.scores.graph import ComponentGraph
 
 Read = tuple[nn.Module, Tensor, Tensor]  # a linear map that was called on the way to a state; its input and output
@@ -244,7 +244,7 @@ def sent(
     for layer, block in enumerate(parts.blocks):
         *heads, mlp = range(1 + layer * (parts.heads + 1), 1 + (layer + 1) * (parts.heads + 1))
         if some := [head for head in heads if head in senders]:
-            writes = parts.head_writes(layer, base.z[layer] - source.z[layer])
+            writes = head_writes(parts.blocks[layer].projection, base.z[layer] - source.z[layer])
             if block.normed and first_order:
                 total = block.projection(base.z[layer].flatten(-2))[:, :, None].expand(writes.shape).contiguous()
                 change = torch.func.jvp(block.attention, (total,), (writes,))[1] * block.factor

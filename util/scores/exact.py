@@ -26,6 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from util.engine.attention import head_writes
 from util.engine.call import Call, repeated
 from util.engine.components import Components, Parts, parallel_mlps
 from util.engine.finite import check_finite
@@ -342,7 +343,7 @@ def _metric(parts: Components, source: Parts, projected: Sequence[Tensor], kept:
         patterns, which = kept[:senders, column : column + 3 * heads].unique(dim=1, return_inverse=True)
         read = parts.reads(layer, streams(patterns).flatten(0, 1))
         z = _mixed_attention(read, patterns.shape[1], which.view(3, heads))
-        of_heads.append(parts.head_writes(layer, z - source.z[layer]))
+        of_heads.append(head_writes(parts.blocks[layer].projection, z - source.z[layer]))
         of_layer = 0 if parallel_mlps(parts.model) else heads
         pattern = kept[: senders + of_layer, column + 3 * heads, None]
         of_mlps.append(parts.adds(layer, streams(pattern)[0]))
