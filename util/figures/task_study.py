@@ -80,9 +80,12 @@ class TaskStudy(Measurement):
 
     def __post_init__(self) -> None:
         read = self.task in (*TEXT_TASKS, *THEIRS)
-        for name, wanted in (("data", read), ("reference_data", self.reference == "mnli")):
-            if (value := getattr(self, name)) is not None and not wanted:
-                raise ValueError(f"{name} = {value!r}: leave it out with reference {self.reference!r} of {self.task}")
+        if self.data is not None and not read:
+            raise ValueError(f"data = {self.data!r}: leave it out with the task {self.task!r}, which has its texts")
+        if self.reference_data is not None and self.reference != "mnli":
+            raise ValueError(
+                f"reference_data = {self.reference_data!r}: leave it out with reference {self.reference!r}"
+            )
         self.premises, self.classes  # noqa: B018  # raise ValueError where they cannot be read, or be called so
         rows = len(self.classes.rows)
         if not self.start:
