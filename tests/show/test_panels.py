@@ -13,7 +13,7 @@ from util.show.panels import colour_limit, short_number, token_grid, visible, wi
 
 
 def test_numbers_in_cells_have_three_characters_at_most():
-    numbers = (0.444, -0.26, -2.54, 12.4, 10.0, 1.0, 0.0, -9.98, 9.949)
+    numbers = (0.444, -0.26, -2.54, 12.4, 10.0, 0.9999, 0.0, -9.98, 9.949)
     assert list(map(short_number, numbers)) == [".44", "-.26", "-2.5", "12", "10", "1.0", ".00", "-10", "9.9"]
     assert without_zero(10.0, 2) == "10.00" and without_zero(-0.5, 2) == "-.50"
     assert colour_limit(np.zeros((2, 2))) == 1

@@ -111,7 +111,7 @@ def colour_bar(figure: Any, axes: Sequence[Axes], label: str, **options: Any) ->
 
 def short_number(value: float) -> str:
     """A value in three characters and a sign, such as .44, -2.5 and 12."""
-    return without_zero(value, 2 if abs(value) < 1 else 1 if abs(value) < 9.95 else 0)
+    return without_zero(value, 2 if abs(value) < 0.995 else 1 if abs(value) < 9.95 else 0)
 
 
 def without_zero(value: float, digits: int) -> str:
