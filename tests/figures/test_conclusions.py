@@ -77,8 +77,8 @@ NO_SCORES = dict.fromkeys(entry(values("edge_ablation", "smollm2"), "search/scor
 # What is told, stem, model, changes, texts that are there, texts that are not.
 TOLD = {
     "circuits of draws share edges": (
-        "edge_ablation", "smollm2", {"claims/kept by draw": [KEPT[:1], KEPT[:2]]},
-        [f"On other prompts, with two draws of donors, the search always keeps `{KEPT[0]}`."], [],
+        "edge_ablation", "smollm2", {"claims/kept by draw": [KEPT[:1], [*KEPT[:2], "y->y:earlier"]]},
+        [f"two draws of donors, the search always keeps `{KEPT[0]}`, and of other pairs `y->y:earlier` (1 of 2)."], [],
     ),
     "no draws": ("edge_ablation", "smollm2", {"claims/kept by draw": []}, [], ["the search always keeps"]),
     "a task that is not done has no circuit": (

@@ -5,6 +5,7 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -197,9 +198,11 @@ def circuit_say(values: Values) -> Iterator[str]:
             yield f"No pair among these contextualises: nine tenths of `{task}` need no read between examples."
         if by_draw := values.get("claims", {}).get("kept by draw"):
             always = listed([f"`{edge}`" for edge in kept if all(edge in pairs for pairs in by_draw)])
+            others = Counter(edge for pairs in by_draw for edge in pairs if edge not in kept)
+            beside = listed([f"`{edge}` ({count} of {len(by_draw)})" for edge, count in others.items()])
             yield (
                 f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search always keeps "
-                f"{always or 'none of these'}."
+                f"{always or 'none of these'}{f', and of other pairs {beside}' if beside else ''}."
             )
     else:
         yield ""
