@@ -56,8 +56,8 @@ def usable(kind, every):
 @cache
 def made(kind="bpe", seed=0, corruption="s2_swap"):
     found = ioi_prompts(toy(kind), 120, seed, corruption)
-    assert len(found.pairs) == 120 and found.words == usable(kind, 1)
-    return found.pairs
+    assert len(found) == 120
+    return found
 
 
 def with_tokens(*added):
@@ -197,8 +197,8 @@ def test_a_token_behind_every_text_does_not_matter():
     template = processors.TemplateProcessing(single="<s> $A <s>", special_tokens=[("<s>", 0)])
     tokenizer.backend_tokenizer.post_processor = template
     found = ioi_prompts(tokenizer, 10, frames=FRAMES[:2])
-    assert found == ioi_prompts(toy(), 10, frames=FRAMES[:2]) and found.words["names"] == NAMES
-    assert [ioi_tokens(pair, tokenizer) for pair in found.pairs] == [ioi_tokens(pair, toy()) for pair in found.pairs]
+    assert found == ioi_prompts(toy(), 10, frames=FRAMES[:2])
+    assert [ioi_tokens(pair, tokenizer) for pair in found] == [ioi_tokens(pair, toy()) for pair in found]
 
 
 # ------------------------------------------------------------------------------------------------ prompts
@@ -245,7 +245,7 @@ def test_corruptions_change_the_names_they_say(kind, corruption):
 def test_base_depends_on_seed_and_number_alone():
     for corruption in CORRUPTIONS:
         assert [pair.base for pair in made(corruption=corruption)] == [pair.base for pair in made()]
-    few = [ioi_prompts(toy(), count, 3, "abc", FRAMES[:2]).pairs for count in (7, 20)]
+    few = [ioi_prompts(toy(), count, 3, "abc", FRAMES[:2]) for count in (7, 20)]
     assert few[0] == few[1][:7]
     texts = [pair.base.text for seed in range(2) for pair in made(seed=seed)]
     assert len(set(texts)) == len(texts) == 240
@@ -255,23 +255,23 @@ def test_base_depends_on_seed_and_number_alone():
 
 def test_other_answers_are_names_that_neither_prompt_holds():
     found, drawn = ioi_prompts(toy(), 12, corruption="abc", names=NAMES[:8]), set()
-    for pair in found.pairs:
-        answers = ioi.other_answers(pair, found.words["names"], toy())
+    for pair in found:
+        answers = ioi.other_answers(pair, NAMES[:8], toy())
         names = [toy().decode([token]).strip() for token in answers]
-        assert len({*names}) == 2 and {*names} <= {*found.words["names"]}
+        assert len({*names}) == 2 and {*names} <= {*NAMES[:8]}
         assert not any(name in prompt.text.split() for prompt in (pair.base, pair.source) for name in names)
         drawn.add(answers)
     assert len(drawn) > 4
     with pytest.raises(ValueError, match="larger than population"):
-        ioi.other_answers(found.pairs[0], found.pairs[0].base.labels, toy())
+        ioi.other_answers(found[0], found[0].base.labels, toy())
 
 
 def test_pairs_that_do_not_align_are_dropped():
     options = {"count": 300, "corruption": "names_swap", "frames": FRAMES[:1], "names": NAMES[:8]}
     x, y = NAMES[:2]
-    whole, fewer = ioi_prompts(toy(), **options).pairs, ioi_prompts(with_tokens(f"{x} and {y}"), **options).pairs
+    whole, fewer = ioi_prompts(toy(), **options), ioi_prompts(with_tokens(f"{x} and {y}"), **options)
     hit = [any(f"{x} and {y}" in prompt.text for prompt in (pair.base, pair.source)) for pair in whole]
-    assert 0 < sum(hit) < 60 and fewer == tuple(pair for pair, bad in zip(whole, hit, strict=True) if not bad)
+    assert 0 < sum(hit) < 60 and fewer == [pair for pair, bad in zip(whole, hit, strict=True) if not bad]
     all_merged = with_tokens(*(f"{x} and {y}" for x in NAMES[:8] for y in NAMES[:8] if x != y))
     with pytest.raises(ValueError, match="none of 300 IOI pairs .*take other frames or names"):
         ioi_prompts(all_merged, **options)

@@ -92,7 +92,7 @@ def test_scores_and_effects_on_names_are_those_of_eager_runs(toy, chosen, tmp_pa
         tokens = study.tokens[number]
         place, (io, s), end = tokens.positions, tokens.answers, len(tokens.base) - 1
         base, source = eager(study, tokens.base), eager(study, tokens.source)
-        others = other_answers(study.drawn.pairs[number], study.drawn.words["names"], study.pair[1], study.seed)
+        others = other_answers(study.drawn[number], study._names, study.pair[1], study.seed)
 
         def lost(base=base, tokens=tokens, io=io, s=s, **edits):
             logits = base.logits[0, -1] - eager(study, tokens.base, **edits).logits[0, -1]

@@ -67,14 +67,6 @@ class IOIPair:
 
 
 @dataclass(frozen=True)
-class IOIPrompts:
-    """Pairs and the words they are made from: names, places and objects, those that the tokenizer keeps."""
-
-    pairs: tuple[IOIPair, ...]
-    words: Words
-
-
-@dataclass(frozen=True)
 class IOITokens:
     """A pair as tokens. base, source: ids, [T] each.
 
@@ -201,7 +193,7 @@ def ioi_prompts(
     corruption: Corruption = "s2_swap",
     frames: Sequence[str] = ALL_FRAMES,
     names: Sequence[str] = ALL_NAMES,
-) -> IOIPrompts:
+) -> list[IOIPair]:
     """`count` pairs of a base and a source prompt; the orders take turns.
 
     frames, names: those to draw from, for example to hold some out. Names, places and objects are single tokens (see
@@ -226,7 +218,7 @@ def ioi_prompts(
             f"none of {count} IOI pairs lies on top of each other in the tokens of {type(tokenizer).__name__} "
             f"({fault}); take other frames or names"
         )
-    return IOIPrompts(tuple(pairs), words)
+    return pairs
 
 
 def _pair(rng: Random, frame: str, words: Words, order: str, corruption: Corruption, index: int) -> IOIPair:

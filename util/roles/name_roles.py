@@ -26,11 +26,12 @@ from util.prompts.ioi import (
     HELD_OUT_FRAMES,
     HELD_OUT_NAMES,
     Corruption,
-    IOIPrompts,
+    IOIPair,
     IOITokens,
     ioi_prompts,
     ioi_tokens,
     other_answers,
+    usable_words,
     word_lists,
 )
 from util.prompts.word_pairs import is_trained
@@ -82,23 +83,28 @@ class NamePairs(Measurement):
         return lists["frames"], lists["names"]
 
     @cached_property
-    def drawn(self) -> IOIPrompts:
+    def drawn(self) -> list[IOIPair]:
         """The pairs of prompts. Raises what `ioi_prompts` raises, such as for words that the tokenizer splits."""
         return ioi_prompts(self.pair[1], self.prompts, self.seed, self.corruption, *self._words)
 
     @cached_property
+    def _names(self) -> Sequence[str]:
+        """The names that the tokenizer keeps."""
+        return usable_words(self.pair[1], *self._words)["names"]
+
+    @cached_property
     def tokens(self) -> list[IOITokens]:
         """The pairs as tokens."""
-        return [ioi_tokens(pair, self.pair[1]) for pair in self.drawn.pairs]
+        return [ioi_tokens(pair, self.pair[1]) for pair in self.drawn]
 
     @property
     def texts(self) -> list[str]:
-        return [prompt.text for pair in self.drawn.pairs for prompt in (pair.base, pair.source)]
+        return [prompt.text for pair in self.drawn for prompt in (pair.base, pair.source)]
 
     @property
     def clusters(self) -> Ints:
         """The number [N] of every pair's frame and names: pairs that share them are no independent prompts."""
-        kinds = ["\0".join([pair.frame, *sorted(pair.base.labels)]) for pair in self.drawn.pairs]
+        kinds = ["\0".join([pair.frame, *sorted(pair.base.labels)]) for pair in self.drawn]
         return np.unique(kinds, return_inverse=True)[1]
 
     def batch(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,8 +250,7 @@ class NameRoles(NamePairs):
 
         def measure(numbers: Numbers) -> Fields:
             base, source, answers = self.batch(numbers)
-            pairs, names = self.drawn.pairs, self.drawn.words["names"]
-            others = torch.tensor([other_answers(pairs[i], names, self.pair[1], self.seed) for i in numbers])
+            others = torch.tensor([other_answers(self.drawn[i], self._names, self.pair[1], self.seed) for i in numbers])
             old, new = self._at_end(base), self._at_end(source)
             changes = {layer: new[layer] - old[layer] for layer in old}
             logits = direct_effects(self.pair[0], base, changes, torch.cat([answers, others], dim=1))

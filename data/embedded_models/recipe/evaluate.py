@@ -95,7 +95,7 @@ def ioi_rows(pair: Pair) -> Iterator[str]:
     model, tokenizer = pair
     drawn = ioi.ioi_prompts(
         tokenizer, PROMPTS, SEED, frames=sorted(ioi.HELD_OUT_FRAMES), names=sorted(ioi.HELD_OUT_NAMES)
-    ).pairs
+    )
     tokens = [ioi.ioi_tokens(prompts, tokenizer) for prompts in drawn]
     logits = next_token_logits(model, [prompts.base for prompts in tokens])
     io, s = np.array([prompts.answers for prompts in tokens]).T

@@ -210,7 +210,7 @@ def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
     circuit = measure.alone(study_of(pair, tmp_path, prompts=12), maps_of((3, 4), *kept.values(), everything))
     *alone, whole = circuit["alone"]
     np.testing.assert_allclose(whole, circuit["whole"], atol=1e-5)
-    drawn = ioi_prompts(pair[1], 12, 1, "abc", sorted(HELD_OUT_FRAMES), sorted(HELD_OUT_NAMES)).pairs
+    drawn = ioi_prompts(pair[1], 12, 1, "abc", sorted(HELD_OUT_FRAMES), sorted(HELD_OUT_NAMES))
     tokens = [ioi_tokens(one, pair[1]) for one in drawn]
     for number, one in enumerate(tokens):
         alike = [t.source for t, p in zip(tokens, drawn, strict=True) if p.frame == drawn[number].frame]

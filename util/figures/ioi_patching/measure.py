@@ -317,7 +317,7 @@ def alone(study: Study, sets: Bools) -> Arrays:
     @cache
     def frames() -> list[Any]:
         """By frame: the numbers of its pairs, the base's tokens and answers, the mean of z over sources by layer."""
-        groups, of_pairs = [], np.array([pair.frame for pair in pairs.drawn.pairs])
+        groups, of_pairs = [], np.array([pair.frame for pair in pairs.drawn])
         for frame in np.unique(of_pairs):
             some = np.flatnonzero(of_pairs == frame).tolist()
             base, source, answers = pairs.batch(some)
@@ -326,7 +326,7 @@ def alone(study: Study, sets: Bools) -> Arrays:
         return groups
 
     def compute(places: Block) -> Arrays:
-        model, scores = study.pair[0], np.empty(len(pairs.drawn.pairs), np.float32)
+        model, scores = study.pair[0], np.empty(len(pairs.drawn), np.float32)
         for some, base, answers, means in frames():
             patches = [
                 PatchHeads(layer, gone, mean[:, :, gone])
