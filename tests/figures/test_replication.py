@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -70,13 +71,22 @@ def test_what_moved_and_which_claims_changed():
 
 
 def test_the_command_compares_two_folders_and_names_one_without_values(tmp_path, capsys):
-    for folder, value in (("first", 0.5), ("second", 0.9)):
-        (tmp_path / folder).mkdir()
-        values = {"accuracy": [value, value - 0.1, value + 0.1]}
-        (tmp_path / folder / "ioi_patching.json").write_text(json.dumps(values))
-    main(["replication", str(tmp_path / "first"), str(tmp_path / "second")])
-    printed = capsys.readouterr().out
-    assert "ioi_patching: 0 of 1 numbers held" in printed and printed.count("0.90 [0.80, 1.00]") == 1
+    """And what is said otherwise: a circuit of other pairs has numbers that hold."""
+    first = paths.root() / "data" / "values" / "smollm2"
+    again = json.loads((first / "edge_ablation.json").read_text())
+    again["search"]["kept"][0] = "y->y:earlier"
+    again["search"]["scores"]["found"] = [0.2, 0.1, 0.3]
+    (tmp_path / "edge_ablation.json").write_text(json.dumps(again))
+    main(["replication", str(first), str(tmp_path)])
+    [held, *moved, said, kept, _, circuit, draws] = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"edge_ablation: (\d+) of (?!\1)\d+ numbers held; .*", held)
+    assert re.search(r"0.91 \[0.78, 1.03\] +0.20 \[0.10, 0.30\]", moved[-1])
+    assert (
+        said == "  said otherwise now:"
+        and "keep 0.20 [0.10, 0.30]" in kept
+        and "the search keeps `y->y:earlier`, `x->y:same`" in circuit
+    )
+    assert draws.endswith("always keeps `y->y:earlier`, `x->y:same`, `y->last_separator` and `query->last_separator`.")
 
 
 def test_parts_that_chose_something_else_are_not_compared():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -165,6 +166,9 @@ def replication(first: Path, second: Path) -> None:
         print(*lines, sep="\n")
         if len(moved):
             print(f"  moved most:\n{textwrap.indent(moved[:MOVED].to_string(), '    ')}")
+        runs = [files.read_values(folder / f"{stem}.json") for folder in (first, second)]
+        if otherwise := said_otherwise(stem, *runs):
+            print("  said otherwise now:", *otherwise, sep="\n    ")
 
 
 NORMAL = 1.96  # a 95 % interval reaches so many standard errors to either side
@@ -172,6 +176,7 @@ VALUES = ("value", "mean", "log_prob")  # what an entry may call the number betw
 LISTS_OF_RUNS = ("random", "by_draw", "trace", "steps", "request", "undefined")  # of three numbers, but no interval
 # Sets of heads that every run draws for itself, so that two runs measure different ones.
 CONTROLS = ("layer-matched", "norm-matched", "in others", "others out")
+NUMBERS = re.compile(r"(?<!\w)[-+]?\d[\d.,]*")  # but for those of names, such as L5H1
 Place = tuple[str | int, ...]
 
 
@@ -207,6 +212,17 @@ def compared(stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> 
     held = f"{len(shared) - len(moved)} of {len(shared)} numbers held"
     lines = [f"{stem}: {held}; by chance at most 1 in 20 moves.", *(f"  {remark}" for remark in remarks)]
     return lines, moved.round(1)
+
+
+def said_otherwise(stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """What the second run says and the first does not, whatever the numbers: other heads, pairs, methods, verdicts."""
+
+    def sentences(values: Mapping[str, Any]) -> dict[str, str]:
+        parts = [part for name, part in figure_of(stem).parts.items() if name != "claims" or name in second]
+        return {NUMBERS.sub("", text): text for part in parts for text in part.says(values) if text}
+
+    known = sentences(first)
+    return [text for words, text in sentences(second).items() if words not in known]
 
 
 def standard_errors(first: Interval, second: Interval) -> float:
