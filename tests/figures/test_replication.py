@@ -23,7 +23,7 @@ def test_every_interval_is_found_and_lists_of_runs_are_not():
         "shape": [1, 2, 3],
         "flags": [True, False, True],
         "paths": {"heads": [[0, 2], [1, 0]], "direct": {"value": [0.1, 0.2], "low": [0, 0.1], "high": [0.2, 0.3]}},
-        "sets": {"norm-matched 1": [0.5, 0.4, 0.6], "top": [0.5, 0.4, 0.6]},
+        "sets": dict.fromkeys(("norm-matched 1", "random 2", "FV, control 3", "top"), [0.5, 0.4, 0.6]),
     }
     assert dict(intervals(values)) == {
         ("accuracy", "task"): (0.5, 0.25, 0.75),

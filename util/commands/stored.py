@@ -174,8 +174,8 @@ def replication(first: Path, second: Path) -> None:
 NORMAL = 1.96  # a 95 % interval reaches so many standard errors to either side
 VALUES = ("value", "mean", "log_prob")  # what an entry may call the number between "low" and "high"
 LISTS_OF_RUNS = ("random", "by_draw", "trace", "steps", "request", "undefined")  # of three numbers, but no interval
-# Sets of heads that every run draws for itself, so that two runs measure different ones.
-CONTROLS = ("layer-matched", "norm-matched", "in others", "others out")
+# Sets of heads and rankings of edges that every run draws for itself, so that two runs measure different ones.
+CONTROLS = re.compile(r"layer-matched|norm-matched|in others|others out|random \d|.*, control \d")
 NUMBERS = re.compile(r"(?<!\w)[-+]?\d[\d.,]*")  # but for those of names, such as L5H1
 Place = tuple[str | int, ...]
 
@@ -257,7 +257,7 @@ def intervals(values: Any, place: Place = (), heads: Sequence[Head] = ()) -> Ite
             yield from intervals(np.moveaxis(arrays, 0, -1).tolist(), place, heads)
         below = values["heads"] if isinstance(values.get("heads"), list) else heads
         for name, entry in values.items():
-            if name not in (*LISTS_OF_RUNS, *ends) and not str(name).startswith(CONTROLS):
+            if name not in (*LISTS_OF_RUNS, *ends) and not CONTROLS.match(str(name)):
                 yield from intervals(entry, (*place, str(name)), below)
     elif isinstance(values, list):
         plain = [type(entry) in (int, float) for entry in values]
