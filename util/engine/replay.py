@@ -251,10 +251,9 @@ class FewRows(nn.Module):
     def __init__(self, head: nn.Linear, tokens: Tensor) -> None:
         super().__init__()
         self.weight = at_least_float32(head.weight.detach()[tokens])
-        bias = None if head.bias is None else at_least_float32(head.bias.detach()[tokens])
-        self.bias = (
-            bias if bias is None else nn.Parameter(bias, requires_grad=False)
-        )  # BERT keeps a second one, a parameter
+        self.bias = None  # else a parameter, as BERT, which keeps a second one, wants it
+        if head.bias is not None:
+            self.bias = nn.Parameter(at_least_float32(head.bias.detach()[tokens]), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits [N, S, A] of the A chosen tokens, for x [N, S, d]."""

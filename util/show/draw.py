@@ -295,10 +295,11 @@ def broken(text: str, size: float, width: float) -> str:
 
     It is broken at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
     """
+    words = re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip())
 
     def filled(limit: float) -> list[str]:
         lines = [""]
-        for word in re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip()):
+        for word in words:
             longer = f"{lines[-1]} {word}".lstrip()
             if lines[-1] and ON_PIXELS * text_width(longer, size) > limit:
                 lines.append(word)

@@ -125,9 +125,10 @@ def findings(figure: Figure, values: Values, parts: Iterable[str] = ()) -> list[
 
 def figure_of(stem: str) -> Figure:
     """A figure by its stem. Raises ValueError, with all that there are, for another name."""
-    folders = sorted(file.parent.name for file in (Path(__file__).parent.parent / "figures").glob("*/show.py"))
-    if stem not in folders:
-        raise ValueError(f"unknown figure {stem!r}; there are {', '.join(folders)}")
+    figures = Path(__file__).parent.parent / "figures"
+    if not (figures / stem / "show.py").is_file():
+        known = ", ".join(sorted(file.parent.name for file in figures.glob("*/show.py")))
+        raise ValueError(f"unknown figure {stem!r}; there are {known}")
     return import_module(f"util.figures.{stem}.show").FIGURE
 
 

@@ -34,13 +34,17 @@ def points(lines: Iterable[str]) -> str:
 
 def conclusions(figure: Figure, values: Values) -> Text:
     """What values of a figure say of their model, with all parts: its title, and a point for each of the `findings`."""
-    return Text(f"**{title(values)}**\n\n{points(findings(figure, values, figure.parts))}")
+    return Text(_titled(figure, values, figure.parts))
 
 
 def published(stem: str) -> Text:
     """What the stored values of a figure say of published models, with the parts that say what a model does."""
     figure, values_of = figure_of(stem), filter(None, (stored(stem, model) for model in PACKAGED))
-    return Text("\n\n".join(f"**{title(values)}**\n\n{points(findings(figure, values))}" for values in values_of))
+    return Text("\n\n".join(_titled(figure, values) for values in values_of))
+
+
+def _titled(figure: Figure, values: Values, parts: Iterable[str] = ()) -> str:
+    return f"**{title(values)}**\n\n{points(findings(figure, values, parts))}"
 
 
 class Study(Records):
