@@ -300,14 +300,12 @@ def test_tokens(kind, corruption):
 def test_pairs_that_are_not_aligned():
     pair = made()[0]
     text, spans, place = pair.source.text, pair.source.spans, at(pair.base, "place")
-    other_label = replace(pair.base, labels=("Wilhelmina", pair.base.labels[1]))
     for reason, base, source, tokenizer in (
         ("other tokens", pair.base, pair.base, toy()),
         ("unequal lengths", pair.base, replace(pair.source, text=f"{text[:-2]}the to"), toy()),
         ("merged", pair.base, replace(pair.source, text=f"{text[:-2]}the"), toy()),  # END is two letters of it
         ("other tokens", pair.base, replace(pair.source, spans={**spans, "END": spans["S1"]}), toy()),
         ("other tokens", pair.base, replace(pair.source, text=text.replace(place, "cinema")), toy()),
-        ("several tokens", other_label, pair.source, toy()),
         ("answer merges", pair.base, pair.source, with_tokens(f"to {pair.base.labels[1]}")),
         ("merged", pair.base, pair.source, with_tokens(f"{at(pair.base, 'IO')} and")),
         ("same answers", pair.base, pair.source, word_level(re.findall(r"[a-z]+", pair.base.text))),
@@ -328,6 +326,14 @@ def test_pair_from_texts():
     assert pair.base.spans == {"IO": (first,), "S1": (second,), "S2": (third,), "END": (end,)} == pair.source.spans
     back = pair_from_texts(SWAPPED, BASE, "Mike", "Emma")
     assert back.order == "BABA" and back.source.spans["IO"] == back.base.spans["IO"] == pair.base.spans["S1"]
+
+
+def test_names_of_several_tokens_are_answered_with_their_first():
+    texts = [text.replace("Emma", "Petronel").replace("Mike", "Torvald") for text in (BASE, SWAPPED)]
+    tokens = ioi_tokens(pair_from_texts(*texts, "Petronel", "Torvald"), toy())
+    (first, *others), (second, *more) = (ids(toy(), f" {name}") for name in ("Petronel", "Torvald"))
+    assert others and len(others) == len(more) and tokens.answers == (first, second)
+
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class IOITokens:
     """A pair as tokens. base, source: ids, [T] each.
 
     first: the first position where the ids differ; a prefix cache may hold the positions before it. positions: for
-    every role, the position of its last token in both prompts. answers: the ids that IO and S have after the base.
+    every role, the position of its last token in both prompts. answers: the ids that IO and S begin with after the base.
     """
 
     base: Ints
@@ -170,17 +170,14 @@ def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -
 
 
 def _answer(alone: Tokens, whole: Tokens, text: str) -> int:
-    """The one id that the answer adds to the tokens of a text.
+    """The first id that the answer adds to the tokens of a text.
 
-    alone: the text's tokens; whole: those of text and answer. Raises Misaligned if the answer changes earlier tokens or
-    adds more or less than one.
+    alone: the text's tokens; whole: those of text and answer. Raises Misaligned if the answer changes earlier tokens.
     """
-    added = whole.ids[len(alone.ids) :]
-    if whole.ids[: len(alone.ids)] != alone.ids:
+    count = len(alone.ids)
+    if whole.ids[:count] != alone.ids or len(whole.ids) == count:
         raise Misaligned("answer merges", f"the tokens of {text!r} change before an answer")
-    if len(added) != 1:
-        raise Misaligned("several tokens", f"an answer is {len(added)} tokens after {text!r}")
-    return added[0]
+    return whole.ids[count]
 
 
 # ------------------------------------------------------------------------------------------------ prompts
@@ -305,7 +302,8 @@ def ioi_tokens(pair: IOIPair, tokenizer: Any) -> IOITokens:
 
     Raises Misaligned, a ValueError, unless all of this holds: both prompts have the same number of tokens; every role
     has the same positions in both, and its tokens hold nothing else; the ids differ somewhere, and only at names; the
-    answers are two different single tokens.
+    answers begin with two different tokens. A name of several tokens, which texts of one's own may have, is answered
+    with its first, as in Cohen's project 41.
     """
     texts = (pair.base.text, pair.source.text)
     base, source = (with_bos(text, tokenizer) for text in texts)
@@ -317,7 +315,7 @@ def ioi_tokens(pair: IOIPair, tokenizer: Any) -> IOITokens:
     )
     io, s = (_answer(base, with_bos(pair.base.with_label(n), tokenizer), texts[0]) for n in (0, 1))
     if io == s:
-        raise Misaligned("same answers", f"{pair.base.labels} are both token {io}")
+        raise Misaligned("same answers", f"{pair.base.labels} both begin with {tokenizer.decode([io])!r}: take other names")
     named = {t for role in NAMED for t in base_positions[role]}
     differing = [t for t, (a, b) in enumerate(zip(base.ids, source.ids, strict=True)) if a != b]
     if base_positions != source_positions or not differing or not named.issuperset(differing):

@@ -406,5 +406,5 @@ def test_a_tokenizer_that_splits_names_is_refused_before_a_forward_pass(pair, pa
     for name in ("heads_of", "last_logits"):
         monkeypatch.setattr(measure, name, lambda *_: pytest.fail("a forward pass"))
     splits = toys.by_pattern(".", map(chr, range(32, 127)))
-    with pytest.raises(ValueError, match="names|several tokens"):
+    with pytest.raises(ValueError, match="names"):
         study_of(load_ICL_model((pair[0], splits), verbose=False), tmp_path, prompts=8).arrays(part)
