@@ -75,6 +75,13 @@ def test_the_prompts_of_every_task_are_what_they_were(name):
     assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16] == DIGESTS[name]
 
 
+def test_halves_of_skewed_classes_have_the_same_mix():
+    """The half that says whether a task is done had the larger class alone, so that none could be."""
+    rows = [(f"text {number}", "rare" if number < 20 else "common") for number in range(100)]
+    golds = [prompt.label() for prompt in prompts(Task("skewed", rows, ("rare", "common")), 2)]
+    assert golds[:50].count("rare") == golds[50:].count("rare") == 10
+
+
 # --- tasks of one's own ----------------------------------------------------------------------------------------------
 
 OWN = (("a b", "up"), ("a c", "up"), ("d b", "up"), ("e f", "down"), ("g h", "down"), ("e h", "down"))

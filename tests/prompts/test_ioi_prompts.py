@@ -335,7 +335,6 @@ def test_names_of_several_tokens_are_answered_with_their_first():
     assert others and len(others) == len(more) and tokens.answers == (first, second)
 
 
-
 @pytest.mark.parametrize(
     "base, source, io, s",
     [

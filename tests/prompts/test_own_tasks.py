@@ -96,6 +96,9 @@ def test_a_saved_data_set_is_a_task_by_the_name_of_its_folder(tmp_path, monkeypa
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "dataset_info.json").write_text("{}")
     assert classification.task(str(tmp_path / "texts")).labels == ("cold", "warm")
+    package.rows[-1]["label"] = -1  # not the last class
+    with pytest.raises(ValueError, match="a label is hidden"):
+        classification.task(str(tmp_path / "texts"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install datasets"):
         word_pairs.find(str(folder))
@@ -212,6 +215,14 @@ def test_a_task_of_which_hardly_a_query_can_be_asked_says_so(tmp_path, capfd):
         ):
             word_pair_prompts.prompts(task, plurals, 4, k=4)
     assert "plurals1: 2 of 12 queries can be asked (query: its answer begins as the q" in capfd.readouterr().err
+
+
+def test_a_tokenizer_whose_unknown_token_is_its_bos_carries_a_file(tmp_path):
+    """As those of GPT-2, Pythia and Phi-2, which were refused."""
+    tokenizer = word_tokenizer()
+    tokenizer.unk_token = tokenizer.bos_token
+    task = word_pairs.find(written(tmp_path, "colours.csv", pair_rows(("Input", "Output"))))
+    assert len(task.pairs) == len(PAIRS) and word_pair_prompts.prompts(task, tokenizer, 2, k=2).items
 
 
 def test_rows_that_a_tokenizer_cannot_carry_have_their_number(tmp_path):

@@ -307,8 +307,8 @@ class TaskStudy(Measurement):
     def pattern(self, head: Head) -> Fields:
         """What one head attends to in the first prompt.
 
-        attention [T, T], query by key; tokens, as text; kinds, of the parts that they are of; answer, the right label.
-        Raises ValueError for a head that there is not.
+        attention [T, T], query by key; tokens, as text; kinds, of the parts that they are of; answer, the right label;
+        labels, those of the demonstrations. Raises ValueError for a head that there is not.
         """
 
         def compute() -> Fields:
@@ -325,7 +325,12 @@ class TaskStudy(Measurement):
                 "kinds": kinds,
             }
 
-        return {"answer": self.drawn[0].label(), **self.measured(compute, part="pattern", head=list(head)).data}
+        prompt = self.drawn[0]
+        return {
+            "answer": prompt.label(),
+            "labels": prompt.texts("y"),
+            **self.measured(compute, part="pattern", head=list(head)).data,
+        }
 
 
 def task_studies(study: Study, task: str, **changes: Any) -> list[TaskStudy]:

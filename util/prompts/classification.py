@@ -227,14 +227,16 @@ def _texts_by_label(rows: Rows, labels: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _queries(task: Task) -> list[Example]:
-    """All rows (text, label), shuffled, the classes in turn."""
+    """All rows (text, label), shuffled, the classes in turn: of one twice as large as the smallest two rows a turn."""
     rng = Random(task.name)
     queues = [
         [(text, label) for text in rng.sample(texts, len(texts))]
         for label, texts in _texts_by_label(task.rows, task.labels).items()
     ]
     rng.shuffle(queues)
-    return [query for turn in zip_longest(*queues) for query in turn if query is not None]
+    sizes = [len(queue) // min(map(len, queues)) for queue in queues]
+    turns = zip_longest(*(queue[i::size] for queue, size in zip(queues, sizes, strict=True) for i in range(size)))
+    return [query for turn in turns for query in turn if query is not None]
 
 
 def _letter_rows(name: str, pattern: str) -> list[str]:

@@ -71,7 +71,8 @@ class IOITokens:
     """A pair as tokens. base, source: ids, [T] each.
 
     first: the first position where the ids differ; a prefix cache may hold the positions before it. positions: for
-    every role, the position of its last token in both prompts. answers: the ids that IO and S begin with after the base.
+    every role, the position of its last token in both prompts. answers: the ids that IO and S begin with behind the
+    base.
     """
 
     base: Ints
@@ -315,7 +316,9 @@ def ioi_tokens(pair: IOIPair, tokenizer: Any) -> IOITokens:
     )
     io, s = (_answer(base, with_bos(pair.base.with_label(n), tokenizer), texts[0]) for n in (0, 1))
     if io == s:
-        raise Misaligned("same answers", f"{pair.base.labels} both begin with {tokenizer.decode([io])!r}: take other names")
+        raise Misaligned(
+            "same answers", f"{pair.base.labels} both begin with {tokenizer.decode([io])!r}: take other names"
+        )
     named = {t for role in NAMED for t in base_positions[role]}
     differing = [t for t, (a, b) in enumerate(zip(base.ids, source.ids, strict=True)) if a != b]
     if base_positions != source_positions or not differing or not named.issuperset(differing):

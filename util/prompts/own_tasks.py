@@ -174,8 +174,10 @@ def rows_of(place: Path) -> list[dict[str, Any]]:
 
 def _csv(text: str) -> list[Any]:
     lines = [line for line in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if line]
-    header = bool(lines) and any({*columns} <= {*lines[0]} for columns in (*PAIRS, *CLASSES))
-    columns = lines.pop(0) if header else ["input", "output"]
+    names = [cell.strip().lower() for cell in lines[0]] if lines else []
+    header = any({*columns} <= {*names} for columns in (*PAIRS, *CLASSES))
+    columns = names if header else ["input", "output"]
+    lines = lines[header:]
     for number, line in enumerate(lines, 1):
         if header and len(line) > len(columns):
             raise ValueError(
@@ -202,6 +204,8 @@ def _saved(folder: Path) -> list[Any]:
     data = saved(folder)
     if not hasattr(data, "keys"):
         classes = getattr(getattr(data, "features", {}).get("label"), "names", None)
+        if classes and any(row["label"] < 0 for row in data):
+            raise ValueError("a label is hidden (-1); save the rows that have one")
         return [{**row, "label": classes[row["label"]]} if classes else row for row in data]
     raise ValueError(f"it has the splits {', '.join(map(str, data))}; save one of them")
 

@@ -78,8 +78,9 @@ def check_rows(task: WordPairTask, tokenizer: Any) -> None:
     """Raises UnsupportedTokenizer for the first row of a task from a file that cannot stand in prompts."""
     for number, (x, y, _) in enumerate(task.pairs if task.source else (), 1):
         try:
-            ids = _tokens_of_pair(tokenizer, task.layout, x, y).ids
-            why = "its vocabulary lacks a part of them" if tokenizer.unk_token_id in ids else ""
+            tokens = _tokens_of_pair(tokenizer, task.layout, x, y)
+            words = [token for token, kind in zip(tokens.ids, tokens.types, strict=True) if kind != "bos"]
+            why = "its vocabulary lacks a part of them" if tokenizer.unk_token_id in words else ""
         except Misaligned as error:
             why = str(error)
         if why:

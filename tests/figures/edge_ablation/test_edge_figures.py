@@ -21,12 +21,23 @@ def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
     made["search"]["aggregating"] = {"x->y:same, t->n:same": 0.84, "t->t:earlier, x->y:same": 1.0, "n->x:earlier": 0.3}
     assert [*show.circuit_say(made)][:3] == [
         "2 of 31 type pairs keep 0.90 [0.80, 1.00] of the performance; two of 3 random circuits with its reads of the "
-        "last token keep as much, the others 0.30 at most",
+        "last token keep 0.84 or more, the others 0.30 at most",
         "What these have in common beside: `x->y:same`.",
         "Of 2 random circuits as large the best keeps 0.40.",
     ]
     made["search"] |= {"kept": ["x->y:same"], "random": [], "aggregating": {}}
     assert title("circuit", made) == "1 of 31 type pairs keeps 0.90 [0.80, 1.00] of the performance"
+    made["search"]["kept"] = []
+    assert "contextualises" not in " ".join(show.circuit_say(made))
+
+
+def test_a_pair_without_which_accuracy_rises_lowers_none():
+    cost = {"accuracy": 0.2, "p": 0.01, "log_prob": 1.0, "low": 0.9, "high": 1.1}
+    costs = {"y->last_separator": cost, "x->t": cost | {"accuracy": -0.2, "log_prob": -1.5}}
+    assert [*show.map_say({"costs": costs})] == [
+        "Ablated alone, 1 of 2 type pairs significantly lowers accuracy, most y → last separator: 1.00 [0.90, 1.10] "
+        "nats"
+    ]
 
 
 def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():

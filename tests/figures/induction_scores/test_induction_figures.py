@@ -36,7 +36,9 @@ def pattern(tokens, kinds, last):
     attention = np.tri(len(tokens)) / np.arange(1, len(tokens) + 1)[:, None]
     attention[-1] = [last.get(place, 0) for place in range(len(tokens))]
     made = {"head": (2, 6), "task": "wordseq1", "answer": "Foo", "attention": attention}
-    return numbers.pattern(made | {"tokens": tokens, "kinds": kinds}, None)
+    ends = np.flatnonzero(np.diff([kind == "label" for kind in ["", *kinds, ""]])).reshape(-1, 2)
+    labels = ["".join(tokens[start:end]).strip() for start, end in ends]
+    return numbers.pattern(made | {"tokens": tokens, "kinds": kinds, "labels": labels}, None)
 
 
 def test_the_pattern_shows_what_the_last_token_reads_of_labels():
@@ -71,6 +73,12 @@ def test_a_task_that_is_not_done_has_no_picture_and_says_little():
     [ax] = picture("ablation", accuracies()).axes
     assert ax.get_title() == "wordseq1" and show.ablation(accuracies(done=False)) is None
     assert len([*show.ablation_say(accuracies(done=False))]) == 2
+    unasked = accuracies(done=False)
+    unasked["request"] |= {"all_tasks": True}
+    first, endpoint, _ = show.ablation_say(unasked)
+    assert first.startswith("Accuracy 0.90") and endpoint.startswith(
+        "Primary endpoint, which so few sets cannot meet: accuracy on `wordseq1` is 0.40"
+    )
 
 
 def test_published_accuracies_stand_beside_those_of_their_setting():

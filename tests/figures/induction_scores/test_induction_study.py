@@ -318,6 +318,7 @@ def test_the_pattern_of_one_head_for_a_figure(pair, folder):
     np.testing.assert_allclose(found["attention"], weights, atol=bound(pair))
     kinds = dict(zip(found["tokens"], found["kinds"], strict=True))
     assert (kinds[":"], kinds["A"], kinds["<s>"], kinds["se"]) == ("colon", "label", "", "")
+    assert found["labels"] == prompts_of(study)[0].texts("y")
     with pytest.raises(ValueError, match="3 layers of 4 heads"):
         study.pattern((2, 4))
 

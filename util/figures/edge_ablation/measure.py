@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from util.edges.edge import (
@@ -77,7 +78,8 @@ def check(study: Study) -> None:
 
 
 def circuits(study: Study) -> Data:
-    """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance.
+    """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance,
+    the share of the most frequent output.
 
     written: with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that
     begin with it. untrained: rows of this model's untrained twin in the primary task, None without that control.
@@ -87,10 +89,11 @@ def circuits(study: Study) -> Data:
         drawn, store = draws(study, task=task), Store()
         first, *others = (Run(study, draw, store) for draw in drawn)
         written = first.answers(KEPT, generate=True)
+        outputs = Counter(pair.y for pair in drawn[0].pairs.pairs)
         compared[task] = {
             "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
             "alone": row_of([first.alone()]),
-            "chance": 1 / len(drawn[0].pairs.outputs),
+            "chance": max(outputs.values()) / outputs.total(),
             "written": {
                 name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
                 for name, data in written.items()

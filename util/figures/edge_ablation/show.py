@@ -140,7 +140,7 @@ def circuits_say(values: Values) -> Iterator[str]:
     ):
         if lost := values["sure losses"][circuit]:
             most = max(lost, key=lambda task: lost[task][0])
-            tasks = f"{len(lost)} of {len(values['accuracy'])} tasks"
+            tasks = say("{lost} of {n} {n:task|tasks}", lost=len(lost), n=len(values["accuracy"]))
             falls.append(f"{what} ({circuit}) in {tasks}, by up to {written(lost[most])} in {most}")
     yield f"Accuracy falls significantly {'; '.join(falls)}" if falls else ""
     able = done(values)
@@ -149,7 +149,8 @@ def circuits_say(values: Values) -> Iterator[str]:
         none = "none, since the whole model is not above chance in any task"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
     if undone := [f"`{task}`" for task in values["scores"] if task not in able]:
-        yield f"Not done, and so without a score: {listed(undone)}, where the whole model is not above chance."
+        why = "the whole model is not above chance, or `NONE` does as well"
+        yield f"Not done, and so without a score: {listed(undone)}, where {why}."
     for rows in values["models"].values():
         best = max(rows, key=lambda name: rows[name][0])
         task = values["request"]["primary_task"]
@@ -175,7 +176,8 @@ def circuits_table(values: Values) -> pd.DataFrame:
 def map_say(values: Values) -> Iterator[str]:
     """How many edges significantly lower accuracy, and which costs most nats."""
     costs = values["costs"]
-    dear = sorted((name for name in costs if costs[name]["p"] < 0.05), key=lambda name: -costs[name]["log_prob"])
+    dear = [name for name, cost in costs.items() if cost["p"] < 0.05 and cost["accuracy"] > 0]
+    dear.sort(key=lambda name: -costs[name]["log_prob"])
     cost = [costs[dear[0]][name] for name in ("log_prob", "low", "high")] if dear else []
     text = "ablated alone, {n} of {of} type pairs significantly {n:lowers|lower} accuracy, most {most}: {cost} nats"
     yield say(text, n=len(dear), of=len(costs), most=in_text(dear[0]), cost=cost) if dear else ""
@@ -194,8 +196,8 @@ def circuit_say(values: Values) -> Iterator[str]:
         yield from (say(f"{clause}.") for clause in clauses[1:])
         pairs = listed([f"`{edge}`" for edge in kept]) or "nothing"
         yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(others)}."
-        if not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
-            yield f"No pair among these contextualises: nine tenths of `{task}` need no read between examples."
+        if kept and not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
+            yield "No pair among these contextualises."
         if by_draw := values.get("claims", {}).get("kept by draw"):
             always = listed([f"`{edge}`" for edge in kept if all(edge in pairs for pairs in by_draw)])
             others = Counter(edge for pairs in by_draw for edge in pairs if edge not in kept)
@@ -206,7 +208,7 @@ def circuit_say(values: Values) -> Iterator[str]:
             )
     else:
         yield ""
-        yield f"No circuit of `{task}` was looked for: no edges make the whole model answer better."
+        yield f"No circuit of `{task}` has a score: no edges make the whole model answer better."
     refound = len({*planted["kept"]} & {*planted["true"]})
     yield (
         f"On a model whose circuit is known the search finds {refound} of {len(planted['true'])} pairs, and "
@@ -215,14 +217,14 @@ def circuit_say(values: Values) -> Iterator[str]:
 
 
 def _same_last_reads(scores: Mapping[str, float], as_much: float) -> Iterator[str]:
-    """How many random circuits with the same reads of the last token keep as much, and the pairs that these share."""
+    """How many random circuits with the same reads of the last token keep at least so much, and what these share."""
     same = {pairs: score for pairs, score in scores.items() if score >= as_much}
     rest = [score for pairs, score in scores.items() if pairs not in same]
     if scores:
         at_most = f"{', the others' if same else ':'} {max(rest):.2f} at most" if rest else ""
-        keep = "keeps" if len(same) == 1 else "keep"
+        keep = f"{'keeps' if len(same) == 1 else 'keep'} {f'{min(same.values()):.2f} or more' if same else 'as much'}"
         count = f"{none_or(len(same))} of {len(scores)} random circuits"
-        yield f"{count} with its reads of the last token {keep} as much{at_most}"
+        yield f"{count} with its reads of the last token {keep}{at_most}"
     if same:
         shared = sorted(set.intersection(*({*pairs.split(", ")} for pairs in same)))
         yield f"what these have in common beside: {listed([f'`{pair}`' for pair in shared]) or 'nothing'}"
@@ -362,7 +364,16 @@ def _edge_map(costs: Values, ax: Axes) -> None:
     limit = colour_limit(nats)
     label = "colour: nats lost, where either loss is significant\nnumber: accuracy lost"
     ticks = [limit * part for part in (-1, -0.1, 0, 0.1, 1)]
-    _cells(ax, nats, AsinhNorm(limit / 40, -limit, limit), right, p < 0.05, label, ticks=ticks, format="%.1f")
+    _cells(
+        ax,
+        nats,
+        AsinhNorm(limit / 40, -limit, limit),
+        right,
+        (p < 0.05) & (right > 0),
+        label,
+        ticks=ticks,
+        format="%.1f",
+    )
     ax.set_yticks(range(len(SOURCES)), [*map(short, SOURCES)])
     ax.set_xticks(range(len(TARGETS)), [short(name) for name, _ in TARGETS])
     for border in (2.5, 6.5, 7.5):

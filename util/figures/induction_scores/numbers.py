@@ -190,7 +190,9 @@ def pattern(arrays: Arrays, settings: Any) -> Numbers:
     """What the best head attends to in one prompt from the last token, as in Fig. 6 of Crosbie & Shutova 2024."""
     tokens, attention = arrays["tokens"], arrays["attention"]
     ends = np.flatnonzero(np.diff([kind == "label" for kind in ["", *arrays["kinds"], ""]])).reshape(-1, 2)
-    labels = [["".join(tokens[start:end]).strip(), float(attention[-1, start:end].sum())] for start, end in ends]
+    labels = [
+        [text, float(attention[-1, start:end].sum())] for text, (start, end) in zip(arrays["labels"], ends, strict=True)
+    ]
     shown = {"queries": [len(tokens) - 1], "rows": attention[-1:], "labels": labels}
     return {"pattern": {name: arrays[name] for name in ("head", "task", "answer", "tokens")} | shown}
 

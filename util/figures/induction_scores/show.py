@@ -44,7 +44,7 @@ from util.show.panels import (
     token_grid,
     triples,
 )
-from util.show.part import CLAIMS, Figure, Part, Values, in_words, interval_at, listed, none_or, say, title, written
+from util.show.part import CLAIMS, Figure, Part, Values, interval_at, listed, none_or, say, title, written
 from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import POWERED, Interval, detectable
 from util.study.checked import AsList, AtLeastTwo, Count, Distinct, Natural, Text, checked, distinct
@@ -166,19 +166,20 @@ def ablation_say(values: Values) -> Iterator[str]:
     primary, number = values["primary"], len(values["chosen"])
     task, p = primary["task"], primary["p"]
     rows, ablated = values["accuracy"][task], ablated_row(number)
-    done = task in values["tasks_done"]
+    done = task in values["tasks_done"] or values["request"]["all_tasks"]
     controls = [row[0] for name, row in rows.items() if is_control_set(name)]
     as_low = sum(value <= rows[ablated][0] for value in controls)
     if done:
         both = f"Accuracy {rows[WHOLE][0]:.2f}, without {number} head{'s' * (number > 1)} {rows[ablated][0]:.2f}"
         yield f"{both}, {as_low} of {len(controls)} controls as low"
-        met, level = "met" if p <= 0.05 else "not met", f"p = {p:.3f}"
+        missed = "not met" if primary["least p"] <= 0.05 else "which so few sets cannot meet"
+        met, level = "met" if p <= 0.05 else missed, f"p = {p:.3f}"
     else:
         yield f"{task} is not done: accuracy {written(rows[WHOLE])}"
         met, level = "not asked, as the task is not done", f"the best has {max(controls):.2f}"
     yield (
         f"Primary endpoint, {met}: accuracy on `{task}` is {written(rows[ablated])} "
-        f"without the best {in_words(number)} heads, {written(rows[WHOLE])} with them ({values['queries'][task]} "
+        f"without {the_best(number)}, {written(rows[WHOLE])} with them ({values['queries'][task]} "
         f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, {level}. The paired difference "
         f"is {written(primary['lost'])}."
     )
@@ -216,7 +217,8 @@ def shots_say(values: Values) -> Iterator[str]:
         first = say(worth, **shown, n=values["setup"]["primary"], without=shown["without induction heads"])
         shots = benefits["accuracy by shots"][shown["task"]]
         others = np.subtract(shots[str(shown["shots"])]["controls"], shots["0"]["controls"])
-        yield f"{first}; without {others.size} sets of others {min(others):.2f} to {max(others):.2f}"
+        sets = f"{others.size} set{'s' * (others.size > 1)}"
+        yield f"{first}; without {sets} of others {min(others):.2f} to {max(others):.2f}"
     else:
         yield ""
     undone = {task: row["check"] for task, row in benefits["tasks"].items() if not row["does"]}
@@ -228,7 +230,7 @@ def shots_say(values: Values) -> Iterator[str]:
             for check in undone.values()
         ]
         yield (
-            f"On up to {max(check['n'] for check in undone.values())} other queries the model is not shown to do "
+            f"On up to {max(check['n'] for check in undone.values())} queries the model is not shown to do "
             f"{listed(names)} ({POWERED} for accuracies from {max(seen):.2f} on)."
         )
     yield from (f"`{task}`: {why}." for task, why in benefits["left out"].items())

@@ -112,7 +112,8 @@ def planted_say(values: Values) -> Iterator[str]:
 
 
 def untrained_say(values: Values) -> Iterator[str]:
-    yield f"untrained twin: {values['untrained']['heads']} heads with a role" if values["untrained"] else ""
+    twin = values["untrained"]
+    yield say("untrained twin: {n} {n:head|heads} with a role", n=twin["heads"]) if twin else ""
 
 
 # ------------------------------------------------------------------------------------------------ table
@@ -224,7 +225,7 @@ def vectors_say(values: Values) -> Iterator[str]:
         elif (queries := int(count.split()[0])) > FEW:
             seen = f"{POWERED} from {detectable(Interval(*difference), queries):.2f} on"
             yield f"{name}: no difference between heads of just one kind was detected ({count}; {seen})."
-    both = f"{len(entries['both'])} of {n} best induction heads are among {n} best FV heads"
+    both = f"{len(entries['both'])} of the {n} best induction heads are among the {n} best FV heads"
     yield f"{both} ({n**2 / mean.size:.1f} by chance)." if room else ""
     (best,) = top(mean, 1)
     value, low, high = interval_at(entries["AIE"], *best, value="mean")

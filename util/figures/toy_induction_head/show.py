@@ -219,7 +219,8 @@ def _whole(text: Values, ax: Axes) -> None:
 
 def _rises(text: Values, ax: Axes) -> None:
     """By how much losses rise without heads."""
-    looks = {WITHOUT: (ORANGE, f"without {len(text['heads'])} induction heads")}
+    count = len(text["heads"])
+    looks = {WITHOUT: (ORANGE, f"without {count} induction head{'s' * (count > 1)}")}
     for row in [row for row in text["curve"] if row != WHOLE][::-1]:
         colour, name = looks.get(row, (GREY, "without as many others" if row.endswith(" 1") else "_"))
         _spans(ax, text, np.subtract(text["curve"][row], text["curve"][WHOLE]), colour, name)
