@@ -113,6 +113,7 @@ gallery: $(STAMP) ## from the stored values: figures/README.md (claims, pictures
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
 	@set -o pipefail; set -- $(NOTEBOOKS); $(find_model); name="$${folder%/}"; \
+	ls data/values/$$folder*.json >/dev/null 2>&1 || { echo "There are no values of $$model to compare with: run 'make figures MODEL=$$model' first." >&2; exit 1; }; \
 	place="$(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/replications/$${name:-embedded}-$(SEED)"; mkdir -p "$$place/executed"; trap 'exit 130' INT; \
 	for notebook in "$$@"; do \
 		echo "$$notebook"; \

@@ -260,7 +260,7 @@ def shown_name(name: Place) -> str:
         return packaged.PACKAGED[name].title
     if name.startswith(LOCAL):
         return name.removeprefix(LOCAL).partition(":")[2]
-    return _path(name).resolve().name if _is_local(name) else name
+    return _resolved(name).name if _is_local(name) else name
 
 
 LOCAL = "local:"  # the names of folders and files in requests begin with this
@@ -275,7 +275,7 @@ def request_name(name: Place) -> str:
     """
     if not _is_local(name):
         return str(name).rstrip("/")
-    place = _path(name).resolve()
+    place = _resolved(name)
     digest = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     local = f"{LOCAL}{digest}:{place.name}"
     _LOCAL_PLACES[local] = str(place)
@@ -293,6 +293,12 @@ def check_revision(name: Place, revision: str | None) -> None:
 def _path(name: Place) -> Path:
     """A name as a path; that of a user whom there is not stays as it is."""
     return Path(os.path.expanduser(name))
+
+
+def _resolved(name: Place) -> Path:
+    """The absolute path of a folder; that of a file by its own name, as the hub's cache links it to a digest."""
+    path = _path(name)
+    return path.parent.resolve() / path.name if path.is_file() else path.resolve()
 
 
 def _is_bundled(name: Place) -> bool:
@@ -390,7 +396,7 @@ def origin(name: Place, untrained_seed: int | None = None) -> str:
     elif text.startswith(LOCAL):
         place = _LOCAL_PLACES.get(text, text)
     elif _is_local(name):
-        place = str(_path(name).resolve())
+        place = str(_resolved(name))
     return place if untrained_seed is None else f"{place} untrained {untrained_seed}"
 
 
@@ -404,7 +410,7 @@ def _place(name: Place, hub: Options) -> str:
             f"the request is for the local model {shown_name(place)!r}, whose folder this process was never told: load "
             "it by its path, and give it along with the request"
         )
-    if not place.endswith(".gguf"):
+    if not place.lower().endswith(".gguf"):
         return place
     file = Path(place)
     if not file.is_file():

@@ -72,7 +72,7 @@ class Look:
     @cached_property
     def roles(self) -> dict[str, list[tuple[str, str, str, str]]] | None:
         """By head: roles, "" or why not, score and effect as text. None where no role atlas of this model is stored."""
-        tested = stored_atlas(self.model.request)
+        tested = stored_atlas(self.model.request | self.model.stored)
         if tested is None:
             return None
         roles: dict[str, list[tuple[str, str, str, str]]] = {}

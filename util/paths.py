@@ -20,6 +20,7 @@ import sys
 import uuid
 from functools import lru_cache
 from pathlib import Path, PurePath
+from tempfile import TemporaryFile
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from platformdirs import user_cache_path
@@ -71,8 +72,9 @@ def output(kind: str, model: str = "embedded") -> Path:
     folder = (place / below if place else material() / "output" / kind) / model_folder(model)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise OSError(f"cannot make {folder} ({error.strerror}): choose another folder with ICL_OUTPUT") from error
+        raise OSError(f"cannot write to {folder} ({error.strerror}): choose another folder with ICL_OUTPUT") from error
     return folder
 
 
@@ -85,7 +87,9 @@ def model_folder(model: str) -> str:
     name, place = model.rstrip("/"), os.path.expanduser(model)
     if name in ("embedded", "embedded/generalist"):
         return ""
-    if os.path.isfile(place) or os.path.isfile(os.path.join(place, "config.json")):  # notebooks/smollm2 is no model
+    if os.path.isfile(place):  # by its own name, as the hub's cache links it to a digest
+        name = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
+    elif os.path.isfile(os.path.join(place, "config.json")):  # notebooks/smollm2 is no model
         name = os.path.realpath(place)
     plain = re.sub(r"[^a-z0-9._]+", "-", PurePath(name).name.lower())[:60].strip("-.") or "model"
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()

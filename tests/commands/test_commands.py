@@ -8,6 +8,7 @@ import sys
 
 import pandas as pd
 import pytest
+from torch import OutOfMemoryError
 
 from tests.unloaded import never
 from util import paths
@@ -116,7 +117,9 @@ WRONG_INPUT = [
     ("claims embedded --prompts 0", "prompts"),
     ("claims embedded/none", "no embedded model 'none'"),
     ("edges none.json", "cannot run none.json"),
-    ("replication data/values data", "no values file"),
+    ("replication data/values data", "no figure of which both have a values file"),
+    (f"replication {CARDS.parent}/values {CARDS.parent}/values/smollm2", "give two runs of one model"),
+    ("scores --out /proc", "name a folder that can be written to"),
     ("evaluate --mode mean --pattern induction", "--mode or --pattern, not both"),
     ("evaluate --heads L0H0", "say what is done to heads"),
     ("atlas deep.json", "recursion depth"),
@@ -151,10 +154,11 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
     [
         (NotFinite("the logits are NaN"), 1, "the logits are NaN\n"),
         (MemoryError(), 1, "needs more memory than there is"),
+        (OutOfMemoryError("CUDA out of memory. Tried"), 1, "ask for less (CUDA out of memory)"),
         (ImportError("pip install datasets"), 1, "pip install datasets\n"),
         (KeyboardInterrupt(), 130, "not measured again"),
     ],
-    ids=["not finite", "no memory", "no package", "interrupted"],
+    ids=["not finite", "no memory", "no memory of a GPU", "no package", "interrupted"],
 )
 def test_what_a_run_meets_ends_with_a_message(error, status, said, monkeypatch, capsys):
     def scores(_):

@@ -147,6 +147,7 @@ def test_an_untrained_twin_that_does_not_fit_is_refused_before_it_is_made(tmp_pa
     with pytest.raises(MemoryError, match=re.escape("untrained_control=False (0.00 GB)")):
         both.pair  # noqa: B018
     model, _ = alone.pair
+    assert both.replace(untrained_control=False).pair  # as the message advises
     room["cpu"] = 4 * NUMBERS - 1
     with pytest.raises(MemoryError, match="on cpu"):
         untrained_twin(model)

@@ -96,10 +96,18 @@ def test_claims_and_the_other_values_of_a_file_leave_each_other_as_they_are():
     assert json.loads(file.read_text()) == {"n": 2, "claims": {"claims": []}} and [*file.parent.iterdir()] == [file]
 
 
-def test_large_arrays_stand_beside_the_values():
+def test_large_arrays_stand_beside_the_values(monkeypatch):
+    def fails(*_):
+        raise OSError("the disk is full")
+
     large, small = np.arange(3000.0).reshape(2, 1500) / 7, np.arange(3)
     file = files.save_values({"a": {"large": large, "small": small}, "n": 1}, "stem")
     assert json.loads(file.read_text()) == {"a": {"large": {"$array": "a/large"}, "small": [0, 1, 2]}, "n": 1}
+    np.testing.assert_array_equal(files.read_values(file)["a"]["large"], large.astype(np.float32))
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(paths, "write_whole", fails)
+        with pytest.raises(OSError, match="full"):
+            files.save_values({"a": {"large": -large}}, "stem")
     np.testing.assert_array_equal(files.read_values(file)["a"]["large"], large.astype(np.float32))
     files.save_values({"n": 2}, "stem")
     assert [place.name for place in file.parent.iterdir()] == ["stem.json"]

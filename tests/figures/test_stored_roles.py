@@ -7,6 +7,7 @@ import pytest
 from tests.stored import FOLDERS, values
 from util import paths
 from util.figures import MODEL, by_head, stored_atlas, why_no_role
+from util.show import files
 from util.study.model import Model
 
 REQUEST = Model("embedded").request
@@ -35,9 +36,19 @@ def test_roles_are_those_of_the_stored_atlas(model):
     }
 
 
+def test_a_folder_that_has_the_name_of_another_model_has_not_its_roles(tmp_path):
+    (tmp_path / "smollm2").mkdir()
+    (tmp_path / "smollm2" / "config.json").touch()
+    model = Model(str(tmp_path / "smollm2"))
+    request = model.request | model.stored
+    assert request["model"] == "smollm2" and stored_atlas(request) is None
+    files.save_values({"request": request, "roles": {"mine": {}}}, "role_atlas", model.name)
+    assert stored_atlas(request) == {"mine": {}} and stored_atlas(Model("smollm2").request) != {"mine": {}}
+
+
 @pytest.mark.parametrize("other", [{"model": "gpt2"}, {"quantized": True}, {"untrained_seed": 0}])
 def test_a_model_of_another_kind_or_without_an_atlas_has_no_roles(other):
-    assert {*MODEL} <= {*REQUEST} and stored_atlas(REQUEST | other) is None
+    assert {*MODEL} - {"folder"} <= {*REQUEST} and stored_atlas(REQUEST | other) is None
     assert why_no_role({"L2H5": (1.1, 0.9)}, REQUEST | other) == []
 
 

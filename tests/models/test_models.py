@@ -39,6 +39,9 @@ def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
     file = gguf_files.write(tmp_path / "tiny.gguf", model, toys.tokenizer())
     loaded, tokenizer = loading.load_ICL_model(file, device="cpu", dtype="float64")
     assert capsys.readouterr().out.startswith("tiny.gguf: ")
+    (link := tmp_path / "LINK.GGUF").symlink_to(file.rename(tmp_path / "0a1b2c"))  # as the hub's cache has them
+    assert loading.load_ICL_model(str(link), device="cpu")[0].name_or_path == str(link)
+    assert capsys.readouterr().out.startswith("LINK.GGUF: ")
     assert loaded.name_or_path == str(file)
     ids = torch.randint(1000, (2, 60), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -213,6 +216,8 @@ def test_what_is_not_the_published_file_is_refused(spoil, said, package, monkeyp
 @pytest.mark.slow
 @pytest.mark.parametrize("spoiled", ["model.safetensors", packaged.MADE, "added.json"])
 def test_files_that_changed_since_the_conversion_are_made_anew(spoiled, package, capsys):
+    (packaged.folder("toy") / ".DS_Store").touch()
+    assert packaged.folder("toy") and "converting again" not in capsys.readouterr().err
     file = packaged.folder("toy") / spoiled
     content = bytearray(file.read_bytes()) if file.exists() else bytearray(b"{}....")
     content[-5] ^= 1

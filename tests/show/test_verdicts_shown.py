@@ -2,8 +2,9 @@
 
 from tests.figures.legible import LONG_NAME
 from tests.stored import values
+from util import paths
 from util.show import files
-from util.show.part import claims_say, claims_table, judged_of
+from util.show.part import claims_say, claims_table, judged_of, stored
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE, Claim, Part
 
 
@@ -53,4 +54,8 @@ def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(tmp_path, m
     assert judged_of("induction_scores", "embedded") == {"claims": known}
     files.save_claims({"claims": []}, "induction_scores")
     assert judged_of("induction_scores", "embedded") == {"claims": {"claims": []}}
+    (paths.output("values") / "induction_scores.json").unlink()
+    files.save_claims({"claims": []}, "induction_scores")  # alone, as `make claims` writes them
+    both = stored("induction_scores", "embedded", latest=True)
+    assert both["scores"] and both["claims"] == {"claims": []}
     assert judged_of("edge_ablation", "gpt2") == {"claims": None}

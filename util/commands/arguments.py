@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -179,11 +180,14 @@ class Chosen:
 
 
 def made(folder: Path) -> Path:
-    """The folder, made before any work. Raises ValueError where it cannot be made."""
+    """The folder, made before any work. Raises ValueError where nothing can be written there."""
     try:
+        folder = folder.expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"out = {str(folder)!r} ({error.strerror}): name a folder that can be written to") from None
+        TemporaryFile(dir=folder).close()
+    except (OSError, RuntimeError) as error:  # `~` of a user whom there is not
+        why = getattr(error, "strerror", error)
+        raise ValueError(f"out = {str(folder)!r} ({why}): name a folder that can be written to") from None
     return folder
 
 

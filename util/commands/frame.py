@@ -22,6 +22,7 @@ PROGRAM = "icl-circuits" if Path(sys.argv[0]).stem == "icl-circuits" else "pytho
 HELP = f"""{PROGRAM} COMMAND --help has all flags; util/commands/README.md has examples.
 
 A command ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong."""
+NO_MEMORY = "this needs more memory than there is: ask for less"
 COMMANDS = {  # by module, what each command does
     "stored": {
         "card": "which circuits of in-context learning a model has, on one page",
@@ -126,7 +127,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         for flag in re.findall(r"--[a-z-]+", " ".join(argv or sys.argv[1:])):  # by the name that was typed
             message = re.sub(rf"^{flag[2:].replace('-', '_')} = ", f"{flag} ", message, flags=re.MULTILINE)
     except MemoryError as error:  # Python's own has no message
-        status, message = 1, str(error) or "this needs more memory than there is: ask for less"
+        status, message = 1, str(error) or NO_MEMORY
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # PyTorch's, which is not imported here
+            raise
+        status, message = 1, f"{NO_MEMORY} ({str(error).partition('. ')[0]})"
     except KeyboardInterrupt:
         status, message = 130, "interrupted; what is in the cache is not measured again"
     print(message, file=sys.stderr)

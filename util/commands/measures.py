@@ -275,7 +275,10 @@ def look(
     folder = made(out or paths.output("commands") / "look" / paths.model_folder(model.model))
     from util.look import example, look
 
-    read = text if file is None else file.read_text(encoding="utf-8")
+    try:
+        read = text if file is None else file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"file = {file}: it is not UTF-8 ({error.reason}); save it so") from None
     page = look(source, heads, example(str(task), source) if read is None else read, tokens)
     command = model.command(
         "look",

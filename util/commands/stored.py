@@ -58,7 +58,8 @@ def card(
     folder = made(out or paths.output("cards", model.model) / twin)
     result = circuit_cards.measured(source, size, seed, redo=redo)
     command = model.command("card", untrained=untrained, size=size, seed=seed or None)
-    if untrained is None and (redo or not (folder / circuit_cards.LOOK).exists()):
+    (folder / circuit_cards.LOOK).unlink(missing_ok=True)  # of another model
+    if untrained is None:
         from util.look import example, look
 
         print(look(source, None, example("ioi", source)).write(folder / circuit_cards.LOOK, command))
@@ -135,7 +136,7 @@ def draw(model: str, *models: str, figure: Words = FIGURES, width: float = WIDTH
         values = list[dict[str, Any]]()
         for one in everyone:
             if (entries := stored(stem, one, latest=True)) is None:
-                raise ValueError(f"no values of {stem} of {one} are stored; `make figures` measures them")
+                raise ValueError(f"no values of {stem} of {one} are stored; `make figures MODEL={one}` measures them")
             values.append(entries)
         for name, part in figure_of(stem).parts.items():
             shown = values if part.measure or everyone == ("embedded",) else ()  # what is about no model is drawn once
@@ -157,11 +158,13 @@ def replication(first: Path, second: Path) -> None:
         first: a folder of values files, such as data/values
         second: the same figures, measured on other prompts
     """
-    shared = [stem for stem in FIGURES if (second / f"{stem}.json").exists()]
+    shared = [stem for stem in FIGURES if all((folder / f"{stem}.json").exists() for folder in (first, second))]
     if not shared:
-        raise ValueError(f"second = {second}: there is no values file of a figure")
+        raise ValueError(f"{first}, {second}: there is no figure of which both have a values file")
     for stem in shared:
         both = [json.loads((folder / f"{stem}.json").read_text(encoding="utf-8")) for folder in (first, second)]
+        if both[0]["request"]["model"] != both[1]["request"]["model"]:
+            raise ValueError(f"{first}, {second}: give two runs of one model")
         lines, moved = compared(stem, *both)
         print(*lines, sep="\n")
         if len(moved):

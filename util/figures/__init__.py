@@ -9,7 +9,14 @@ from util.show.part import Values, figure_of, headline, listed, say, stored
 from util.stats.heads import place_of
 
 FIGURES = ("toy_induction_head", "forerunner_heads", "induction_scores", "ioi_patching", "edge_ablation", "role_atlas")
-MODEL = ("model", "revision", "dtype", "quantized", "untrained_seed")  # what of a request says which model it is
+MODEL = (
+    "model",
+    "folder",
+    "revision",
+    "dtype",
+    "quantized",
+    "untrained_seed",
+)  # what of a request says which model it is
 
 
 def beside(*models: str) -> str:
@@ -27,10 +34,10 @@ def beside(*models: str) -> str:
 def stored_atlas(request: Values) -> Values | None:
     """The stored values of each role that was tested; None where nothing is stored of this model.
 
-    request: of any study of the model, see `Study.request`. Values that this run has written come before those of the
+    request: of the values of any study of the model. Values that this run has written come before those of the
     clone; values of the model in another revision, dtype or quantisation do not count.
     """
-    values = stored("role_atlas", str(request["model"]), latest=True)
+    values = stored("role_atlas", str(request.get("folder", request["model"])), latest=True)
     if values is None or any(values["request"].get(name) != request.get(name) for name in MODEL):
         return None
     return values["roles"]

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from gguf import GGUFReader
+from safetensors import SafetensorError
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -189,19 +190,19 @@ def _kept(ready: Path, source: dict[str, str], find: Callable[[Path], Path]) -> 
                 _make(ready, title, source, find)
     except FetchError:
         raise
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise FetchError(
-            f"cannot keep {title} in {ready.parent} ({error.strerror or error}): free some space, or name another "
-            "folder with ICL_MODELS"
+            f"cannot keep {title} in {ready.parent} ({getattr(error, 'strerror', None) or error}): free some space, or "
+            "name another folder with ICL_MODELS"
         ) from error
     return ready
 
 
 def _complete(ready: Path) -> bool:
-    """Whether a converted folder exists and holds exactly the files that the conversion wrote."""
+    """Whether a converted folder exists and holds exactly the files that the conversion wrote, but for hidden ones."""
     if not is_converted(ready):
         return False
-    files = {path.name: sha256(path) for path in ready.iterdir() if path.name != MADE}
+    files = {path.name: sha256(path) for path in ready.iterdir() if path.name != MADE and path.name[0] != "."}
     with contextlib.suppress(ValueError, TypeError, KeyError):
         if json.loads((ready / MADE).read_text(encoding="utf-8"))["files"] == files:
             return True

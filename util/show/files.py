@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image, ImageChops
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from util import paths
 from util.stats.intervals import NAN_IN_VALUES
@@ -74,10 +74,12 @@ def save_values(values: Mapping[str, Any], stem: str, model: str = "embedded") -
     file, arrays = paths.output("values", model) / f"{stem}.json", dict[str, np.ndarray]()
     claims = {name: entry for name, entry in _read(file).items() if name == "claims"}
     small = plain(values, DECIMALS, arrays)
-    file.with_suffix(ARRAYS).unlink(missing_ok=True)
     if arrays:
-        save_file(arrays, file.with_suffix(ARRAYS))
-    return write_values(small | claims, file)
+        paths.write_whole(file.with_suffix(ARRAYS), save(arrays))
+    write_values(small | claims, file)
+    if not arrays:
+        file.with_suffix(ARRAYS).unlink(missing_ok=True)
+    return file
 
 
 def read_values(file: Path) -> dict[str, Any]:

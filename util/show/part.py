@@ -135,15 +135,13 @@ def figure_of(stem: str) -> Figure:
 def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:
     """The values of a figure that the clone has of a model; None if it has none.
 
-    latest: those that this run has written come first, wherever it writes, with the clone's verdicts on claims where
-    it has judged none.
+    latest: entries that this run has written come first, wherever it writes, as `make claims` writes its own alone.
     """
     file = paths.root() / "data" / "values" / paths.model_folder(model) / f"{stem}.json"
     committed = files.read_values(file) if file.exists() else None
     if not latest or not (written := paths.output("values", model) / file.name).exists():
         return committed
-    judged = {"claims": committed["claims"]} if committed and "claims" in committed else {}
-    return judged | files.read_values(written)
+    return (committed or {}) | files.read_values(written)
 
 
 def title(values: Values) -> str:

@@ -24,6 +24,7 @@ from util import paths
 from util.engine.call import UnsupportedModel
 from util.engine.handshake import input_device
 from util.load_model_and_data import (
+    LOCAL,
     check_revision,
     describe,
     dtype_name,
@@ -228,6 +229,16 @@ class Model:
         return shown_name(self.name)
 
     @property
+    def stored(self) -> dict[str, str]:
+        """What values have of a folder or file in place of its name in requests, which has a digest of its path.
+
+        model: its shown name; folder: that of its own figures and values, as others may have that name.
+        """
+        if not self.request["model"].startswith(LOCAL):
+            return {}
+        return {"model": self.shown_name, "folder": paths.model_folder(self.name)}
+
+    @property
     def title(self) -> str:
         """The shown name, and for an untrained twin that it is one."""
         return self.shown_name if self.untrained_seed is None else f"{self.shown_name}, untrained"
@@ -279,12 +290,12 @@ class Model:
             dtype=self.dtype, cache_dir=self.cache_dir, verbose=self.verbose, with_twin=self.with_twin,
         )  # fmt: skip
 
-    def expect_twin(self) -> None:
-        """From now on, loading refuses the model where its untrained twin does not fit beside it.
+    def expect_twin(self, with_twin: bool = True) -> None:
+        """Whether loading, from now on, refuses the model where its untrained twin does not fit beside it.
 
         A study that measures both says so when it is built, so that hours of work do not end with the twin.
         """
-        object.__setattr__(self, "with_twin", True)
+        object.__setattr__(self, "with_twin", with_twin)
 
     def twin(self, seed: int = 0) -> Model:
         """The untrained twin: the same architecture and tokenizer, fresh weights, never quantised."""

@@ -12,7 +12,6 @@ from typing import Any
 from IPython.display import Markdown, display
 
 from util import paths
-from util.load_model_and_data import LOCAL
 from util.models.table import PACKAGED
 from util.show import files
 from util.show.part import Arrays, Figure, Part, Values, beside, drawn, figure_of, findings, stored, title
@@ -66,11 +65,10 @@ class Study(Records):
     ) -> None:
         self.figure = figure_of(figure)
         self._measures = import_module(f"util.figures.{figure}.measure")
-        self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
+        self.model, self.folder, self.redo = as_model(model), Path(folder or paths.material()), redo
         self._given = settings  # what is not given follows from the others, so that it changes with them
         self.settings = self.figure.settings(**settings)
-        if getattr(self.settings, "untrained_control", False):
-            self.model.expect_twin()
+        self.model.expect_twin(getattr(self.settings, "untrained_control", False))
         if hasattr(self._measures, "check"):  # settings that this model or a data set refuses
             self._measures.check(self)
         self._arrays: dict[str, Arrays] = {}
@@ -122,11 +120,9 @@ class Study(Records):
 
     def values_of(self, *parts: str) -> dict[str, Any]:
         """The numbers of some parts, as the values file holds them."""
-        numbers, request = dict[str, Any](), self.request
+        numbers, request = dict[str, Any](), self.request | self.model.stored
         for part in parts:
             numbers |= self.numbers(part)
-        if request["model"].startswith(LOCAL):
-            request["model"] = self.model.shown_name  # no digest of a path
         return {"request": request, "model": self.description, **numbers}
 
     @property

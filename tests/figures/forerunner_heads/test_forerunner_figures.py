@@ -52,7 +52,9 @@ def test_the_title_of_the_counts_where_untrained_weights_have_as_many():
     some = {"correct": passing(5), "wrong": passing(4), "other word": passing(2), "untrained": passing(5)}
     wanted = "No more heads are shown to be frequent than with untrained weights: 5 [5, 5] and 5 [5, 5] of 32"
     assert title("counts", values_of(some)) == wanted
-    assert title("paper_layers", values_of({"correct": passing(5), "untrained": passing(6)})) == ""
+    assert title("paper_layers", values_of({"correct": passing(5), "wrong": passing(5), "untrained": passing(6)})) == ""
+    none = dict.fromkeys(("correct", "wrong", "other word"), passing(0))  # and no twin that could have had more
+    assert title("counts", values_of(none)).startswith("0 [0, 0] of 32 heads are frequent")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_the_title_of_the_data_sets(heads, wanted):
         (0.45, 0.01, "3 of 3 frequent heads are forerunner heads: they read the token before the label more than other "
          "previous tokens; 3 do so more than before a wrong label"),
         (0.9, 0.01, "; none do so more than before a wrong label"),
-        (0.9, 0.9, "None of 3 frequent heads reads the token before the label more than elsewhere"),
+        (0.9, 0.9, "None of 3 frequent heads is shown to be a forerunner head"),
     ],
 )  # fmt: skip
 def test_the_title_of_the_specificity(wrong, control, wanted):

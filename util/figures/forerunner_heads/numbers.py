@@ -150,7 +150,7 @@ def curve(values: ArrayLike, most: float = 1) -> Maps:
 def counts(arrays: Mapping[str, Arrays], settings: Any) -> Numbers:
     """On how many prompts each head exceeds the threshold, and how many heads do on three of four, by ending."""
     c, n_t = settings.threshold, arrays["correct"]["n_t"]
-    lengths = [one["label_lengths"] for one in arrays.values() if len(one["n_t"]) == len(n_t)]
+    lengths = [arrays[ending]["label_lengths"] for ending in ("correct", "wrong")]
     return {
         "counts": {name: head_counts(reading, c) for name, reading in arrays.items()},
         "frequent_heads": {name: frequent_heads(reading, c) for name, reading in arrays.items()},

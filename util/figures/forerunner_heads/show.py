@@ -103,9 +103,9 @@ def of_task(values: Values, prompts: int) -> str:
 
 def counts_say(values: Values) -> Iterator[str]:
     frequent, heads = values["frequent_heads"], np.size(values["counts"]["correct"])
-    correct, untrained = frequent["correct"], frequent.get("untrained", (0, 0, 0))
-    if correct[1] <= untrained[2]:
-        both = f"{written(correct)} and {written(untrained)}"
+    correct = frequent["correct"]
+    if "untrained" in frequent and correct[1] <= frequent["untrained"][2]:
+        both = f"{written(correct)} and {written(frequent['untrained'])}"
         yield f"No more heads are shown to be frequent than with untrained weights: {both} of {heads}"
     else:
         others = ", ".join(f"{frequent[name][0]} before {words}" for name, words in BEFORE.items())
@@ -180,7 +180,7 @@ def specificity_say(values: Values) -> Iterator[str]:
     if not frequent:
         yield "No head is frequent: none reads the token before the label on three of four prompts"
     elif not judged["confirmed"]:
-        yield f"None of {frequent} frequent heads reads the token before the label more than elsewhere"
+        yield f"None of {frequent} frequent heads is shown to be a forerunner head"
     else:
         yield say(
             "{n} of {frequent} frequent heads {n:is a forerunner head: it reads|are forerunner heads: they read} the "

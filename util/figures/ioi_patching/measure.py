@@ -30,7 +30,7 @@ from util.figures.ioi_patching import numbers
 from util.figures.ioi_patching.numbers import Ints
 from util.prompts.ioi import IOITokens, group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_roles import NamePairs
-from util.scores.attribution import Method, edge_scores, model_graph
+from util.scores.attribution import STEPS, Method, edge_scores, model_graph
 from util.scores.exact import circuit_metrics, exact_scores, path_effects, stream_effects
 from util.scores.graph import ComponentGraph, circuits_of
 from util.stats.heads import Bools, Head, top
@@ -46,7 +46,6 @@ UNTRAINED, CIRCUIT, PATHS = 16, 128, 32  # pairs at most: of the twin, of sets o
 WORDS = 5  # most probable next tokens that are kept
 # What is measured together, and kept if a run is interrupted: seconds to a minute each.
 PATCHED, SCORED, EDGES, CIRCUITS = 4096, 16, 128, 4  # heads of all pairs; pairs; edges; circuits, on all pairs
-STEPS = 5  # of integrated gradients
 RANDOM = 2  # random rankings of edges
 
 

@@ -64,6 +64,10 @@ class Settings:
             pair_from_texts(*self.texts, *self.names)
         except ValueError as error:
             raise ValueError(f"texts and names: {error}") from None
+        if self.corruption == "names_swap":
+            raise ValueError(
+                "corruption = 'names_swap': the answer stays, so that there is no effect; choose another one"
+            )
 
 
 # ------------------------------------------------------------------------------------------------ one pair
@@ -148,7 +152,7 @@ def population_says(values: Values) -> Iterator[str]:
     many = "{n:none} of {number} heads {n:carries or opposes|carry or oppose} over 0.01 of the effect"
     yield say(many, n=len(certain), number=len(heads))
     share = interval_at(population["measured"], *first)
-    carries = "works against the answer" if share.high < 0 else "carries"
+    carries = "opposes" if share.high < 0 else "carries"
     yield (
         f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, {carries} on the other: "
         f"{share} of the effect."
@@ -158,7 +162,7 @@ def population_says(values: Values) -> Iterator[str]:
     if carry := [f"{head} {share}" for head, share in shares.items() if share.low > CARRIES]:
         yield f"The strongest, on the other half of the pairs: {listed(carry)}."
     if oppose := [f"{head} {share}" for head, share in shares.items() if share.high < -CARRIES]:
-        yield f"Against the answer work {listed(oppose)}."
+        yield f"Against the effect work {listed(oppose)}."
     if values["untrained"]:
         twin = intervals(values["untrained"]["heads"])
         chance = int(((twin.low > 0) | (twin.high < 0)).sum())
@@ -229,8 +233,9 @@ def circuit_says(values: Values) -> Iterator[str]:
     larger = "".join(f", {size} keep {kept[size].value:.2f}" for size in more)
     yield f"{few} of {heads} heads alone keep {kept[few]}{larger} of the logit difference"
     yield f"The logit difference on fresh pairs is {written(circuit['whole'])}; other heads are ablated to their means."
-    random = [f"{max(circuit['random'][str(size)]) / circuit['whole'][0]:.2f}" for size in sizes]
-    yield f"As many random heads keep at most {listed(random)}."
+    random = [max(sets) / circuit["whole"][0] for size in sizes if (sets := circuit["random"].get(str(size)))]
+    if random:
+        yield f"As many random heads keep at most {listed([f'{share:.2f}' for share in random])}."
     if more:
         yield "Mean ablation of most heads breaks the model, so this curve does not count the circuit."
 
