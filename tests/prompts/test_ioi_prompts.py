@@ -329,8 +329,8 @@ def test_pair_from_texts():
 
 
 def test_names_of_several_tokens_are_answered_with_their_first():
-    texts = [text.replace("Emma", "Petronel").replace("Mike", "Torvald") for text in (BASE, SWAPPED)]
-    tokens = ioi_tokens(pair_from_texts(*texts, "Petronel", "Torvald"), toy())
+    base, source = (text.replace("Emma", "Petronel").replace("Mike", "Torvald") for text in (BASE, SWAPPED))
+    tokens = ioi_tokens(pair_from_texts(base, source, "Petronel", "Torvald"), toy())
     (first, *others), (second, *more) = (ids(toy(), f" {name}") for name in ("Petronel", "Torvald"))
     assert others and len(others) == len(more) and tokens.answers == (first, second)
 

@@ -57,5 +57,5 @@ def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(tmp_path, m
     (paths.output("values") / "induction_scores.json").unlink()
     files.save_claims({"claims": []}, "induction_scores")  # alone, as `make claims` writes them
     both = stored("induction_scores", "embedded", latest=True)
-    assert both["scores"] and both["claims"] == {"claims": []}
+    assert both and both["scores"] and both["claims"] == {"claims": []}
     assert judged_of("edge_ablation", "gpt2") == {"claims": None}
