@@ -262,8 +262,9 @@ def test_ci_runs_check_and_all_tests():
 
 
 TOP_LEVEL = """
-    .ci .gitattributes .github .gitignore .pre-commit-config.yaml CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile
-    README.md environment.yml pyproject.toml requirements.lock data experiment_material figures notebooks tests util workflow
+    .ci .gitattributes .github .gitignore .pre-commit-config.yaml CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE
+    Makefile README.md environment.yml pyproject.toml requirements.lock data experiment_material figures notebooks tests
+    util workflow
 """
 
 
