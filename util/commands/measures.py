@@ -242,7 +242,7 @@ def edges(
         model = models.setdefault(model, model)
         runs.append((config, *edge_configs.prepared(config, model, redo=redo)))
     if len({folder for *_, folder, _ in runs}) < len(runs):
-        raise ValueError(f"cannot run {file}: two configs have one out_dir; give each a folder of its own")
+        raise ValueError(f"cannot run {file}: two configs write into one folder; give each an out_dir of its own")
     for number, (config, study, folder, request) in enumerate(runs, 1):
         print(f"[{number}/{len(runs)}] {config.action}: {study.model.title}, {config.draws[0].task}")
         edge_configs.write(config, study, folder, request)
