@@ -135,7 +135,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     file.write_text(json.dumps([one, one]))
     with pytest.raises(SystemExit, match="1"):
         main(["edges", str(file)])
-    assert "two configs have one out_dir" in capsys.readouterr().err
+    assert "two configs write into one folder" in capsys.readouterr().err
 
 
 def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path, monkeypatch):
