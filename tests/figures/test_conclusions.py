@@ -83,7 +83,7 @@ TOLD = {
     "no draws": ("edge_ablation", "smollm2", {"claims/kept by draw": []}, [], ["the search always keeps"]),
     "a task that is not done has no circuit": (
         "edge_ablation", "smollm2", {"search/scores": NO_SCORES},
-        ["No circuit of `capitalization` was looked for: no edges make the whole model answer better."], [],
+        ["No circuit of `capitalization` has a score: no edges make the whole model answer better."], [],
     ),
     "a score of a task that is not done": (  # it was 1.00, of accuracies below chance
         "edge_ablation", "smollm2", {},
@@ -98,7 +98,7 @@ TOLD = {
         [f"{AGG} 0.10 [0.05, 0.20] in copying."], [],
     ),
     "a head that is not certain": (
-        "ioi_patching", "smollm2", {"population/measured/high/24/4": 0.1}, ["Against the answer work L29H0"], ["-0.26"],
+        "ioi_patching", "smollm2", {"population/measured/high/24/4": 0.1}, ["Against the effect work L29H0"], ["-0.26"],
     ),
     # the first set above nine tenths hid that larger sets keep less than smaller ones, and random ones as much
     "a curve of sets beside random ones": (

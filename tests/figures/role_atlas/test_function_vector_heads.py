@@ -118,6 +118,6 @@ def test_costs_are_those_of_the_arrays():
 
 def test_where_demonstrations_leave_no_room_this_is_said():
     *_, both, _ = show.vectors_say({"function vectors": found()})
-    assert both == "2 of 4 best induction heads are among 4 best FV heads (1.0 by chance)."
+    assert both == "2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance)."
     untitled, no_room, *_ = show.vectors_say({"function vectors": found(room=0.04)})
     assert untitled == "" and no_room.startswith("Intact demonstrations hardly raise the answer")
