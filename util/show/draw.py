@@ -278,16 +278,17 @@ def text_width(text: str, size: float) -> float:
 
 
 def legend_below(figure: Figure, handles: Sequence[Any]) -> int:
-    """Write what labelled lines and patches are below a figure, in as many columns as fit; returns how many lines."""
+    """Write what labelled lines and patches are below a figure, in few lines of about as many; returns how many."""
     if not handles:
         return 0
     size, room = STYLE["legend.fontsize"], 72 * figure.get_figwidth() - 2 * MARGIN
     widths = [text_width(handle.get_label(), size) + 5.5 * size for handle in handles]  # with a line and a space
-    columns = len(handles)
+    lines, columns = 1, len(handles)
     while columns > 1 and sum(map(max, np.array_split(widths, columns))) > room:
-        columns -= 1
+        lines += 1
+        columns = -(-len(handles) // lines)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=size)
-    return -(-len(handles) // columns)
+    return lines
 
 
 def broken(text: str, size: float, width: float) -> str:
