@@ -75,6 +75,8 @@ Floats = NDArray[np.floating]
 HEADLINE = (8.5, 7.0)  # points: letters of its two parts, the title and the setting
 MARGIN = 4  # points between a headline and the edge
 ON_PIXELS = 1.03  # times as wide as its outlines is a text whose letters are set on whole pixels
+A_LINE, WITHIN = 10, 0.2  # what a line of a broken text costs, and that it ends within a part of it; its length: up to 1
+BREAKS = {";": 0, ",": 0.05, **dict.fromkeys(":0123456789", 0.4)}  # that it ends so; a number goes with what it counts
 LEGEND, LINE = 0.25, 0.14  # inches below the panels: of a legend of up to two lines, and of each further one
 
 
@@ -292,22 +294,21 @@ def legend_below(figure: Figure, handles: Sequence[Any]) -> int:
 
 
 def broken(text: str, size: float, width: float) -> str:
-    """A text broken into lines that are at most `width` points wide in a font of `size` points, and about as long.
+    """A text broken into as few lines as can be, `width` points wide at most in letters of `size` points.
 
-    It is broken at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
+    Of ways to break it that is taken whose lines are about as long and end where its parts do, see BREAKS. It is broken
+    at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
     """
     words = re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip())
-
-    def filled(limit: float) -> list[str]:
-        lines = [""]
-        for word in words:
-            longer = f"{lines[-1]} {word}".lstrip()
-            if lines[-1] and ON_PIXELS * text_width(longer, size) > limit:
-                lines.append(word)
-            else:
-                lines[-1] = longer
-        return lines
-
-    fewest = len(filled(width))
-    limits = (width * share / 20 for share in range(10, 21))
-    return "\n".join(next(lines for limit in limits if len(lines := filled(limit)) == fewest))
+    best: list[tuple[float, list[str]]] = [(0.0, [])]  # of the first so many words: what their lines cost, and these
+    for end in range(1, len(words) + 1):
+        ways = list[tuple[float, list[str]]]()
+        for start in range(end)[::-1]:
+            line = " ".join(words[start:end])
+            share = ON_PIXELS * text_width(line, size) / width if line else 0
+            if share > 1 and ways:
+                break
+            cost, lines = best[start]
+            ways.append((cost + A_LINE + share**2 + BREAKS.get(line[-1:], WITHIN), [*lines, line]))
+        best.append(min(ways))
+    return "\n".join(best[-1][1])
