@@ -75,7 +75,7 @@ Floats = NDArray[np.floating]
 HEADLINE = (8.5, 7.0)  # points: letters of its two parts, the title and the setting
 MARGIN = 4  # points between a headline and the edge
 ON_PIXELS = 1.03  # times as wide as its outlines is a text whose letters are set on whole pixels
-A_LINE, WITHIN = 10, 0.2  # what a line of a broken text costs, and that it ends within a part of it; its length: up to 1
+A_LINE, WITHIN = 10, 0.2  # what a line of a broken text costs, its length at most 1, and an end within a part of it
 BREAKS = {";": 0, ",": 0.05, **dict.fromkeys(":0123456789", 0.4)}  # that it ends so; a number goes with what it counts
 LEGEND, LINE = 0.25, 0.14  # inches below the panels: of a legend of up to two lines, and of each further one
 
