@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
-from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
+from util.figures.ioi_patching.numbers import CARRIES, EAP, EAP_IG, SHOWN, carriers, intervals
 from util.scores.graph import SHARES
 from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Floats, Grid, Panel, name_beside
 from util.show.panels import (
@@ -50,7 +50,9 @@ def strongest(effects: Floats, count: int) -> list[Head]:
 
 
 def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: float | None, ax: Axes) -> None:
-    """A map of effects [L, H], the strongest printed; some heads are framed. limit: of colours, if not the largest.
+    """A map of effects [L, H], the strongest printed, or named where cells are too small for numbers.
+
+    framed: heads with a frame; limit: of colours, if not the largest effect.
 
     Red is what works for the answer in all maps: a share of the effect above 0, a logit difference that falls without.
     """
@@ -58,6 +60,8 @@ def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: 
     colours, beyond = ("RdBu", "both") if limit else ("RdBu_r", "neither")
     end = limit or colour_limit(effects)
     heads(ax, effects, (-end, end), title, texts=texts, bar=unit, colours=colours, location="right", extend=beyond)
+    if not ax.texts:
+        name_beside(ax, {head_name(head): head for head in strongest(effects, NAMED)})
     for layer, head in framed:
         ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, ec="black", lw=0.6, clip_on=False))
 
@@ -212,7 +216,7 @@ def population(values: Values) -> Grid:
     noised = intervals(values["population"]["noised"])
     certain = heads_where(carriers(noised))
     panels: list[Panel] = [
-        partial(_map, noised.value, "A) patched from the source", "share of the effect", certain, None),
+        partial(_map, noised.value, f"A) patched from the source; framed: significantly beyond {CARRIES}", "share of the effect", certain, None),
         partial(_ranked, values),
     ]
     return Grid(panels, height=1.75, columns=1)
