@@ -200,7 +200,8 @@ def matrix(
 
 NAMED, NAME = "named point", 7  # marks the names that `place_names` moves; their points
 HALO = [withStroke(linewidth=1.5, foreground="white")]
-OTHERS = 20  # what it costs a name to stand closer to another named point
+OTHERS = 20  # what it costs a name to stand closer to another point
+DOT = 2.5  # points around the middle of a dot, which a name should not cover
 WAYS = [np.array(way) for way in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))]
 
 
@@ -226,16 +227,16 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
     for ax, names in zip(axes, named, strict=True):
         dots, taken = [line.get_xydata() for line in ax.lines if line.get_marker() != "None"], list[Bbox]()
         covered = ax.transData.transform(np.concatenate([np.empty((0, 2)), *dots]))
-        for text in sorted(names, key=lambda one: one.xy[1]):
+        for text in sorted(names, key=lambda one: one.xy):
             half = np.array([0.31 * NAME * len(text.get_text()) + 1, 0.62 * NAME])
             places = list[tuple[float, Any, Bbox]]()
-            points = ax.transData.transform([text.xy, *(one.xy for one in names if one is not text)])
+            points = np.concatenate([ax.transData.transform([text.xy, *(one.xy for one in names)]), covered])
             for far, way in product((3.0, 9.0, 16.0, 26.0, 38.0), WAYS):
                 middle = points[0] + way * (half + far) * point
-                away = np.hypot(*(points - middle).T)
+                away = np.hypot(*np.maximum(abs(points - middle) - half * point, 0).T)
                 box = Bbox([middle - half * point, middle + half * point])
                 if ax.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken):
-                    cost = 4 * box.padded(point).count_contains(covered) + far + 2 * abs(way[1])
+                    cost = 4 * box.padded(DOT * point).count_contains(covered) + far + 2 * abs(way[1])
                     cost += OTHERS * (away.argmin() > 0)
                     places.append((cost, way * (half + far), box))
             if places:

@@ -135,7 +135,7 @@ def permutation(values: Values) -> Grid:
 def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
     """A dot for every head of two maps [L, H], the strongest with their names."""
     ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
-    ax.margins(x=0.07, y=0.12)
+    ax.margins(x=0.15, y=0.12)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.set(title="C) heads by norm", xlabel="norm of its output z", ylabel="change, logits")
     named = strongest(effects, NAMED)
