@@ -253,11 +253,11 @@ def _circuit(found: Values, ax: Axes) -> None:
     ax.set(xlabel="number of strongest or random heads", ylabel="share of the logit difference")
 
 
-def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str) -> None:
+def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str, **look: Any) -> None:
     """Faithfulness [K] with its lower and upper ends as a line with a band; grey lines at 0 and 1, the whole model."""
     for level in (0, 1):
         ax.axhline(level, color="0.8", lw=0.7, zorder=0)
-    curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), color=colour, marker=marker, label=label)
+    curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), color=colour, marker=marker, label=label, **look)
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -274,9 +274,11 @@ def edges(values: Values) -> Grid | None:
 
 def _curves(curves: Mapping[str, Any], measure: str, title: str, ax: Axes) -> None:
     """Bands are 95 % intervals that hold together for a curve."""
-    for name, found in [*curves.items()][::-1]:  # random rankings below
+    for name, found in [*curves.items()][::-1]:
         kept, known = found[measure]["faithfulness"], name in CURVES
-        colour, marker = CURVES.get(name, (GREY, "."))
-        _curve(ax, [kept[end] for end in ("value", "low", "high")], colour, marker, name if known else "random")
+        colour, marker = CURVES.get(name, (GREY, ""))
+        look: dict[str, Any] = {} if known else {"ls": "--", "lw": 0.8, "zorder": 3}  # seen on others, and these below
+        label = name if known else "random"
+        _curve(ax, [kept[end] for end in ("value", "low", "high")], colour, marker, label, **look)
     ax.set_xticks(range(len(SHARES)), [f"{100 * share:g}" for share in SHARES])
     ax.set(xlabel="edges kept, %", ylabel="share of the effect kept", title=title)
