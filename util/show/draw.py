@@ -301,9 +301,9 @@ def broken(text: str, size: float, width: float) -> str:
     at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
     """
     words = re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip())
-    best: list[tuple[float, list[str]]] = [(0.0, [])]  # of the first so many words: what their lines cost, and these
+    best: list[Any] = [(0.0, [])]  # of the first so many words: what their lines cost, and these
     for end in range(1, len(words) + 1):
-        ways = list[tuple[float, list[str]]]()
+        ways: list[Any] = []
         for start in range(end)[::-1]:
             line = " ".join(words[start:end])
             share = ON_PIXELS * text_width(line, size) / width if line else 0

@@ -215,8 +215,9 @@ def population(values: Values) -> Grid:
     """The map of many pairs, and its strongest heads."""
     noised = intervals(values["population"]["noised"])
     certain = heads_where(carriers(noised))
+    framed = f"A) patched from the source; framed: significantly beyond {CARRIES}"
     panels: list[Panel] = [
-        partial(_map, noised.value, f"A) patched from the source; framed: significantly beyond {CARRIES}", "share of the effect", certain, None),
+        partial(_map, noised.value, framed, "share of the effect", certain, None),
         partial(_ranked, values),
     ]
     return Grid(panels, height=1.75, columns=1)

@@ -354,7 +354,7 @@ def _one_pair(says: Callable[[Values], Iterable[str]], panels: Callable[[Values]
 
 
 STREAMS = "{model}, one pair of prompts; at one token of one layer from the source"
-PAIRS = "{model}, {corruption}, {pairs} pairs"
+PAIRS = "{model}, {corruption}, {pairs} pairs; bars: 95 %"
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
 PATHS = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
 CIRCUIT = "{model}, {pairs} fresh pairs; 1: the whole model; heads that are not kept are ablated; bands: 95 %"
@@ -380,7 +380,8 @@ FIGURE = Figure(
         ),
         "paths": Part(numbers.paths, "paths", paths_say, _about(PATHS, "paths"), diagram),
         "edges": Part(
-            numbers.edges, "edges", edges_say, _about(FRESH, "component graph"), pictures.edges, edges_table
+            numbers.edges, "edges", edges_say, _about(FRESH + "; bands: 95 %", "component graph"), pictures.edges,
+            edges_table,
         ),
     },
     ("population", "circuit", "paths", "edges"),

@@ -259,7 +259,7 @@ def vectors(values: Values) -> Grid:
         look = partial(row_panel, label="share of right answers", chance=chance, colours={"none": BLUE})
         shown.append(partial(look, rows=rows, heading=heading))
     heights = [2.3, *[0.7 + SHARE_ROW * len(row_names(rows))] * (len(shown) - 1)]
-    legend = [CONTROLS, HERE, *[CHANCE] * (len(shown) > 2)]  # of word pairs nothing is known by chance
+    legend = [CONTROLS, HERE, *[CHANCE] * (len(shown) > 2)]  # word pairs have no level of chance
     return Grid(
         shown, least=2.4, columns=2, wide=(0,), height=heights, legend=legend,
         finish=lambda _, axes: axes[1].set_ylabel("ablated heads"),
