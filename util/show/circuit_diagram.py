@@ -99,7 +99,7 @@ def places(nodes: Sequence[Node], lines: Sequence[Edge]) -> dict[str, Place]:
     if not lines:
         return middles
     cards, ends, bends = _numbers(middles, lines)
-    weights = np.array([abs(edge.weight) for edge in lines])
+    weights = np.abs([edge.weight for edge in lines])
     for one in [*range(len(cards))] * SWEEPS:
         others, moved = np.delete(cards, one, axis=0), [cards]
         for step in range(-ROWS, ROWS + 1):
@@ -164,7 +164,8 @@ def _panel(
     ax.tick_params(axis="x", bottom=False, pad=1)
     ax.set_xlabel("layer", labelpad=1)
     frames = {node.name: _card(ax, node, middles[node.name], to_logits) for node in nodes}
-    boxes, (cards, ends, bends) = [(middle, CARD) for middle in middles.values()], _numbers(middles, lines)
+    cards, ends, bends = _numbers(middles, lines)
+    boxes = [(card, CARD) for card in cards]
     bends = bends + STRAYS[np.argmin([_behind(cards, ends, bends + stray) for stray in STRAYS], axis=0)]
     courses = _course(cards[ends], bends)
     for number, edge in enumerate(lines):

@@ -236,9 +236,8 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
                 away = np.hypot(*np.maximum(abs(points - middle) - half * point, 0).T)
                 box = Bbox([middle - half * point, middle + half * point])
                 if ax.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken):
-                    cost = 4 * box.padded(DOT * point).count_contains(covered) + far + 2 * abs(way[1])
-                    cost += OTHERS * (away.argmin() > 0)
-                    places.append((cost, way * (half + far), box))
+                    cost = 4 * box.padded(DOT * point).count_contains(covered) + OTHERS * (away.argmin() > 0)
+                    places.append((cost + far + 2 * abs(way[1]), way * (half + far), box))
             if places:
                 _, text.xyann, box = min(places, key=itemgetter(0))
                 taken.append(box)
@@ -304,7 +303,7 @@ def broken(text: str, size: float, width: float) -> str:
     best: list[Any] = [(0.0, [])]  # of the first so many words: what their lines cost, and these
     for end in range(1, len(words) + 1):
         ways: list[Any] = []
-        for start in range(end)[::-1]:
+        for start in reversed(range(end)):
             line = " ".join(words[start:end])
             share = ON_PIXELS * text_width(line, size) / width if line else 0
             if share > 1 and ways:

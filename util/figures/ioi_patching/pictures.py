@@ -32,7 +32,8 @@ from util.stats.heads import Head, head_name, heads_where, top
 
 NAMED, PRINTED, RANKED = 5, 12, 12  # heads named in panels of dots; printed in maps; shown with intervals
 COLUMNS = 9  # panels of head outputs side by side, as the project has them
-CURVES = {EAP: (BLUE, "o"), EAP_IG: (LIGHT_BLUE, "s")}  # of scores of edges
+CURVES = {EAP: {"color": BLUE, "marker": "o"}, EAP_IG: {"color": LIGHT_BLUE, "marker": "s"}}  # of scores of edges
+RANDOM: dict[str, Any] = {"color": GREY, "marker": "", "ls": "--", "lw": 0.8, "zorder": 3}  # seen on other curves
 UPRIGHT: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "origin": "lower"}
 
 
@@ -246,19 +247,19 @@ def circuit(values: Values) -> Grid:
 def _circuit(found: Values, ax: Axes) -> None:
     """Bands are intervals, for all sizes together of the strongest heads; of random sets there is a dot for each."""
     whole, sizes = found["whole"][0], [*found["faithfulness"]]
-    _curve(ax, np.transpose([*found["faithfulness"].values()]), BLUE, "o", "strongest alone")
-    _curve(ax, np.transpose([*found["without"].values()]) / whole, RED, "s", "all but the strongest")
+    _curve(ax, np.transpose([*found["faithfulness"].values()]), "strongest alone", color=BLUE, marker="o")
+    _curve(ax, np.transpose([*found["without"].values()]) / whole, "all but the strongest", color=RED, marker="s")
     random = [(sizes.index(size) + 0.1, one / whole) for size, some in found["random"].items() for one in some]
     ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random alone, same layers")
     ax.set_xticks(range(len(sizes)), sizes)
     ax.set(xlabel="number of strongest or random heads", ylabel="share of the logit difference")
 
 
-def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str, **look: Any) -> None:
+def _curve(ax: Axes, ends: Any, label: str, **look: Any) -> None:
     """Faithfulness [K] with its lower and upper ends as a line with a band; grey lines at 0 and 1, the whole model."""
     for level in (0, 1):
         ax.axhline(level, color="0.8", lw=0.7, zorder=0)
-    curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), color=colour, marker=marker, label=label, **look)
+    curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), label=label, **look)
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -276,10 +277,8 @@ def edges(values: Values) -> Grid | None:
 def _curves(curves: Mapping[str, Any], measure: str, title: str, ax: Axes) -> None:
     """Bands are 95 % intervals that hold together for a curve."""
     for name, found in [*curves.items()][::-1]:
-        kept, known = found[measure]["faithfulness"], name in CURVES
-        colour, marker = CURVES.get(name, (GREY, ""))
-        look: dict[str, Any] = {} if known else {"ls": "--", "lw": 0.8, "zorder": 3}  # seen on others, and these below
-        label = name if known else "random"
-        _curve(ax, [kept[end] for end in ("value", "low", "high")], colour, marker, label, **look)
+        kept = found[measure]["faithfulness"]
+        ends = [kept[end] for end in ("value", "low", "high")]
+        _curve(ax, ends, name if name in CURVES else "random", **CURVES.get(name, RANDOM))
     ax.set_xticks(range(len(SHARES)), [f"{100 * share:g}" for share in SHARES])
     ax.set(xlabel="edges kept, %", ylabel="share of the effect kept", title=title)

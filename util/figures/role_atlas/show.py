@@ -193,7 +193,8 @@ def _tile(
     high: the tile's height, where a cell is 1 x 1. cell: width and height in points.
     """
     (left, bottom), (wide, tall), colour = corner, cell, ink(look.colour)
-    aside, thick = min(ASIDE, THICK * tall * high), THICK * tall * high
+    thick = THICK * tall * high
+    aside = min(ASIDE, thick)
     long = max(LEAST, strength * (wide - 2 * aside))
     ax.add_patch(Rectangle(corner, 1, high, fc=look.colour, ec="white", lw=0.6, zorder=3))
     inside = left + aside / wide, bottom + aside / tall
