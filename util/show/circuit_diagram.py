@@ -130,15 +130,15 @@ def _hidden(cards: Place, ends: Any, weights: Any, bends: Any) -> float:
 
 def _behind(cards: Place, ends: Any, bends: Any) -> Any:
     """The share of each line that passes behind other cards than its own, [lines]."""
-    courses, lines = _course(cards[ends], bends), np.arange(len(bends))
-    behind = (abs(courses[:, :, None] - cards) < CARD / 2 + 2).all(axis=3)
-    behind[:, lines, ends] = False
+    behind = (abs(_course(cards[ends], bends)[:, :, None] - cards) < CARD / 2 + 2).all(axis=3)
+    behind[:, range(len(bends)), ends] = False
     return behind.any(axis=2).mean(axis=0)
 
 
 def _course(ends: Place, bends: Any) -> Place:
     """Points along lines between the middles of cards [2, lines, 2], those of the lines first: [61, lines, 2]."""
-    (start, end), along = ends, ALONG[:, None, None]
+    start, end = ends
+    along = ALONG[:, None, None]
     control = (start + end) / 2 + bends[:, None] * np.array([1, -1]) * (end - start)[:, ::-1]
     return (1 - along) ** 2 * start + 2 * along * (1 - along) * control + along**2 * end
 

@@ -438,7 +438,7 @@ FIGURE = Figure(
     Settings,
     {
         "circuits": Part(
-            numbers.circuits, "circuits", circuits_say, lambda values: f"{setting(values, 'each task')}; bars: 95 %",
+            numbers.circuits, "circuits", circuits_say, lambda values: setting(values, "each task") + "; bars: 95 %",
             circuits_panels, circuits_table,
         ),
         "map": Part(

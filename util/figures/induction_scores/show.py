@@ -330,7 +330,7 @@ FIGURE = Figure(
         ),
         "plain_text": Part(numbers.plain_text, "plain_text", plain_text_says, needs=("scores",)),
         "shots": Part(
-            numbers.shots, "shots", shots_say, lambda values: f"{tasks_about(values)}; bars: 95 %", shots,
+            numbers.shots, "shots", shots_say, lambda values: tasks_about(values) + "; bars: 95 %", shots,
             needs=("scores",),
         ),
         "planted": Part(numbers.planted, "planted", planted_say),

@@ -192,7 +192,8 @@ def _tile(
 
     high: the tile's height, where a cell is 1 x 1. cell: width and height in points.
     """
-    (left, bottom), (wide, tall), colour = corner, cell, ink(look.colour)
+    (left, bottom), colour = corner, ink(look.colour)
+    wide, tall = cell
     thick = THICK * tall * high
     aside = min(ASIDE, thick)
     long = max(LEAST, strength * (wide - 2 * aside))
