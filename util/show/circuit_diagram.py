@@ -33,9 +33,10 @@ ACROSS, SIDE = 72 * WIDTH - 10, CARD[0] / 2 + 1  # points: of the diagram, and f
 LABEL = np.array([22.0, 8.5])  # points that the weight of a line needs
 BETWEEN = 10.0  # points between cards below each other
 MANY = 6  # columns; cards of more do not fit beside each other
+STRAYS = np.array(sorted(np.linspace(-0.4, 0.4, 21), key=abs))  # more of a bend, for lines that are behind cards
 THICK, THIN = 3.5, 0.5  # points: the widths of the strongest line and of one with next to no weight
 LABELLED = 5  # lines, the strongest, that have their weight beside them
-ALONG = np.array(sorted(np.linspace(0.05, 0.95, 31), key=lambda share: abs(share - 0.5)))  # a line
+ALONG = np.array(sorted(np.linspace(0.05, 0.95, 61), key=lambda share: abs(share - 0.5)))  # a line
 ROWS, SWEEPS = 6, 3  # half rows that a card may be moved up or down; how often each is moved
 FLAT = 1e-3  # of a line's length behind cards: what a point of height costs
 
@@ -97,10 +98,9 @@ def places(nodes: Sequence[Node], lines: Sequence[Edge]) -> dict[str, Place]:
             middles[name] = np.array([x, (place - len(heard) // 2 + column % 2 / 2) * row])
     if not lines:
         return middles
-    names, cards = list(middles), np.array([*middles.values()])
-    ends = np.array([[names.index(edge.sender), names.index(edge.reader)] for edge in lines]).T
-    weights, bends = np.array([[abs(edge.weight), BENDS[edge.channel]] for edge in lines]).T
-    for one in [*range(len(names))] * SWEEPS:
+    cards, ends, bends = _numbers(middles, lines)
+    weights = np.abs([edge.weight for edge in lines])
+    for one in [*range(len(cards))] * SWEEPS:
         others, moved = np.delete(cards, one, axis=0), [cards]
         for step in range(-ROWS, ROWS + 1):
             fresh = cards.copy()
@@ -108,26 +108,38 @@ def places(nodes: Sequence[Node], lines: Sequence[Edge]) -> dict[str, Place]:
             if (abs(others - fresh[one]) >= CARD + [1, BETWEEN / 2]).any(axis=1).all():
                 moved.append(fresh)
         cards = min(moved, key=lambda cards: _hidden(cards, ends, weights, bends))
-    return dict(zip(names, cards, strict=True))
+    return dict(zip(middles, cards, strict=True))
+
+
+def _numbers(middles: Mapping[str, Place], lines: Sequence[Edge]) -> tuple[Place, Any, Any]:
+    """The cards [N, 2], the numbers of those that each line joins [2, lines], and how it is usually bent [lines]."""
+    names = list(middles)
+    ends = [[names.index(edge.sender), names.index(edge.reader)] for edge in lines]
+    bends = np.array([BENDS[edge.channel] for edge in lines])
+    return np.array([*middles.values()]), np.array(ends, dtype=int).reshape(-1, 2).T, bends
 
 
 def _hidden(cards: Place, ends: Any, weights: Any, bends: Any) -> float:
-    """How much of the lines passes behind other cards [N, 2], by weight; of equal placements a flatter one has less.
+    """How much of the lines passes behind other cards, by weight; of equal placements a flatter one has less.
 
-    ends [2, lines]: the numbers of the cards that each line joins; weights, bends [lines].
+    cards, ends, bends: as `_numbers` has them; weights [lines].
     """
-    (senders, readers), lines = ends, np.arange(len(weights))
-    courses = _course(cards[senders], cards[readers], bends[:, None])
-    behind = (abs(courses[:, :, None] - cards) < CARD / 2 + 2).all(axis=3)
-    behind[:, lines, senders] = behind[:, lines, readers] = False
-    slopes = abs(cards[senders, 1] - cards[readers, 1])
-    return weights @ (behind.any(axis=2).mean(axis=0) + FLAT * slopes) + FLAT**2 * np.abs(cards[:, 1]).sum()
+    slopes = abs(np.subtract(*cards[ends, 1]))
+    return weights @ (_behind(cards, ends, bends) + FLAT * slopes) + FLAT**2 * np.abs(cards[:, 1]).sum()
 
 
-def _course(start: Place, end: Place, bend: Any) -> Place:
-    """Points along lines from cards to cards [..., 2], their middles first: [31, ..., 2]."""
-    control = (start + end) / 2 + bend * np.array([1, -1]) * (end - start)[..., ::-1]
-    along = ALONG.reshape(-1, *[1] * np.ndim(start))
+def _behind(cards: Place, ends: Any, bends: Any) -> Any:
+    """The share of each line that passes behind other cards than its own, [lines]."""
+    behind = (abs(_course(cards[ends], bends)[:, :, None] - cards) < CARD / 2 + 2).all(axis=3)
+    behind[:, range(len(bends)), ends] = False
+    return behind.any(axis=2).mean(axis=0)
+
+
+def _course(ends: Place, bends: Any) -> Place:
+    """Points along lines between the middles of cards [2, lines, 2], those of the lines first: [61, lines, 2]."""
+    start, end = ends
+    along = ALONG[:, None, None]
+    control = (start + end) / 2 + bends[:, None] * np.array([1, -1]) * (end - start)[:, ::-1]
     return (1 - along) ** 2 * start + 2 * along * (1 - along) * control + along**2 * end
 
 
@@ -152,22 +164,27 @@ def _panel(
     ax.tick_params(axis="x", bottom=False, pad=1)
     ax.set_xlabel("layer", labelpad=1)
     frames = {node.name: _card(ax, node, middles[node.name], to_logits) for node in nodes}
-    boxes = [(middle, CARD) for middle in middles.values()]
+    cards, ends, bends = _numbers(middles, lines)
+    boxes = [(card, CARD) for card in cards]
+    bends = bends + STRAYS[np.argmin([_behind(cards, ends, bends + stray) for stray in STRAYS], axis=0)]
+    courses = _course(cards[ends], bends)
     for number, edge in enumerate(lines):
         thickness = THIN + (THICK - THIN) * abs(edge.weight / lines[0].weight)
-        start, end, bend = middles[edge.sender], middles[edge.reader], BENDS[edge.channel]
         arrow = FancyArrowPatch(
-            start, end, arrowstyle="-|>", mutation_scale=4 + 2 * thickness, connectionstyle=f"arc3,rad={bend}",
-            patchA=frames[edge.sender], patchB=frames[edge.reader], shrinkA=0, shrinkB=0,
-            lw=thickness, ls=CHANNELS[edge.channel], color=_colour(edge.weight), zorder=2 - number / len(lines),
+            *cards[ends[:, number]], arrowstyle="-|>", mutation_scale=4 + 2 * thickness,
+            connectionstyle=f"arc3,rad={bends[number]}", patchA=frames[edge.sender], patchB=frames[edge.reader],
+            shrinkA=0, shrinkB=0, lw=thickness, ls=CHANNELS[edge.channel], color=_colour(edge.weight),
+            zorder=2 - number / len(lines),
         )  # fmt: skip
         ax.add_patch(arrow)
-        for at in _course(start, end, bend) if number < LABELLED else ():
-            if all((abs(at - box) > (LABEL + size) / 2).any() for box, size in boxes):
-                text = f"{short_number(edge.weight)} {edge.channel[0]}"
-                _write(ax, at, text, NOTE, _colour(edge.weight), "white")
-                boxes.append((at, LABEL))
-                break
+        free = [
+            at for at in courses[:, number] if all((abs(at - box) > (LABEL + size) / 2).any() for box, size in boxes)
+        ]
+        if number < LABELLED and free:
+            others = np.delete(courses, number, axis=1)  # what would be hidden, and whose weight it then seemed
+            at = free[np.argmin([(abs(others - at) < LABEL / 2).all(axis=2).sum() for at in free])]
+            _write(ax, at, f"{short_number(edge.weight)} {edge.channel[0]}", NOTE, _colour(edge.weight), "white")
+            boxes.append((at, LABEL))
 
 
 def _card(ax: Axes, node: Node, middle: Place, to_logits: Mapping[str, float]) -> Rectangle:
@@ -188,7 +205,7 @@ def _card(ax: Axes, node: Node, middle: Place, to_logits: Mapping[str, float]) -
 
 
 def _write(ax: Axes, at: Place, text: str, size: float, colour: ColorType, behind: str = "none") -> None:
-    frame = {"boxstyle": "square,pad=0.1", "fc": behind, "ec": "none", "alpha": 0.85}
+    frame = {"boxstyle": "square,pad=0.1", "fc": behind, "ec": "none"}
     ax.text(at[0], at[1], text, size=size, color=colour, ha="center", va="center_baseline", bbox=frame, zorder=4)
 
 

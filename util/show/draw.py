@@ -75,6 +75,8 @@ Floats = NDArray[np.floating]
 HEADLINE = (8.5, 7.0)  # points: letters of its two parts, the title and the setting
 MARGIN = 4  # points between a headline and the edge
 ON_PIXELS = 1.03  # times as wide as its outlines is a text whose letters are set on whole pixels
+A_LINE, WITHIN = 10, 0.2  # what a line of a broken text costs, its length at most 1, and an end within a part of it
+BREAKS = {";": 0, ",": 0.05, **dict.fromkeys(":0123456789", 0.4)}  # that it ends so; a number goes with what it counts
 LEGEND, LINE = 0.25, 0.14  # inches below the panels: of a legend of up to two lines, and of each further one
 
 
@@ -198,7 +200,8 @@ def matrix(
 
 NAMED, NAME = "named point", 7  # marks the names that `place_names` moves; their points
 HALO = [withStroke(linewidth=1.5, foreground="white")]
-OTHERS = 20  # what it costs a name to stand closer to another named point
+OTHERS = 20  # what it costs a name to stand closer to another point
+DOT = 2.5  # points around the middle of a dot, which a name should not cover
 WAYS = [np.array(way) for way in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))]
 
 
@@ -224,18 +227,17 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
     for ax, names in zip(axes, named, strict=True):
         dots, taken = [line.get_xydata() for line in ax.lines if line.get_marker() != "None"], list[Bbox]()
         covered = ax.transData.transform(np.concatenate([np.empty((0, 2)), *dots]))
-        for text in sorted(names, key=lambda one: one.xy[1]):
+        for text in sorted(names, key=lambda one: one.xy):
             half = np.array([0.31 * NAME * len(text.get_text()) + 1, 0.62 * NAME])
             places = list[tuple[float, Any, Bbox]]()
-            points = ax.transData.transform([text.xy, *(one.xy for one in names if one is not text)])
+            points = np.concatenate([ax.transData.transform([text.xy, *(one.xy for one in names)]), covered])
             for far, way in product((3.0, 9.0, 16.0, 26.0, 38.0), WAYS):
                 middle = points[0] + way * (half + far) * point
-                away = np.hypot(*(points - middle).T)
+                away = np.hypot(*np.maximum(abs(points - middle) - half * point, 0).T)
                 box = Bbox([middle - half * point, middle + half * point])
                 if ax.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken):
-                    cost = 4 * box.padded(point).count_contains(covered) + far + 2 * abs(way[1])
-                    cost += OTHERS * (away.argmin() > 0)
-                    places.append((cost, way * (half + far), box))
+                    cost = 4 * box.padded(DOT * point).count_contains(covered) + OTHERS * (away.argmin() > 0)
+                    places.append((cost + far + 2 * abs(way[1]), way * (half + far), box))
             if places:
                 _, text.xyann, box = min(places, key=itemgetter(0))
                 taken.append(box)
@@ -278,35 +280,35 @@ def text_width(text: str, size: float) -> float:
 
 
 def legend_below(figure: Figure, handles: Sequence[Any]) -> int:
-    """Write what labelled lines and patches are below a figure, in as many columns as fit; returns how many lines."""
+    """Write what labelled lines and patches are below a figure, in few lines of about as many; returns how many."""
     if not handles:
         return 0
     size, room = STYLE["legend.fontsize"], 72 * figure.get_figwidth() - 2 * MARGIN
     widths = [text_width(handle.get_label(), size) + 5.5 * size for handle in handles]  # with a line and a space
-    columns = len(handles)
+    lines, columns = 1, len(handles)
     while columns > 1 and sum(map(max, np.array_split(widths, columns))) > room:
-        columns -= 1
+        lines += 1
+        columns = -(-len(handles) // lines)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=size)
-    return -(-len(handles) // columns)
+    return lines
 
 
 def broken(text: str, size: float, width: float) -> str:
-    """A text broken into lines that are at most `width` points wide in a font of `size` points, and about as long.
+    """A text broken into as few lines as can be, `width` points wide at most in letters of `size` points.
 
-    It is broken at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
+    Of ways to break it that is taken whose lines are about as long and end where its parts do, see BREAKS. It is broken
+    at spaces, but for those of an interval or equation: [0.90, 0.96] and k = 4 stay on one line.
     """
     words = re.split(r"(?<!=)\s+(?!=)(?![^[]*\])", text.strip())
-
-    def filled(limit: float) -> list[str]:
-        lines = [""]
-        for word in words:
-            longer = f"{lines[-1]} {word}".lstrip()
-            if lines[-1] and ON_PIXELS * text_width(longer, size) > limit:
-                lines.append(word)
-            else:
-                lines[-1] = longer
-        return lines
-
-    fewest = len(filled(width))
-    limits = (width * share / 20 for share in range(10, 21))
-    return "\n".join(next(lines for limit in limits if len(lines := filled(limit)) == fewest))
+    best: list[Any] = [(0.0, [])]  # of the first so many words: what their lines cost, and these
+    for end in range(1, len(words) + 1):
+        ways: list[Any] = []
+        for start in reversed(range(end)):
+            line = " ".join(words[start:end])
+            share = ON_PIXELS * text_width(line, size) / width if line else 0
+            if share > 1 and ways:
+                break
+            cost, lines = best[start]
+            ways.append((cost + A_LINE + share**2 + BREAKS.get(line[-1:], WITHIN), [*lines, line]))
+        best.append(min(ways))
+    return "\n".join(best[-1][1])

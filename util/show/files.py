@@ -60,7 +60,7 @@ def png_of(figure: Figure, dpi: int = DPI) -> BytesIO:
 
 def reduced_colours(full: Image.Image) -> Image.Image:
     """Returns a picture in 256 colours, which takes less than half the bytes; itself where that changes it visibly."""
-    reduced = full.quantize(256, dither=Image.Dither.NONE)
+    reduced = full.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     changed = np.array(ImageChops.difference(full, reduced.convert("RGB")))
     return reduced if changed.max() <= VISIBLE else full
 

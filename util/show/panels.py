@@ -230,7 +230,7 @@ PRINTED = 0.05  # weights from here on are printed below their tokens
 MARKS = {" ": "·", "\n": "↵", "\t": "⇥"}  # what would not be seen
 FONT, SIZE = "DejaVu Sans Mono", 6.5  # points: of tokens, and of the weights below them
 LETTER = 0.62 * SIZE  # points: the width of a letter, and a little room
-NUMBER = 14.0  # points: the width of a weight below a token
+NUMBER, APART = 14.0, 3  # points: the width of a weight below a token; more tokens apart no two meet
 BOX, LINE = 9.5, 18.0  # points: the height of a token, and of a line with the weights below it
 LEAST = 2.5  # inches that a row needs
 PALE = "0.75"  # tokens that a query cannot see
@@ -290,11 +290,13 @@ def token_grid(
 def _placed(tokens: Sequence[str], printed: NDArray[np.bool_], room: float) -> list[tuple[float, float, float]]:
     """Left end, upper end and width of tokens, in points, in lines that fit the room, the same for all rows.
 
-    printed: whether a weight is printed below it in any row.
+    printed: whether a weight is printed below it in any row. It makes its token wider only where another is near, since
+    a wide box tears a word of several tokens.
     """
     boxes, left, top = list[tuple[float, float, float]](), 0.0, 0.0
     for number, token in enumerate(tokens):
-        wide = max(len(visible(token)) * LETTER, NUMBER * printed[number])
+        crowded = printed[number] and printed[max(0, number - APART) : number + APART + 1].sum() > 1
+        wide = max(len(visible(token)) * LETTER, NUMBER * crowded)
         if left + wide > room or (number and "\n" in tokens[number - 1] and "\n" not in token):
             left, top = 0.0, top + LINE * (left > 0)
         boxes.append((left, top, wide))

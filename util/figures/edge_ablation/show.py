@@ -449,8 +449,8 @@ FIGURE = Figure(
     Settings,
     {
         "circuits": Part(
-            numbers.circuits, "circuits", circuits_say, lambda values: setting(values, "each task"), circuits_panels,
-            circuits_table,
+            numbers.circuits, "circuits", circuits_say, lambda values: setting(values, "each task") + "; bars: 95 %",
+            circuits_panels, circuits_table,
         ),
         "map": Part(
             numbers.single, "single", map_say, lambda values: f"{setting(values)}, search split", map_panels

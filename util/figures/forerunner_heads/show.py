@@ -289,7 +289,7 @@ def ablation_say(values: Values) -> Iterator[str]:
     cost = {score: -change_by_cut(ablation, score)[0] for score in lost}
     if lost.get("label mass"):
         right = f"{cost['which label']:.2f}" if lost.get("which label") else "none shown"
-        right = right if "which label" in lost else "not tested"
+        right = right if "which label" in lost else "not judged"
         yield f"Cutting s → y costs labels {cost['label mass']:.2f} nats, which label: {right}"
     mass = [f"Label mass: {cut_says(ablation, 'label mass', 'labels')}"] if "label mass" in lost else []
     if "which label" in lost:
@@ -308,7 +308,7 @@ def ablation_say(values: Values) -> Iterator[str]:
 
 def ablation_about(values: Values) -> str:
     place = of_task(values, values["request"]["ablated"])
-    return f"{place}; full points: beyond 0 with intervals that hold for all together"
+    return f"{place}; costs in headline: all layers; full points: beyond 0 with intervals that hold for all together"
 
 
 def ablation_table(values: Values) -> pd.DataFrame:
@@ -332,7 +332,7 @@ def induction_say(values: Values) -> Iterator[str]:
 def ablation_panels(values: Values) -> Grid:
     """A row of panels for each score, a panel for each part of the layers, a row in it for each cut (Table 1)."""
     together = values["ablation"]["together"]
-    random = [Line2D([], [], color=GREY, marker="o", ls="", ms=2, label="random entries")]
+    random = [Line2D([], [], color=GREY, marker="o", mfc="white", mew=0.8, ls="", ms=2, label="random entries")]
     shown = [
         partial(_cuts, score=score, part=part, effects=effects)
         for score, effects in together.items()

@@ -291,18 +291,19 @@ def ablation(values: Values) -> Grid | None:
 
 
 def shots(values: Values) -> Grid | None:
-    """A panel for each task with ablations, by the number of demonstrations."""
+    """A panel for each task with ablations, by the number of demonstrations; that of the headline is the first."""
     benefits, ablated = values["benefits"], ablated_row(len(values["chosen"]))
+    told = benefits["worth"].get("task")
     panels = [
         partial(_by_shots, name=name, by_shots=by_shots, ablated=ablated, chance=benefits["tasks"][name]["chance"])
-        for name, by_shots in benefits["accuracy by shots"].items()
+        for name, by_shots in sorted(benefits["accuracy by shots"].items(), key=lambda task: task[0] != told)
         if ablated in by_shots[max(by_shots, key=int)]["accuracy"]
     ]
     return Grid(panels, height=1.7, share="y", legend=[CHANCE], least=1.3) if panels else None
 
 
 def _by_shots(ax: Axes, name: str, by_shots: Mapping[str, Any], ablated: str, chance: float) -> None:
-    ax.axhline(chance, color="0.6", lw=0.8, ls=":")
+    ax.axhline(chance, color="0.6", lw=0.8, ls=":", zorder=0)
     for x, row in enumerate(by_shots.values()):
         at = [x + 0.22] * len(row["controls"])
         ax.plot(at, row["controls"], "_", color=GREY, ms=6, mew=0.8, label="control sets")
@@ -330,7 +331,10 @@ FIGURE = Figure(
             numbers.ablation, "ablation", ablation_say, ablation_about, ablation, needs=("scores",)
         ),
         "plain_text": Part(numbers.plain_text, "plain_text", plain_text_says, needs=("scores",)),
-        "shots": Part(numbers.shots, "shots", shots_say, tasks_about, shots, needs=("scores",)),
+        "shots": Part(
+            numbers.shots, "shots", shots_say, lambda values: tasks_about(values) + "; bars: 95 %", shots,
+            needs=("scores",),
+        ),
         "planted": Part(numbers.planted, "planted", planted_say),
         "claims": CLAIMS,
     },

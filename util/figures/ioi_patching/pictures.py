@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
-from util.figures.ioi_patching.numbers import EAP, EAP_IG, SHOWN, carriers, intervals
+from util.figures.ioi_patching.numbers import CARRIES, EAP, EAP_IG, SHOWN, carriers, intervals
 from util.scores.graph import SHARES
 from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Floats, Grid, Panel, name_beside
 from util.show.panels import (
@@ -32,7 +32,8 @@ from util.stats.heads import Head, head_name, heads_where, top
 
 NAMED, PRINTED, RANKED = 5, 12, 12  # heads named in panels of dots; printed in maps; shown with intervals
 COLUMNS = 9  # panels of head outputs side by side, as the project has them
-CURVES = {EAP: (BLUE, "o"), EAP_IG: (LIGHT_BLUE, "s")}  # of scores of edges
+CURVES = {EAP: {"color": BLUE, "marker": "o"}, EAP_IG: {"color": LIGHT_BLUE, "marker": "s"}}  # of scores of edges
+RANDOM: dict[str, Any] = {"color": GREY, "marker": "", "ls": "--", "lw": 0.8, "zorder": 3}  # seen on other curves
 UPRIGHT: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "origin": "lower"}
 
 
@@ -50,7 +51,9 @@ def strongest(effects: Floats, count: int) -> list[Head]:
 
 
 def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: float | None, ax: Axes) -> None:
-    """A map of effects [L, H], the strongest printed; some heads are framed. limit: of colours, if not the largest.
+    """A map of effects [L, H], the strongest printed, or named where cells are too small for numbers.
+
+    framed: heads with a frame; limit: of colours, if not the largest effect.
 
     Red is what works for the answer in all maps: a share of the effect above 0, a logit difference that falls without.
     """
@@ -58,6 +61,8 @@ def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: 
     colours, beyond = ("RdBu", "both") if limit else ("RdBu_r", "neither")
     end = limit or colour_limit(effects)
     heads(ax, effects, (-end, end), title, texts=texts, bar=unit, colours=colours, location="right", extend=beyond)
+    if not ax.texts:
+        name_beside(ax, {head_name(head): head for head in strongest(effects, NAMED)})
     for layer, head in framed:
         ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, ec="black", lw=0.6, clip_on=False))
 
@@ -131,7 +136,7 @@ def permutation(values: Values) -> Grid:
 def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
     """A dot for every head of two maps [L, H], the strongest with their names."""
     ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
-    ax.margins(x=0.07, y=0.12)
+    ax.margins(x=0.15, y=0.12)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.set(title="C) heads by norm", xlabel="norm of its output z", ylabel="change, logits")
     named = strongest(effects, NAMED)
@@ -211,8 +216,9 @@ def population(values: Values) -> Grid:
     """The map of many pairs, and its strongest heads."""
     noised = intervals(values["population"]["noised"])
     certain = heads_where(carriers(noised))
+    framed = f"A) patched from the source; framed: significantly beyond {CARRIES}"
     panels: list[Panel] = [
-        partial(_map, noised.value, "A) patched from the source", "share of the effect", certain, None),
+        partial(_map, noised.value, framed, "share of the effect", certain, None),
         partial(_ranked, values),
     ]
     return Grid(panels, height=1.75, columns=1)
@@ -241,19 +247,19 @@ def circuit(values: Values) -> Grid:
 def _circuit(found: Values, ax: Axes) -> None:
     """Bands are intervals, for all sizes together of the strongest heads; of random sets there is a dot for each."""
     whole, sizes = found["whole"][0], [*found["faithfulness"]]
-    _curve(ax, np.transpose([*found["faithfulness"].values()]), BLUE, "o", "strongest alone")
-    _curve(ax, np.transpose([*found["without"].values()]) / whole, RED, "s", "all but the strongest")
+    _curve(ax, np.transpose([*found["faithfulness"].values()]), "strongest alone", color=BLUE, marker="o")
+    _curve(ax, np.transpose([*found["without"].values()]) / whole, "all but the strongest", color=RED, marker="s")
     random = [(sizes.index(size) + 0.1, one / whole) for size, some in found["random"].items() for one in some]
     ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random alone, same layers")
     ax.set_xticks(range(len(sizes)), sizes)
     ax.set(xlabel="number of strongest or random heads", ylabel="share of the logit difference")
 
 
-def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str) -> None:
+def _curve(ax: Axes, ends: Any, label: str, **look: Any) -> None:
     """Faithfulness [K] with its lower and upper ends as a line with a band; grey lines at 0 and 1, the whole model."""
     for level in (0, 1):
         ax.axhline(level, color="0.8", lw=0.7, zorder=0)
-    curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), color=colour, marker=marker, label=label)
+    curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), label=label, **look)
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -270,9 +276,9 @@ def edges(values: Values) -> Grid | None:
 
 def _curves(curves: Mapping[str, Any], measure: str, title: str, ax: Axes) -> None:
     """Bands are 95 % intervals that hold together for a curve."""
-    for name, found in [*curves.items()][::-1]:  # random rankings below
-        kept, known = found[measure]["faithfulness"], name in CURVES
-        colour, marker = CURVES.get(name, (GREY, "."))
-        _curve(ax, [kept[end] for end in ("value", "low", "high")], colour, marker, name if known else "random")
+    for name, found in [*curves.items()][::-1]:
+        kept = found[measure]["faithfulness"]
+        ends = [kept[end] for end in ("value", "low", "high")]
+        _curve(ax, ends, name if name in CURVES else "random", **CURVES.get(name, RANDOM))
     ax.set_xticks(range(len(SHARES)), [f"{100 * share:g}" for share in SHARES])
     ax.set(xlabel="edges kept, %", ylabel="share of the effect kept", title=title)

@@ -103,7 +103,8 @@ def activations_say(values: Values) -> Iterator[str]:
 def differences_say(values: Values) -> Iterator[str]:
     ratio, name = np.array(values["selectivity"], dtype=float), values["request"]["names"][0]
     layer = int(np.nanargmax(ratio))
-    yield f'Heads tell the two "{name}" apart most unequally in layer {layer}: by a factor of {ratio[layer]:.0f}'
+    place = f"{'undrawn ' * (layer % values['example']['every'] > 0)}layer {layer}"
+    yield f'Heads tell the two "{name}" apart most unequally in {place}: by a factor of {ratio[layer]:.0f}'
 
 
 def patching_says(values: Values) -> Iterator[str]:
@@ -359,7 +360,7 @@ def _one_pair(says: Callable[[Values], Iterable[str]], panels: Callable[[Values]
 
 
 STREAMS = "{model}, one pair of prompts; at one token of one layer from the source"
-PAIRS = "{model}, {corruption}, {pairs} pairs"
+PAIRS = "{model}, {corruption}, {pairs} pairs; bars: 95 %"
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
 PATHS = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
 CIRCUIT = "{model}, {pairs} fresh pairs; 1: the whole model; heads that are not kept are ablated; bands: 95 %"
@@ -385,7 +386,8 @@ FIGURE = Figure(
         ),
         "paths": Part(numbers.paths, "paths", paths_say, _about(PATHS, "paths"), diagram),
         "edges": Part(
-            numbers.edges, "edges", edges_say, _about(FRESH, "component graph"), pictures.edges, edges_table
+            numbers.edges, "edges", edges_say, _about(FRESH + "; bands: 95 %", "component graph"), pictures.edges,
+            edges_table,
         ),
     },
     ("population", "circuit", "paths", "edges"),

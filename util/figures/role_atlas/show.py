@@ -35,14 +35,16 @@ CONFIRMING = {  # what confirms heads of a role, if not IOI prompts, which count
 }
 NAMED = 3  # heads of a role that are named with their effects
 SHOWN = 5  # heads of a role that are lines of the table
-LETTERS = (7.5, 5.5)  # points: the width and height that two letters need
-BAR = (0.07, 0.16)  # shares of a tile: the room around its bar, and the bar's height
+LETTER = 6  # points of letters
+LETTERS = (10, 5.5)  # points: the width and height that two of them need
+ASIDE, LEAST = 1.2, 1.0  # points: the room around the bar of a tile, which else seems its edge; its least length
+THICK = 0.16  # of the tile's height
 RINGS = {  # around the best heads of a kind: its name, marker, colour, size
     INDUCTION: ("induction", "o", ROLES["induction"].colour, 4),
     FUNCTION_VECTOR: ("FV", "s", ROLES["function vector"].colour, 7),
 }
 FEW = 16  # queries: that so few show no difference is not said
-ROW, HEIGHTS = 0.26, (1.2, 3.4)  # inches: the height of a head, where there are few; the least and largest of all heads
+ROW, HEIGHTS = 0.3, (1.2, 3.4)  # inches: the height of a head, where there are few; the least and largest of all heads
 
 
 @checked
@@ -155,8 +157,11 @@ def atlas(values: Values) -> Grid:
         )
         for role, one in values["roles"].items()
     ]
-    key = f"bar: effect beside the role's largest; below, roles: heads ({POWERED} from this effect on)"
-    height = float(np.clip(ROW * values["shape"][1], *HEIGHTS)) + 0.6
+    key = (
+        "bar: effect, as a share of the role's largest; below: how many heads, in brackets the smallest effect that "
+        f"would have been seen ({POWERED}), in nats, of function vectors as a probability"
+    )
+    height = float(np.clip(ROW * values["shape"][1], *HEIGHTS)) + 0.75
     return Grid([partial(_atlas, values=values, key=key)], height=height, legend=entries)
 
 
@@ -171,7 +176,7 @@ def _atlas(ax: Axes, values: Values, key: str) -> None:
     ax.tick_params(which="minor", length=0)
     ax.set_xlabel(f"layer\n{broken(key, 7, 72 * width - 30)}", fontsize=7)
     ax.spines[:].set_visible(False)
-    cell = 72 * (width - 0.6) / layers, 72 * (height - 0.6) / heads
+    cell = 72 * (width - 0.6) / layers, 72 * (height - 0.75) / heads
     largest = {role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in tested.items()}
     for name, roles in by_head(tested).items():
         layer, head = place_of(name)
@@ -189,13 +194,16 @@ def _tile(
     high: the tile's height, where a cell is 1 x 1. cell: width and height in points.
     """
     (left, bottom), colour = corner, ink(look.colour)
-    aside, thick = BAR
+    wide, tall = cell
+    thick = THICK * tall * high
+    aside = min(ASIDE, thick)
+    long = max(LEAST, strength * (wide - 2 * aside))
     ax.add_patch(Rectangle(corner, 1, high, fc=look.colour, ec="white", lw=0.6, zorder=3))
-    inside = left + aside, bottom + aside * high
-    ax.add_patch(Rectangle(inside, strength * (1 - 2 * aside), thick * high, fc=colour, lw=0, zorder=4))
-    if cell[0] >= LETTERS[0] and cell[1] * high * (1 - sum(BAR)) >= LETTERS[1]:
-        middle = left + 0.5, bottom + high * (1 + thick) / 2
-        ax.text(*middle, look.letters, fontsize=5, ha="center", va="center", color=colour, zorder=5)
+    inside = left + aside / wide, bottom + aside / tall
+    ax.add_patch(Rectangle(inside, long / wide, thick / tall, fc=colour, lw=0, zorder=4))
+    if wide >= LETTERS[0] and tall * high - aside - thick >= LETTERS[1]:
+        middle = left + 0.5, bottom + (high + (aside + thick) / tall) / 2
+        ax.text(*middle, look.letters, fontsize=LETTER, ha="center", va="center_baseline", color=colour, zorder=5)
 
 
 # ------------------------------------------------------------------------------------------------ function vectors
@@ -254,8 +262,9 @@ def vectors(values: Values) -> Grid:
         look = partial(row_panel, label="share of right answers", chance=chance, colours={"none": BLUE})
         shown.append(partial(look, rows=rows, heading=heading))
     heights = [2.3, *[0.7 + SHARE_ROW * len(row_names(rows))] * (len(shown) - 1)]
+    legend = [CONTROLS, HERE, *[CHANCE] * (len(shown) > 2)]  # word pairs have no level of chance
     return Grid(
-        shown, least=2.4, columns=2, wide=(0,), height=heights, legend=[CONTROLS, HERE, CHANCE],
+        shown, least=2.4, columns=2, wide=(0,), height=heights, legend=legend,
         finish=lambda _, axes: axes[1].set_ylabel("ablated heads"),
     )  # fmt: skip
 
