@@ -78,7 +78,7 @@ def page() -> str:
             name, executed = title(values), f"../notebooks/{paths.model_folder(model)}/{notebook}.ipynb"
             picture = f'<img src="{place}" width="{round(70 * WIDTH)}" alt="{part}, {name}">'
             found = figure_of(stem).parts[part].first(values).rstrip(".")
-            columns.append((f"[{name}]({executed})".replace("//", "/"), "---", picture, f"{found}."))
+            columns.append((f"[{name}]({executed})".replace("//", "/"), "---", picture, f"{found}." if found else ""))
         lines += [*(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)), ""]
         lines.append(f"`make figures NOTEBOOKS=notebooks/{notebook}.ipynb MODEL=smollm2`\n")
     return "\n".join(lines)

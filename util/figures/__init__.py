@@ -62,7 +62,7 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Values
     without = {name: effect for name, effect in heads.items() if name not in by_head(atlas or {})}
     if not atlas or not without:
         return []
-    text = "of the heads that carry most, {heads} {heads:has|have} none of {n:words} roles (notebook 05)."
+    text = "of the strongest heads, {heads} {heads:has|have} none of {n:words} roles (notebook 05)."
     sentences = [say(text, heads=[*without], n=len(atlas))]
     direct = [
         f"{name} ({part:.2f} of {whole:.2f})"

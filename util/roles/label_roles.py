@@ -193,7 +193,7 @@ class LabelRoles(Measurement):
     @property
     def notes(self) -> list[str]:
         """What does not fit the model, and that it does none of the tasks, a line for each."""
-        lines, task = [f"left out, {what}: {why}" for what, why in self._tried[1].items()], self.task
+        lines, task = [f"{what}: {why}" for what, why in self._tried[1].items()], self.task
         if not task.done:
             lines.append(f"no data set passed, what is lost is label mass ({task.name}, k = {task.k})")
         return lines

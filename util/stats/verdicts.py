@@ -61,6 +61,8 @@ class Part:
         """How many queries would decide, and how many there are."""
         if not self.needed:
             return "no number of queries would do"
+        if self.needed <= self.queries:
+            return "alone it could, but not after the correction for all"
         if self.available and self.needed > FAR * self.available:
             return f"it would take far more than the {self.available:,} queries that there are"
         return f"{self.needed:,} queries would do" + (f"; there are {self.available:,}" if self.available else "")

@@ -146,7 +146,7 @@ def circuits_say(values: Values) -> Iterator[str]:
     able = done(values)
     for name in (CTX_AGG, AGG_ONLY):
         scores = [f"{values['scores'][task][name][0]:.2f} in `{task}`" for task in able]
-        none = "none, since the whole model is not above chance in any task"
+        none = "none, since no task is done"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
     if undone := [f"`{task}`" for task in values["scores"] if task not in able]:
         why = "the whole model is not above chance, or `NONE` does as well"
@@ -198,13 +198,15 @@ def circuit_say(values: Values) -> Iterator[str]:
         yield f"For `{task}` the search keeps {pairs}; all pairs but these score {written(others)}."
         if kept and not {*kept} & {*map(str, FAMILIES["CONTEXT"])}:
             yield "No pair among these contextualises."
-        if by_draw := values.get("claims", {}).get("kept by draw"):
+        claims = values.get("claims", {})
+        by_draw = claims.get("kept by draw")
+        if by_draw and claims["settings"]["primary"] == task:
             always = listed([f"`{edge}`" for edge in kept if all(edge in pairs for pairs in by_draw)])
             others = Counter(edge for pairs in by_draw for edge in pairs if edge not in kept)
             beside = listed([f"`{edge}` ({count} of {len(by_draw)})" for edge, count in others.items()])
             yield (
-                f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search always keeps "
-                f"{always or 'none of these'}{f', and of other pairs {beside}' if beside else ''}."
+                f"On other prompts, with {in_words(len(by_draw))} draw{'s' * (len(by_draw) > 1)} of donors, the search "
+                f"always keeps {always or 'none of these'}{f', and of other pairs {beside}' if beside else ''}."
             )
     else:
         yield ""
@@ -264,9 +266,9 @@ def pruning_table(values: Values) -> pd.DataFrame:
             "at first": left["units"],
             "left": left["result"],
             "accuracy": written(left["accuracy"][str(left["result"])]),
-            "of the whole": written(left["explained"][str(left["result"])]),
+            "of the whole": written(share) if pd.notna((share := left["explained"][str(left["result"])])[0]) else "",
             "whole model": written(left["whole"]),
-            "best of random": f"{max(left['random'], default=np.nan):.2f}",
+            "best of random": f"{max(left['random']):.2f}" if left["random"] else "",
         }
         for task, by_sort in values["pruning"]["by_task"].items()
         for sort, left in by_sort.items()
@@ -280,7 +282,7 @@ def pruning_say(values: Values) -> Iterator[str]:
     random = [max(left["random"], default=1.0) for left in every]
     explained = [left["explained"][str(left["result"])][0] for left in every]
     low = [left["accuracy"][str(left["result"])][1] for left in every]
-    if not np.greater(low, random).all():
+    if not np.greater(low, random).all() or pd.isna(explained).any():
         yield ""
         return
     share = np.ceil(max(100 * left["result"] / left["units"] for left in every))

@@ -291,10 +291,14 @@ def ablation_say(values: Values) -> Iterator[str]:
         right = f"{cost['which label']:.2f}" if lost.get("which label") else "none shown"
         right = right if "which label" in lost else "not judged"
         yield f"Cutting s → y costs labels {cost['label mass']:.2f} nats, which label: {right}"
+    elif lost.get("which label"):
+        yield f"Cutting s → y costs the right label {cost['which label']:.2f} nats"
+    elif lost:
+        yield "Cutting s → y is not shown to cost labels anything"
     mass = [f"Label mass: {cut_says(ablation, 'label mass', 'labels')}"] if "label mass" in lost else []
     if "which label" in lost:
         which = f"Which label: {cut_says(ablation, 'which label', 'the right label')}"
-    yield ". ".join([*mass, which])
+    yield f"{'. '.join([*mass, which])}."
     loss = signed(change_by_cut(ablation, "text loss"))
     yield f"That cut changes the loss on the rest of the text by {loss} nats per token."
     shown, bare = map(written, values["accuracies"])

@@ -175,13 +175,13 @@ def ablation_say(values: Values) -> Iterator[str]:
         missed = "not met" if primary["least p"] <= 0.05 else "which so few sets cannot meet"
         met, level = "met" if p <= 0.05 else missed, f"p = {p:.3f}"
     else:
-        yield f"{task} is not done: accuracy {written(rows[WHOLE])}"
+        yield f"{task} is not done from its demonstrations: accuracy {written(rows[WHOLE])}"
         met, level = "not asked, as the task is not done", f"the best has {max(controls):.2f}"
     yield (
         f"Primary endpoint, {met}: accuracy on `{task}` is {written(rows[ablated])} "
         f"without {the_best(number)}, {written(rows[WHOLE])} with them ({values['queries'][task]} "
-        f"queries); {as_low} of {len(controls)} sets of as many other heads are as low, {level}. The paired difference "
-        f"is {written(primary['lost'])}."
+        f"queries); {as_low} of {len(controls)} sets of as many other heads {'is' if as_low == 1 else 'are'} as low, "
+        f"{level}. The paired difference is {written(primary['lost'])}."
     )
     if done:
         yield f"With the pattern forbidden accuracy on `{task}` is {written(rows[KNOCKED_OUT])}."
@@ -228,10 +228,12 @@ def shots_say(values: Values) -> Iterator[str]:
         seen = [
             check["baseline"] + detectable(Interval(check["accuracy"], check["bound"], 1.0), check["n"], comparisons)
             for check in undone.values()
+            if check["bound"] <= check["baseline"]  # others gain nothing by demonstrations
         ]
+        power = f" ({POWERED} for accuracies from {max(seen):.2f} on)" if seen and max(seen) < 1 else ""
         yield (
             f"On up to {max(check['n'] for check in undone.values())} queries the model is not shown to do "
-            f"{listed(names)} ({POWERED} for accuracies from {max(seen):.2f} on)."
+            f"{listed(names)} from demonstrations{power}."
         )
     yield from (f"`{task}`: {why}." for task, why in benefits["left out"].items())
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
@@ -239,8 +240,10 @@ def _ranked(values: Values, ax: Axes) -> None:
     ax.margins(y=0.1)
 
 
-def circuit(values: Values) -> Grid:
+def circuit(values: Values) -> Grid | None:
     """Faithfulness: the share of the logit difference that some heads keep alone, by how many."""
+    if values["circuit"]["whole"][1] <= 0:
+        return None
     return Grid([partial(_circuit, values["circuit"])], height=2.15)
 
 
@@ -268,7 +271,7 @@ def _curve(ax: Axes, ends: Any, label: str, **look: Any) -> None:
 def edges(values: Values) -> Grid | None:
     """The faithfulness of circuits against their size."""
     curves = values["component graph"].get("curves")
-    if not curves:
+    if not curves or pd.isna(next(iter(curves.values()))["CMD"]["CMD"][0]):
         return None
     rankings = ("CMD", "A) by absolute scores"), ("CPR", "B) by signed scores")
     return Grid([partial(_curves, curves, *ranking) for ranking in rankings], least=2.4, height=2.2)

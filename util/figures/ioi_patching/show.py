@@ -121,11 +121,12 @@ def streams_say(values: Values) -> Iterator[str]:
         return
     tokens, (stream, attention, _) = streams["tokens"], np.array(streams["shares"], dtype=float)
     layer, place = np.unravel_index(np.abs(attention).argmax(), attention.shape)
-    share = f"{attention[layer, place]:.2f} of the effect"
-    yield f'Attention in layer {layer} brings most to "{tokens[place]}", {share}'
-    first, last = (np.flatnonzero(stream[:, place] > 0.5) for place in (0, -1))
-    if len(first) and len(last):
-        gone, came = first[-1], last[0]  # states before these layers
+    share = attention[layer, place]
+    brings = "brings most to" if share > 0 else "takes most from"
+    yield f'Attention in layer {layer} {brings} "{tokens[place]}", {share:.2f} of the effect'
+    first, last = (stream[:, place] > 0.5 for place in (0, -1))
+    if first[0] and last[-1] and not (first.all() or last.all()):
+        gone, came = first.argmin() - 1, len(last) - last[::-1].argmin()  # states before these layers
         yield (
             f'More than half of it stands at "{tokens[0]}" up to layer {gone}, at "{tokens[-1]}" from layer {came} on.'
         )
@@ -153,7 +154,7 @@ def population_says(values: Values) -> Iterator[str]:
     many = "{n:none} of {number} heads {n:carries or opposes|carry or oppose} over 0.01 of the effect"
     yield say(many, n=len(certain), number=len(heads))
     share = interval_at(population["measured"], *first)
-    carries = "opposes" if share.high < 0 else "carries"
+    carries = "opposes" if share.high < 0 else "carries" if share.low > 0 else "has"
     yield (
         f"Primary endpoint: {head_name(first)}, the strongest head on one half of the pairs, {carries} on the other: "
         f"{share} of the effect."
@@ -191,7 +192,7 @@ def heads_table(values: Values) -> pd.DataFrame:
         head_name(head): {
             "lost without it": str(interval_at(population["noised"], *head)),
             "restored by it alone": str(interval_at(population["denoised"], *head)),
-            "direct (all frozen)": f"{direct[head]:+z.2f}",
+            "direct (all frozen)": f"{direct[head]:+z.2f}" if np.isfinite(direct[head]) else "",
         }
         for head in _strongest(population)[:HEADS]
     }
@@ -228,17 +229,18 @@ def circuit_says(values: Values) -> Iterator[str]:
     """How many heads are enough."""
     circuit, heads, kept = values["circuit"], np.size(values["population"]["chosen"]), kept_alone(values)
     if not kept:
-        yield "The model does not do the task, so there is no circuit to look for"
+        yield "The task is not shown to be done: no circuit to look for"
         return
     few, *more = sizes = telling_sizes(kept, heads)
     larger = "".join(f", {size} keep {kept[size].value:.2f}" for size in more)
-    yield f"{few} of {heads} heads alone keep {kept[few]}{larger} of the logit difference"
+    alone = "{few} of {heads} heads alone {few:keeps|keep} {kept}{larger} of the logit difference"
+    yield say(alone, few=few, heads=heads, kept=kept[few], larger=larger)
     yield f"The logit difference on fresh pairs is {written(circuit['whole'])}; other heads are ablated to their means."
     random = [max(sets) / circuit["whole"][0] for size in sizes if (sets := circuit["random"].get(str(size)))]
     if random:
-        yield f"As many random heads keep at most {listed([f'{share:.2f}' for share in random])}."
+        yield f"As many random heads keep at most {listed([f'{share:z.2f}' for share in random])}."
     if more:
-        yield "Mean ablation of most heads breaks the model, so this curve does not count the circuit."
+        yield "Mean ablation of other heads breaks the model, so this curve does not count the circuit."
 
 
 # ------------------------------------------------------------------------------------------------ paths
@@ -269,7 +271,8 @@ def paths_say(values: Values) -> Iterator[str]:
     edges, count = certain_paths(paths), int(np.isfinite(intervals(paths["edges"]).value).sum())
     between = [f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}" for edge in edges if edge.channel]
     last = [f"{edge.sender} {edge.interval}" for edge in edges if not edge.channel]
-    yield f"{len(between)} of {count} paths between heads carry significant shares of the effect, above 0.01"
+    many = "{n:none} of {count} paths {n:carries or opposes|carry or oppose} over 0.01 of the effect"
+    yield say(many, n=len(between), count=count)
     if between:
         yield f"The strongest: {listed(between[:4])}."
     yield f"Heads that write to the output, through MLPs: {listed(last[:4]) or 'none'}."
@@ -320,7 +323,10 @@ def edges_say(values: Values) -> Iterator[str]:
         yield f"Edges: not measured, {graph['refused']}"
         return
     yield few_edges(graph)
-    many = "{n:none} of {drawn} edges measured {n:carries|carry} significantly more than a hundredth of the effect."
+    many = (
+        "{n:none} of {drawn} edges measured {n:carries or opposes|carry or oppose} significantly more than a hundredth "
+        "of the effect."
+    )
     yield say(many, n=graph["matter"], drawn=graph["drawn"])
     if graph["matter"]:
         name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1][EXACT][0]))

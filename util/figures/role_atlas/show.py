@@ -18,7 +18,7 @@ from util.roles.rules import ROOM
 from util.show.draw import BLUE, NO_ROLE, ROLES, Grid, Panel, RoleLook, broken, name_beside, room
 from util.show.panels import CHANCE, CONTROLS, HERE, TICK, count_ticks, ink, points, row_names, row_panel, triples
 from util.show.panels import ROW as SHARE_ROW
-from util.show.part import Figure, Part, Values, in_words, interval_at, listed, none_or, say, sign, title, written
+from util.show.part import Figure, Part, Values, in_words, interval_at, listed, say, sign, title, written
 from util.stats.answers import DATASETS, KS
 from util.stats.heads import head_name, place_of, top
 from util.stats.intervals import POWERED, Interval, detectable
@@ -104,8 +104,11 @@ def atlas_say(values: Values) -> Iterator[str]:
     if twin and not (n := sum(tested["tested"] for name, tested in twin.items() if name != "heads")):
         yield "In the untrained twin no score passes, so that no head is tested."
     elif twin:
-        text = "of {n:words} {n:head|heads} of the untrained twin whose score passes {having} {verb} a role."
-        yield say(text, n=n, having=none_or(twin["heads"]), verb="have" if twin["heads"] > 1 else "has")
+        text = (
+            "in the untrained twin {n:words} {n:score passes|scores pass}; {heads:none} of its heads {heads:has|have} "
+        )
+        text += "a role."
+        yield say(text, n=n, heads=twin["heads"])
 
 
 def planted_say(values: Values) -> Iterator[str]:
@@ -219,9 +222,9 @@ def vectors_say(values: Values) -> Iterator[str]:
     task, chance = (entries["classification"][name] for name in ("task", "chance"))
     for kind, difference in entries["contrast"].items():
         count = entries["asked"][kind]
-        whole = entries["accuracy"][kind][WHOLE]
-        if kind == task and whole[1] <= chance:
-            yield f"`{kind}` is not done: {written(whole)}, chance {chance} ({count})."
+        whole, guessed = entries["accuracy"][kind][WHOLE], chance if kind == task else 0.0
+        if whole[1] <= guessed:
+            yield f"`{kind}` is not done: {written(whole)}, chance {guessed} ({count})."
             continue
         name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
         if more := sign(difference):
@@ -233,8 +236,8 @@ def vectors_say(values: Values) -> Iterator[str]:
         elif (queries := int(count.split()[0])) > FEW:
             seen = f"{POWERED} from {detectable(Interval(*difference), queries):.2f} on"
             yield f"{name}: no difference between heads of just one kind was detected ({count}; {seen})."
-    both = f"{len(entries['both'])} of the {n} best induction heads are among the {n} best FV heads"
-    yield f"{both} ({n**2 / mean.size:.1f} by chance)." if room else ""
+    both = "{both} of the {n} best induction heads {both:is|are} among the {n} best FV heads ({chance:.1f} by chance)."
+    yield say(both, both=len(entries["both"]), n=n, chance=n**2 / mean.size) if room else ""
     (best,) = top(mean, 1)
     value, low, high = interval_at(entries["AIE"], *best, value="mean")
     largest = f"{value:.3f} ({low:.3f} to {high:.3f})"

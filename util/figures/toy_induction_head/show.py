@@ -146,7 +146,7 @@ def patterns_say(values: Values) -> Iterator[str]:
         head, role = name.split(", ")
         if head != "by hand" and row["score"][1] > 0.5:
             reads.append(f"{head} reads {READS[role]} ({written(row['score'])} of its attention)")
-    yield listed(reads) or "No head is seen to give half of its attention to either kind of token"
+    yield listed(reads) or "No head is seen to give half of its attention to either"
 
 
 def patterns(values: Values) -> Grid:
@@ -177,23 +177,25 @@ def in_context_says(values: Values) -> Iterator[str]:
     text = values["in context"]
     number, (early, late) = len(text["heads"]), text["tokens"]
     whole = f"(the loss at token {late} minus that at token {early}) is {written(text['score'][WHOLE])} nats"
+    if text["early"] >= text["uniform"]:
+        yield f"At token {early} the model is no better than equal odds, so that its score means little"
     if not number:
         yield f"The in-context-learning score {whole}; no head is an induction head"
         return
-    if text["early"] >= text["uniform"]:
-        yield f"At token {early} the model is no better than equal odds, so that its score means little"
     lost, change = text["lost"][WITHOUT], text["change"][WITHOUT]
     others = {
         name: [text[name][row][0] for row in text[name] if row not in (WHOLE, WITHOUT)] for name in text["beyond"]
     }
     of = f"{number} induction head{'s' * (number > 1)}"
-    controls = f", ≤ {max(others['change']):.2f} without others" if others else ""
-    if change[1] > 0:
+    controls = f", ≤ {max(others['change']):z.2f} without others" if others else ""
+    if text["score"][WHOLE][2] >= 0:
+        yield "The model is not shown to gain from context"
+    elif change[1] > 0:
         yield f"Gain from context: {change[0]:.2f} nats less without induction heads{controls}"
     elif change[2] < 0 < lost[1]:
         yield f"Without induction heads loss rises {lost[0]:.2f} nats, at token {early} more"
     else:
-        yield f"The gain from context is not shown to shrink without {of}"
+        yield "The gain from context is not shown to shrink without induction heads"
     yield (
         f"The in-context-learning score {whole}. Without {of} it changes by {written(change)}, the loss at token "
         f"{late} alone by {written(lost)}."
