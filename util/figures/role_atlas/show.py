@@ -161,10 +161,10 @@ def atlas(values: Values) -> Grid:
         for role, one in values["roles"].items()
     ]
     key = (
-        "bar: effect, as a share of the role's largest; below: how many heads, in brackets the smallest effect that "
-        f"would have been seen ({POWERED}), in nats, of function vectors as a probability"
+        "bar: effect, as a share of the role's largest; below: heads (smallest effect that would have been seen, "
+        f"{POWERED}, in nats; FV: a probability)"
     )
-    height = float(np.clip(ROW * values["shape"][1], *HEIGHTS)) + 0.75
+    height = float(np.clip(ROW * values["shape"][1], *HEIGHTS)) + 0.85
     return Grid([partial(_atlas, values=values, key=key)], height=height, legend=entries)
 
 
@@ -179,7 +179,7 @@ def _atlas(ax: Axes, values: Values, key: str) -> None:
     ax.tick_params(which="minor", length=0)
     ax.set_xlabel(f"layer\n{broken(key, 7, 72 * width - 30)}", fontsize=7)
     ax.spines[:].set_visible(False)
-    cell = 72 * (width - 0.6) / layers, 72 * (height - 0.75) / heads
+    cell = 72 * (width - 0.6) / layers, 72 * (height - 0.85) / heads
     largest = {role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in tested.items()}
     for name, roles in by_head(tested).items():
         layer, head = place_of(name)
