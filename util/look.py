@@ -6,7 +6,7 @@ import base64
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from util.figures import stored_atlas
 from util.figures.ioi_patching.show import EXAMPLE
 from util.load_model_and_data import staicc_prompts
 from util.prompts import own_tasks, word_pair_prompts, word_pairs
-from util.prompts.prompt import Tokens, with_bos
+from util.prompts.prompt import Tokens, UnsupportedTokenizer, with_bos
 from util.prompts.text_tasks import DATASETS
 from util.show.draw import ROLES, draw
 from util.show.files import filled
@@ -216,7 +216,14 @@ def example(task: str, model: Model) -> str:
         return EXAMPLE[0]
     if task in word_pairs.names() or own_tasks.is_place(task):
         pairs = word_pairs.find(task, trained=word_pairs.is_trained(model.name))
-        return word_pair_prompts.prompts(pairs, model.pair[1], n=1).items[0].clean.text
+        refused = ""
+        for layout in (pairs.layout, *word_pairs.LAYOUTS.values()):  # some tokenizers merge tabs with words
+            try:
+                drawn = word_pair_prompts.prompts(replace(pairs, layout=layout), model.pair[1], n=1, corruptions=())
+                return drawn.items[0].clean.text
+            except UnsupportedTokenizer as error:
+                refused = refused or str(error)
+        raise UnsupportedTokenizer(refused)
     if task not in DATASETS:
         raise ValueError(f"no task {task!r}; choose from {', '.join(('ioi', *word_pairs.names(), *DATASETS))}")
     return staicc_prompts(task)[0].text

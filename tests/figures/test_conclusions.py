@@ -91,7 +91,7 @@ TOLD = {
     ),
     "no task is done": (
         "edge_ablation", "smollm2", {"scores": dict.fromkeys(EDGE_TASKS, {"CTX+AGG": [None], "AGG-ONLY": [None]})},
-        ["score of `CTX+AGG`: none, since the whole model is not above chance in any task."], [],
+        ["score of `CTX+AGG`: none, since no task is done."], [],
     ),
     "contextualisation elsewhere": (
         "edge_ablation", "smollm2", {"sure losses/AGG-ONLY": {"copying": [0.1, 0.05, 0.2]}},
@@ -105,7 +105,7 @@ TOLD = {
         "ioi_patching", "smollm2", {},
         ["4 of 270 heads alone keep 0.75 [0.63, 0.88], 32 keep 0.06, 128 keep 0.85 of the logit difference.\n"
          "The logit difference on fresh pairs is 4.32 [3.95, 4.69]; other heads are ablated to their means.\n"
-         "As many random heads keep at most -0.07, -0.10 and 0.10.\nMean ablation of most heads breaks the model"], [],
+         "As many random heads keep at most -0.07, -0.10 and 0.10.\nMean ablation of other heads breaks the model"], [],
     ),
     "a set that keeps little": (
         "ioi_patching", "smollm2",
@@ -113,7 +113,7 @@ TOLD = {
         ["8 of 270 heads alone keep 0.20 [0.10, 0.30] of"], ["breaks the model"],
     ),
     "a task that is not done": (
-        "ioi_patching", "smollm2", {"circuit/whole": [0.1, -0.1, 0.3]}, ["does not do the task"], [],
+        "ioi_patching", "smollm2", {"circuit/whole": [0.1, -0.1, 0.3]}, ["is not shown to be done"], [],
     ),
     # nothing said that 0.5 % of the edges keep the effect, nor that EAP has the sign of the largest wrong
     "edges": (

@@ -61,7 +61,7 @@ def test_heads_without_a_role_are_named_and_what_is_direct_of_them():
     store(inhibition=([], {}), mover=(["L1H1"], {}))
     heads = {"L2H5": (1.1, 0.9), "L0H0": (-0.3, -0.2), "L0H1": (0.3, None), "L1H1": (0.5, 0.4)}
     assert why_no_role(heads, REQUEST) == [
-        "Of the heads that carry most, L2H5, L0H0 and L0H1 have none of two roles (notebook 05).",
+        "Of the strongest heads, L2H5, L0H0 and L0H1 have none of two roles (notebook 05).",
         "The direct effect, all else frozen, is more than half of the whole one: "
         "L2H5 (0.90 of 1.10) and L0H0 (-0.20 of -0.30).",
         "The rule for inhibition heads asks for more through other heads.",

@@ -121,6 +121,9 @@ def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
         _, tokenizer = loading.load_ICL_model(known, verbose=False)
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
     assert [text for text, _ in pieces] == ["a", "Ġ", "1", "2"]
+    llama = gguf_files.write(tmp_path / "llama.gguf", toys.model("llama"), toys.tokenizer(), split="llama-bpe")
+    _, tokenizer = loading.load_ICL_model(llama, verbose=False)
+    assert tokenizer("ab").input_ids[0] == tokenizer.bos_token_id and tokenizer.backend_tokenizer.model.ignore_merges
 
 
 # ------------------------------------------------------------------------------------------------ complete checkpoints

@@ -296,7 +296,9 @@ def test_donors_are_measured_in_the_prompt_not_only_word_by_word():
 @pytest.mark.parametrize("separator, layout", [("\\t", TAB), (":", COLON)])
 def test_a_separator_merged_into_words_is_refused_with_a_cure(separator, layout):
     merging = by_pattern(rf" ->|{separator} ?[A-Za-z ]+|[A-Za-z]+|\n|{separator}")
-    with pytest.raises(ValueError, match=r"no prompt can be made .*pair: merged \d+.*another separator \(layout: TAB"):
+    with pytest.raises(
+        ValueError, match=r"no prompt can be made .*pair: merged \d+.*another layout \(tab, arrow, colon"
+    ):
         word_pair_prompts.prompts(replace(word_pairs.find("copying"), layout=layout), merging, 3)
     assert len(word_pair_prompts.prompts(replace(word_pairs.find("copying"), layout=ARROW), merging, 3).items) == 3
 

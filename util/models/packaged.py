@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from gguf import GGUFReader
 from safetensors import SafetensorError
-from tokenizers import pre_tokenizers
+from tokenizers import pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from util import paths
@@ -37,7 +37,8 @@ ARCHITECTURES = frozenset(
     "bloom falcon gemma2 gemma3 gpt-oss gpt2 lfm2 llama mamba minimax-m2 nemotron phi3 qwen2 qwen2moe qwen3 qwen3moe "
     "qwen35 qwen35moe stablelm starcoder2".split()
 )
-SPLITTING = ("tokenizer.ggml.model", "tokenizer.ggml.pre")  # the kind of tokenizer, how it splits texts
+# the kind of tokenizer, how it splits texts, whether BOS stands in front
+SPLITTING = ("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.add_bos_token")
 CURE = "load the original checkpoint instead, by its hub id or folder"
 
 
@@ -97,14 +98,20 @@ def _save_tokenizer(source: dict[str, Any], fields: dict[str, Any], folder: Path
     """Write the tokenizer of a GGUF file, which splits texts as the file says; warn if that way is not known.
 
     Where transformers does not know the way, it takes GPT-2's. SmolLM splits like GPT-2, but also makes every digit a
-    piece of its own; this is mended here.
+    piece of its own, and Llama 3 puts BOS in front, and takes whole words that it knows; this is mended here.
     """
-    kind, split = map(fields.get, SPLITTING)
+    kind, split, bos = map(fields.get, SPLITTING)
     tokenizer = AutoTokenizer.from_pretrained(**source)
     if kind == "gpt2" and split == "smollm":
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
+    if split in ("llama-bpe", "llama3") and bos is not False:  # Llama 3's, which transformers reads as GPT-2's
+        token = str(tokenizer.bos_token)
+        front = processors.TemplateProcessing(single=[token, "$A"], special_tokens=[(token, tokenizer.bos_token_id)])
+        fast = tokenizer.backend_tokenizer
+        fast.post_processor = processors.Sequence([fast.post_processor, front])
+        fast.model.ignore_merges = True
     plain = kind == "gpt2" and type(tokenizer.backend_tokenizer.pre_tokenizer) is pre_tokenizers.ByteLevel
     if plain and split not in (None, "gpt-2", "gpt2", "default"):
         warnings.warn(

@@ -451,9 +451,8 @@ def prompts(
         reasons = _reasons(stock.rejected + dropped)
         made = "one query alone can be asked" if items else "no prompt can be made"
         raise UnsupportedTokenizer(
-            f"task {task.name!r}: {made} for this tokenizer ({reasons}). Try pairs whose answers begin "
-            "with another token than the query, another separator (layout: TAB, COLON, ARROW or your own), a smaller "
-            "k, or fewer corruptions"
+            f"task {task.name!r}: {made} for this tokenizer ({reasons}). Try another layout ({', '.join(LAYOUTS)}, or "
+            "your own), pairs whose answers begin with another token than the query, a smaller k, or fewer corruptions"
         )
     return WordPairPrompts(tuple(items), len(queries), stock.rejected, resampled, dropped)
 

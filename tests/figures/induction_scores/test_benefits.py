@@ -36,7 +36,7 @@ def test_tasks_that_are_not_done_or_left_out_are_named():
     found["benefits"]["left out"] = {"subj": "left out, 465 tokens, 256 positions"}
     _, undone, left_out = show.shots_say(found)
     assert undone.startswith(
-        "On up to 200 queries the model is not shown to do `repetition` (0.90) (80 % power for accuracies"
+        "On up to 200 queries the model is not shown to do `repetition` (0.90) from demonstrations"
     )
     assert left_out == "`subj`: left out, 465 tokens, 256 positions."
 

@@ -85,7 +85,7 @@ def test_edges_that_matter_are_counted_and_the_largest_is_told_with_its_estimate
         edge = found["strongest"][names[place]]
         assert edge[EXACT].value == pytest.approx(effects[place], abs=1e-3) and edge[EAP_IG] == effects[place]
     _, count, *_ = show.edges_say(values_of(found))
-    assert count == "Two of 46 edges measured carry significantly more than a hundredth of the effect."
+    assert count == "Two of 46 edges measured carry or oppose significantly more than a hundredth of the effect."
     assert show.edges_table(values_of(found)).index[0] == names[3]
 
 
@@ -120,9 +120,9 @@ def test_without_a_whole_effect_nothing_is_a_share_of_it():
     found = result(np.zeros(46), {EAP: scores(1), EAP_IG: scores(2)}, full=1.0)
     assert found["matter"] == 0 and all(np.isnan(edge[EXACT]).all() for edge in found["strongest"].values())
     values = values_of(found)
-    none = "None of 46 edges measured carry significantly more than a hundredth of the effect."
+    none = "None of 46 edges measured carry or oppose significantly more than a hundredth of the effect."
     assert [*show.edges_say(values)] == ["", none] and show.edges_table(values).empty
-    assert drawn(show.FIGURE.parts["edges"], values) is not None
+    assert drawn(show.FIGURE.parts["edges"], values) is None
 
 
 # ------------------------------------------------------------------------------------------------ measures

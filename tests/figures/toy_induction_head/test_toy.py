@@ -54,7 +54,7 @@ def title(part, values):
         ({"matching": (0.5, 0.4, 0.6)}, "L22H5 reads the previous token (0.96 [0.90, 0.97] of its attention)"),
         (
             {"previous": (0.5, 0.4, 0.6), "matching": (0.01, 0.0, 0.02)},
-            "No head is seen to give half of its attention to either kind of token",
+            "No head is seen to give half of its attention to either",
         ),
     ],
 )

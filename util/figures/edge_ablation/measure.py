@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
 from util.edges.edge import (
     ALWAYS,
@@ -47,6 +48,7 @@ from util.figures.edge_ablation.numbers import (
 from util.figures.edge_ablation.runs import Data, LookUp, Run, answers, check_tokens, draws, units_left
 from util.models import planted
 from util.prompts import word_pairs
+from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.pair_task import PairTask
 from util.show import files
 from util.show.part import judged_of
@@ -78,17 +80,23 @@ def check(study: Study) -> None:
 
 
 def circuits(study: Study) -> Data:
-    """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance,
-    the share of the most frequent output.
+    """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance.
 
-    written: with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that
-    begin with it. untrained: rows of this model's untrained twin in the primary task, None without that control.
+    chance: the share of the most frequent output. left out: by task that the tokenizer does not carry, why. written:
+    with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that begin with
+    it. untrained: rows of this model's untrained twin in the primary task, None without that control.
     """
-    settings, compared = study.settings, {}
+    settings, compared, left_out = study.settings, {}, {}
     for task in settings.tasks:
         drawn, store = draws(study, task=task), Store()
         first, *others = (Run(study, draw, store) for draw in drawn)
-        written = first.answers(KEPT, generate=True)
+        try:
+            written = first.answers(KEPT, generate=True)
+        except UnsupportedTokenizer as error:
+            left_out[task] = str(error)
+            if len(left_out) == len(settings.tasks):
+                raise
+            continue
         outputs = Counter(pair.y for pair in drawn[0].pairs.pairs)
         compared[task] = {
             "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
@@ -100,7 +108,7 @@ def circuits(study: Study) -> Data:
             },
         }
     twin = answers(study.twin(), KEPT) if settings.untrained_control else None
-    return {"tasks": compared, "untrained": twin}
+    return {"tasks": compared, "left out": left_out, "untrained": twin}
 
 
 def single(study: Study) -> Rows:
@@ -210,12 +218,13 @@ def judge(study: Study) -> Data:
 
 
 def checked_tasks(study: Study) -> dict[str, TaskCheck]:
-    """Whether the model does each task, and the ambiguous one, from its demonstrations."""
-    s, ambiguous = study.settings, dict.fromkeys(study.settings.tasks) | {AMBIGUOUS: 0}
-    return {
-        task: PairTask(study.model, task, s.k, seed=s.seed, ambiguous=count, **study.places).check(len(ambiguous))
-        for task, count in ambiguous.items()
-    }
+    """Whether the model does each task that its tokenizer carries, and the ambiguous one, from its demonstrations."""
+    s, ambiguous, checks = study.settings, dict.fromkeys(study.settings.tasks) | {AMBIGUOUS: 0}, dict[str, TaskCheck]()
+    for task, count in ambiguous.items():
+        asked = PairTask(study.model, task, s.k, seed=s.seed, ambiguous=count, layout=s.layout, **study.places)
+        with suppress(UnsupportedTokenizer):
+            checks[task] = asked.check(len(ambiguous))
+    return checks
 
 
 def own_queries(study: Study, task: str, prompts: int | None = None, split: str = "test") -> Data:

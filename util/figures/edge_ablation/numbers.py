@@ -191,6 +191,7 @@ def circuits(arrays: Arrays, settings: Any) -> Numbers:
         },
         "scores": {task: scores_of(of_task) for task, of_task in rows.items()},
         **{name: {task: one[name] for task, one in compared.items()} for name in ("chance", "written")},
+        **({"left out": arrays["left out"]} if arrays["left out"] else {}),
         "models": {"untrained": accuracies(untrained)} if untrained else {},
     }
 

@@ -151,6 +151,7 @@ def circuits_say(values: Values) -> Iterator[str]:
     if undone := [f"`{task}`" for task in values["scores"] if task not in able]:
         why = "the whole model is not above chance, or `NONE` does as well"
         yield f"Not done, and so without a score: {listed(undone)}, where {why}."
+    yield from (f"Left out: {why}." for why in values.get("left out", {}).values())
     for rows in values["models"].values():
         best = max(rows, key=lambda name: rows[name][0])
         task = values["request"]["primary_task"]
