@@ -211,7 +211,10 @@ def _run(
 
 
 def example(task: str, model: Model) -> str:
-    """The first prompt of a task: "ioi", word pairs, or a data set of StaICC. Raises ValueError for an unknown one."""
+    """The first prompt of a task: "ioi", word pairs, or a data set of StaICC.
+
+    Raises ValueError for an unknown one, and UnsupportedTokenizer for pairs that the tokenizer carries in no layout.
+    """
     if task == "ioi":
         return EXAMPLE[0]
     if task in word_pairs.names() or own_tasks.is_place(task):
