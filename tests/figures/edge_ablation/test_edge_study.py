@@ -44,7 +44,7 @@ def pair():
 
 @pytest.mark.parametrize("left", [("copying",), ("copying", "capitalization")])
 def test_tasks_that_the_tokenizer_does_not_carry_are_left_out(left, tmp_path, monkeypatch):
-    """One of five ended notebook 04, and after hours its claims, on Llama 3's tokenizer, which merges tabs with words."""
+    """One ended notebook 04 on Llama 3's tokenizer, which merges tabs with words, and its claims after hours."""
     drawn = word_pair_prompts.prompts
 
     def prompts_of(task, *more, **options):
