@@ -144,13 +144,13 @@ RUNS = [
         ["of 12 heads ha", "Of a model with planted induction heads just these are found: True"],
         {"scores", "pattern"},  # no task is done
     ),
-    (
+    (  # a random model, of whose circuits nothing is a share
         "03_ioi_patching", {"kind": "opt", "num_hidden_layers": 5},
         {
             "prompts": 16, "corruption": "abc", "shown_layer": 1, "path_heads": 5, "edge_pairs": 4, "exact_edges": 20,
             "quantized": True,
         },
-        [], {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "edges"},
+        [], {"p1", "p2", "p3", "p4", "p5", "population"},
     ),
     (  # it answers nothing right, so that circuits have no score and the search keeps nothing
         "04_edge_ablation", GEMMA2,

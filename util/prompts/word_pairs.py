@@ -27,7 +27,9 @@ TAB, ARROW, COLON = Layout(), Layout(" ->", " "), Layout(":", " ")
 LAYOUTS = {"tab": TAB, "arrow": ARROW, "colon": COLON}
 LISTS = ("words", "country_capital", "present_past", "person_sport")
 TRAINED = ("embedded_words", "country_capital", "embedded_verbs", "person_sport")  # with the embedded model's own words
-NAMES = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
+# of a figure; the ambiguous one has most of its pairs from another
+TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
+NAMES = (*TASKS, "ambiguous_present_past")
 WRONG_SPORT = {
     "soccer": "football",
     "football": "baseball",

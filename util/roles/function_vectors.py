@@ -30,6 +30,7 @@ from util.engine.means import check_widths
 from util.engine.replay import replay
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
+from util.prompts.word_pairs import TASKS
 from util.roles.effects import Blocks, Numbers, evidence, last_write, stacked
 from util.roles.pair_task import SPLIT, TaskName, WordPairs
 from util.roles.rules import ROOM, Evidence, Role, Score
@@ -37,8 +38,6 @@ from util.stats.heads import Floats, Head
 from util.study.checked import AsList, AtLeastFour, Count, Distinct, Natural, checked
 from util.study.records import Fields, Measurement, chunks, joined
 
-# The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.
-TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 CORRUPTED = {"shuffled": 2, "other_outputs": 4}  # numbers of `word_pairs.CORRUPTIONS`
 OTHER_PROMPTS = 1000  # is added to the seed for the prompts that means are taken over
 BLOCK = 8  # prompts that are measured before what was measured is kept

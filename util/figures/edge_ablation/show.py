@@ -42,7 +42,6 @@ from util.show.panels import colour_bar, colour_limit, ink, intervals, name_rows
 from util.show.part import CLAIMS, Figure, Part, Values, in_words, listed, none_or, say, sign, title, written
 from util.study.checked import AsList, AtLeastTwo, Count, Counts, Distinct, Natural, Share, Text, checked
 
-TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 PRIMARY, PRUNED = "capitalization", ("copying", "capitalization")
 Task = Annotated[Text, AfterValidator(lambda name: word_pairs.find(name).name)]  # which names all tasks in its error
 Tasks = Annotated[tuple[Task, ...], AsList, Distinct]
@@ -80,7 +79,7 @@ class Settings:
     layout: see `runs.Draw`. untrained_control: also the untrained twin, a second model in memory.
     """
 
-    tasks: Tasks = TASKS
+    tasks: Tasks = word_pairs.TASKS
     primary_task: Task | None = None
     k: Count = 10
     prompts: AtLeastTwo = 32  # an interval needs two

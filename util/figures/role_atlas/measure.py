@@ -35,8 +35,8 @@ from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
+from util.prompts.word_pairs import TASKS
 from util.roles.function_vectors import (
-    TASKS,
     Corruption,
     FunctionVectorStudy,
     TaskNames,
