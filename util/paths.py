@@ -20,7 +20,6 @@ import sys
 import uuid
 from functools import lru_cache
 from pathlib import Path, PurePath
-from tempfile import TemporaryFile
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from platformdirs import user_cache_path
@@ -72,9 +71,8 @@ def output(kind: str, model: str = "embedded") -> Path:
     folder = (place / below if place else material() / "output" / kind) / model_folder(model)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise OSError(f"cannot write to {folder} ({error.strerror}): choose another folder with ICL_OUTPUT") from error
+        raise OSError(f"cannot make {folder} ({error.strerror}): choose another folder with ICL_OUTPUT") from error
     return folder
 
 

@@ -107,7 +107,7 @@ def claims(model: ModelFlags = ModelFlags(), *, prompts: Int | None = None) -> N
         print(verdicts.table(claims["claims"]).to_string())
         print(files.save_claims(claims, study.figure.stem, model.model))
 
-    paths.output("values", model.model)  # where nothing can be written is known before hours of work
+    made(paths.output("values", model.model))  # where nothing can be written is known before hours of work
     source = model.source
     patterns = Study(
         "induction_scores", source, untrained_control=False, prompts=200 if prompts is None else prompts,

@@ -104,11 +104,8 @@ def atlas_say(values: Values) -> Iterator[str]:
     if twin and not (n := sum(tested["tested"] for name, tested in twin.items() if name != "heads")):
         yield "In the untrained twin no score passes, so that no head is tested."
     elif twin:
-        text = (
-            "in the untrained twin {n:words} {n:score passes|scores pass}; {heads:none} of its heads {heads:has|have} "
-        )
-        text += "a role."
-        yield say(text, n=n, heads=twin["heads"])
+        passing = "in the untrained twin {n:words} {n:score passes|scores pass}"
+        yield say(f"{passing}; {{heads:none}} of its heads {{heads:has|have}} a role.", n=n, heads=twin["heads"])
 
 
 def planted_say(values: Values) -> Iterator[str]:
