@@ -309,7 +309,8 @@ def ioi_tokens(pair: IOIPair, tokenizer: Any) -> IOITokens:
     texts = (pair.base.text, pair.source.text)
     base, source = (with_bos(text, tokenizer) for text in texts)
     if len(base.ids) != len(source.ids):
-        raise Misaligned("unequal lengths", f"{len(base.ids)} and {len(source.ids)} tokens: {texts}")
+        lengths = f"{len(base.ids)} and {len(source.ids)} tokens"
+        raise Misaligned("unequal lengths", f"{lengths}: {texts}; take names of equally many tokens")
     base_positions, source_positions = (
         {role: _positions(tokens, prompt.text, span) for role, (span,) in prompt.spans.items()}
         for prompt, tokens in ((pair.base, base), (pair.source, source))
