@@ -260,7 +260,7 @@ def shown_name(name: Place) -> str:
         return packaged.PACKAGED[name].title
     if name.startswith(LOCAL):
         return name.removeprefix(LOCAL).partition(":")[2]
-    return _resolved(name).name if _is_local(name) else name
+    return paths.resolved(name).name if _is_local(name) else name
 
 
 LOCAL = "local:"  # the names of folders and files in requests begin with this
@@ -275,7 +275,7 @@ def request_name(name: Place) -> str:
     """
     if not _is_local(name):
         return str(name).rstrip("/")
-    place = _resolved(name)
+    place = paths.resolved(name)
     digest = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     local = f"{LOCAL}{digest}:{place.name}"
     _LOCAL_PLACES[local] = str(place)
@@ -293,12 +293,6 @@ def check_revision(name: Place, revision: str | None) -> None:
 def _path(name: Place) -> Path:
     """A name as a path; that of a user whom there is not stays as it is."""
     return Path(os.path.expanduser(name))
-
-
-def _resolved(name: Place) -> Path:
-    """The absolute path of a folder; that of a file by its own name, as the hub's cache links it to a digest."""
-    path = _path(name)
-    return path.parent.resolve() / path.name if path.is_file() else path.resolve()
 
 
 def _is_bundled(name: Place) -> bool:
@@ -396,7 +390,7 @@ def origin(name: Place, untrained_seed: int | None = None) -> str:
     elif text.startswith(LOCAL):
         place = _LOCAL_PLACES.get(text, text)
     elif _is_local(name):
-        place = str(_resolved(name))
+        place = str(paths.resolved(name))
     return place if untrained_seed is None else f"{place} untrained {untrained_seed}"
 
 

@@ -220,7 +220,7 @@ def example(task: str, model: Model) -> str:
     if task in word_pairs.names() or own_tasks.is_place(task):
         pairs = word_pairs.find(task, trained=word_pairs.is_trained(model.name))
         refused = ""
-        for layout in (pairs.layout, *word_pairs.LAYOUTS.values()):  # some tokenizers merge tabs with words
+        for layout in dict.fromkeys([pairs.layout, *word_pairs.LAYOUTS.values()]):  # some merge tabs with words
             try:
                 drawn = word_pair_prompts.prompts(replace(pairs, layout=layout), model.pair[1], n=1, corruptions=())
                 return drawn.items[0].clean.text

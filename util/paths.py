@@ -76,6 +76,12 @@ def output(kind: str, model: str = "embedded") -> Path:
     return folder
 
 
+def resolved(place: str | Path) -> Path:
+    """The absolute path of a folder; that of a file by its own name, as the hub's cache links it to a digest."""
+    path = Path(os.path.expanduser(place))  # that of a user whom there is not stays as it is
+    return path.parent.resolve() / path.name if path.is_file() else path.resolve()
+
+
 def model_folder(model: str) -> str:
     """The name of a model's subfolder of the output folder, "" for the embedded model.
 
@@ -85,10 +91,8 @@ def model_folder(model: str) -> str:
     name, place = model.rstrip("/"), os.path.expanduser(model)
     if name in ("embedded", "embedded/generalist"):
         return ""
-    if os.path.isfile(place):  # by its own name, as the hub's cache links it to a digest
-        name = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
-    elif os.path.isfile(os.path.join(place, "config.json")):  # notebooks/smollm2 is no model
-        name = os.path.realpath(place)
+    if os.path.isfile(place) or os.path.isfile(os.path.join(place, "config.json")):  # notebooks/smollm2 is no model
+        name = str(resolved(place))
     plain = re.sub(r"[^a-z0-9._]+", "-", PurePath(name).name.lower())[:60].strip("-.") or "model"
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     return plain if plain == name else f"{plain}-{digest[:8]}"

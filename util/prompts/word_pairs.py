@@ -124,6 +124,10 @@ class WordPairTask:
         """The distinct outputs, in the order of the pairs."""
         return tuple(dict.fromkeys(pair.y for pair in self.pairs))
 
+    def in_layout(self, layout: Mapping[Any, str] | None) -> "WordPairTask":
+        """The same task in a layout of these fields, None: its own. Raises ValueError for words that it cannot hold."""
+        return self if layout is None else replace(self, layout=Layout(**layout))
+
     def other(self, x: str) -> str | None:
         """The output of the other rule for an input; None if it has none."""
         if isinstance(self.other_rule, Mapping):

@@ -5,7 +5,6 @@ That is asked on the split "search", which no verdict on a claim uses.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from util.engine import batches
 from util.engine.label_scores import next_token_logits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.own_tasks import table
-from util.prompts.prompt import Layout, Prompt, with_bos
+from util.prompts.prompt import Prompt, with_bos
 from util.stats.answers import TaskCheck, majority_right, task_check, which_label
 from util.study.checked import Count, Natural, Text, checked
 from util.study.model import digest
@@ -73,8 +72,7 @@ class PairTask(WordPairs):
 
     k: demonstrations; prompts: queries, at most as many as there are, none of them twice; ambiguous: how many of the
     demonstrations fit two rules, see `word_pair_prompts.prompts`; layout: fields of `Layout`, None for the task's own.
-    Raises ValueError, before a
-    model is loaded, for an unknown task and for more demonstrations than the task has.
+    Raises ValueError, before a model is loaded, for an unknown task and for more demonstrations than the task has.
     """
 
     ambiguous: Natural | None = None
@@ -84,8 +82,7 @@ class PairTask(WordPairs):
 
     @cached_property
     def _task(self) -> word_pairs.WordPairTask:
-        task = super()._task
-        return task if self.layout is None else replace(task, layout=Layout(**self.layout))
+        return super()._task.in_layout(self.layout)
 
     def __post_init__(self) -> None:
         word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, (), SPLIT, self.ambiguous)

@@ -23,7 +23,7 @@ from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET
 from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right, prefix_right, row_of
 from util.figures.edge_ablation.show import Layout, Seeds, Task
-from util.prompts import prompt, word_pair_prompts, word_pairs
+from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.own_tasks import column, table
 from util.prompts.prompt import type_tokens
@@ -76,10 +76,7 @@ class Draw:
 
         Raises ValueError for words that the layout cannot hold.
         """
-        task = word_pairs.find(self.task, trained=self.trained)
-        if self.layout is None:
-            return task
-        return replace(task, layout=prompt.Layout(**self.layout))  # type: ignore[arg-type]  # its keys are str
+        return word_pairs.find(self.task, trained=self.trained).in_layout(self.layout)
 
     def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
