@@ -45,7 +45,7 @@ def test_the_counts_of_readme_are_stored():
     counts = [said.partition(" edges")[0].rpartition(" of ")[0].rpartition(" ")[2] for said in edges_of_ioi]
     assert all(count in row for count, row in zip(counts, rows(README, r"<img")[3][1:], strict=True))
     kept = kept_alone(values("ioi_patching", "smollm2"))
-    assert f"of heads alone 4 keep {kept[4].value:.2f}, but 32 keep {kept[32].value:.2f}" in ioi and "L23H3 " in ioi
+    assert f"at their means, 4 keep {kept[4].value:.2f}, but 32 keep {kept[32].value:.2f}" in ioi and "L23H3 " in ioi
     search = values("edge_ablation", "smollm2")["search"]
     assert f"{len(search['kept'])} of 31 " in edges
     same = [pairs for pairs, score in search["aggregating"].items() if score >= search["scores"]["found"][1]]

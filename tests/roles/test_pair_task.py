@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests import toys
 from util.prompts import word_pairs
 from util.roles.function_vectors import TASKS
 from util.roles.pair_task import PairTask
+from util.study.model import Model
 
 
 def queries(study):
@@ -29,20 +31,26 @@ def test_a_task_is_done_where_intact_demonstrations_alone_teach_it(bare, permute
 
 
 @pytest.mark.oracle
-def test_answers_are_those_of_plain_transformers(toy, tmp_path):
-    study = PairTask(toy, "present_past", 3, 5, seed=1, folder=tmp_path)
-    found, (model, tokenizer) = study.answers(), toy.pair
-    outputs = {pair.y for pair in word_pairs.find("present_past").pairs}
+@pytest.mark.parametrize("kind", ["bpe", "bpe-no-bos"])
+def test_answers_are_those_of_plain_transformers(kind, toy, tmp_path):
+    """BOS stands first whether or not the tokenizer puts it there."""
+    model, tokenizer = toy.pair[0], toys.tokenizer(kind, on_tasks=True)
+    study = PairTask(Model.given(model, tokenizer, "given:toy"), "present_past", 3, 5, seed=1, folder=tmp_path)
+    found, outputs = study.answers(), {pair.y for pair in word_pairs.find("present_past").pairs}
+
+    def tokens(text):
+        return [tokenizer.bos_token_id, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+
     for number, (query, prompt) in enumerate(zip(queries(study), study.items, strict=True)):
         permuted = prompt.permuted(number).text
         assert permuted != prompt.text and sorted(permuted) == sorted(prompt.text)
         for name, text in {"permuted": permuted, "bare": f"{query}\t", "shown": prompt.text}.items():
-            ids = tokenizer(text)["input_ids"]
+            ids = tokens(text)
             with torch.no_grad():
                 logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1).numpy()
-            begins = sorted({tokenizer(text + output)["input_ids"][len(ids)] for output in outputs})
+            begins = sorted({tokens(text + output)[len(ids)] for output in outputs})
             np.testing.assert_allclose(found[name][number], logs[begins], atol=1e-4)
-        answer = tokenizer(text + prompt.label())["input_ids"][len(ids)]
+        answer = tokens(text + prompt.label())[len(ids)]
         assert begins[found["gold"][number]] == answer and found["right"][number] == (logs.argmax() == answer)
 
 

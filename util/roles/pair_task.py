@@ -68,7 +68,7 @@ class WordPairs(Measurement):
 
 @checked
 class PairTask(WordPairs):
-    """A model's answers to queries of a word-pair task.
+    """A model's answers to queries of a word-pair task, behind BOS.
 
     k: demonstrations; prompts: queries, at most as many as there are, none of them twice; ambiguous: how many of the
     demonstrations fit two rules, see `word_pair_prompts.prompts`; layout: fields of `Layout`, None for the task's own.
@@ -89,7 +89,7 @@ class PairTask(WordPairs):
 
     @property
     def own_request(self) -> Fields:
-        return {**self.pairs_request, "ambiguous": self.ambiguous}
+        return {**self.pairs_request, "method_version": 2, "ambiguous": self.ambiguous}
 
     @property
     def texts(self) -> list[str]:
@@ -134,7 +134,8 @@ class PairTask(WordPairs):
         right = np.array([begins[prompt.label()] for prompt in self.items])
         data: Fields = {"gold": np.searchsorted(tokens, right)}
         for name, prompts in self.asked.items():
-            logits = next_token_logits(model, [with_bos(prompt.text, tokenizer).ids for prompt in prompts])
+            texts = [with_bos(prompt.text, tokenizer, bos=True).ids for prompt in prompts]  # as edges are measured
+            logits = next_token_logits(model, texts)
             data[name] = log_softmax(logits, axis=1)[:, tokens]
             if name == "shown":
                 data["right"] = logits.argmax(axis=1) == right

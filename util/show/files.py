@@ -160,14 +160,14 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     """A table, as text, of published values beside ours.
 
     here: by quantity id, our value and its standard error, measured on `model`. Two values match if they differ by at
-    most the reading error plus two standard errors. Published values that were not measured are counted below the
-    table: those of other models, and those of this model that need other settings.
+    most the reading error plus two standard errors. Published values that are known but were not measured are counted
+    below the table: those of other models, and those of this model that need other settings.
     """
     rows, text = [], list[str]()
     missing = Counter[str]()
     for row in published(stem)["values"]:
         if row["model"] != model or row["id"] not in here:
-            missing[row["model"]] += 1
+            missing[row["model"]] += row["value"] is not None
             continue
         (mine, error), theirs = here[row["id"]], row["value"]
         if theirs is None:
@@ -178,7 +178,7 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
         rows.append({"quantity": row["quantity"], "source": row["source"], "published": known, "here": ours})
     if rows:
         text.append(pd.DataFrame(rows).to_string(index=False))
-    for other, count in missing.items():
+    for other, count in (+missing).items():
         why = "with these settings" if other == model else f"here: needs {other}"
         text.append(f"{count} published value{'s' * (count > 1)} not measured {why}")
     return "\n".join(text)

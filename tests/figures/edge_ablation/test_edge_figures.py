@@ -34,9 +34,9 @@ def test_the_title_of_a_circuit_is_its_score_beside_the_best_random_one():
 def test_a_pair_without_which_accuracy_rises_lowers_none():
     cost = {"accuracy": 0.2, "p": 0.01, "log_prob": 1.0, "low": 0.9, "high": 1.1}
     costs = {"y->last_separator": cost, "x->t": cost | {"accuracy": -0.2, "log_prob": -1.5}}
+    most = "y → last separator costs most: 1.00 [0.90, 1.10] nats"
     assert [*show.map_say({"costs": costs})] == [
-        "Ablated alone, 1 of 2 type pairs significantly lowers accuracy, most y → last separator: 1.00 [0.90, 1.10] "
-        "nats"
+        f"Ablated alone, 1 of 2 type pairs significantly lowers accuracy; {most}"
     ]
 
 

@@ -1,5 +1,6 @@
 """Edge ablation as an experiment: planted edges are found, records know what they depend on, measures by hand."""
 
+from collections import Counter
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,8 @@ def test_tasks_that_the_tokenizer_does_not_carry_are_left_out(left, tmp_path, mo
             study.replace(untrained_control=False).arrays("circuits")
         return
     values = study.replace(untrained_control=False).values_of("circuits")
+    begins = Counter(words()(f"a: {pair.y}")["input_ids"][3] for pair in word_pairs.find("capitalization").pairs)
+    assert values["chance"]["capitalization"] == pytest.approx(max(begins.values()) / begins.total(), rel=0.02)
     assert [*values["accuracy"]] == ["capitalization"] and "Left out: task 'copying': no." in show.circuits_say(values)
     checks = measure.checked_tasks(study)
     assert "copying" not in checks and checks["capitalization"].k == 2

@@ -93,7 +93,7 @@ def test_tasks_that_are_not_done_have_no_verdict():
     assert verdict(1, undone).verdict == NOT_DONE and verdict(1, undone, PATTERN).verdict == HOLDS
     text = task("sst2", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
     unrelated = task("sst2", {10: (0.5,) * 4}, does=False, unrelated=True)
-    assert [claim.verdict for claim in numbers.judge([undone, text, unrelated])] == [NOT_DONE] * 7
+    assert [claim.verdict for claim in numbers.judge([undone, text, unrelated])] == [*[NOT_DONE] * 6, NO_PREMISE]
     measured = replace(PATTERN, check=replace(PATTERN.check, p=0.5))  # with `all_tasks`
     assert verdict(1, measured).verdict == NOT_DONE
 

@@ -49,6 +49,7 @@ from util.figures.edge_ablation.runs import Data, LookUp, Run, answers, check_to
 from util.models import planted
 from util.prompts import word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
+from util.prompts.word_pair_prompts import first_tokens
 from util.roles.pair_task import PairTask
 from util.show import files
 from util.show.part import judged_of
@@ -82,9 +83,9 @@ def check(study: Study) -> None:
 def circuits(study: Study) -> Data:
     """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance.
 
-    chance: the share of the most frequent output. left out: by task that the tokenizer does not carry, why. written:
-    with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that begin with
-    it. untrained: rows of this model's untrained twin in the primary task, None without that control.
+    chance: the share of the most frequent first token of outputs. left out: by task that the tokenizer does not carry,
+    why. written: with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and
+    that begin with it. untrained: rows of this model's untrained twin in the primary task, None without that control.
     """
     settings, compared, left_out = study.settings, {}, {}
     for task in settings.tasks:
@@ -97,11 +98,13 @@ def circuits(study: Study) -> Data:
             if len(left_out) == len(settings.tasks):
                 raise
             continue
-        outputs = Counter(pair.y for pair in drawn[0].pairs.pairs)
+        pairs = drawn[0].pairs
+        begins = first_tokens(pairs, study.pair[1])
+        counted = Counter(begins[pair.y] for pair in pairs.pairs if pair.y in begins)
         compared[task] = {
             "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
             "alone": row_of([first.alone()]),
-            "chance": max(outputs.values()) / outputs.total(),
+            "chance": max(counted.values()) / counted.total(),
             "written": {
                 name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
                 for name, data in written.items()

@@ -179,7 +179,9 @@ def map_say(values: Values) -> Iterator[str]:
     dear = [name for name, cost in costs.items() if cost["p"] < 0.05 and cost["accuracy"] > 0]
     dear.sort(key=lambda name: -costs[name]["log_prob"])
     cost = [costs[dear[0]][name] for name in ("log_prob", "low", "high")] if dear else []
-    text = "ablated alone, {n} of {of} type pairs significantly {n:lowers|lower} accuracy, most {most}: {cost} nats"
+    text = (
+        "ablated alone, {n} of {of} type pairs significantly {n:lowers|lower} accuracy; {most} costs most: {cost} nats"
+    )
     yield say(text, n=len(dear), of=len(costs), most=in_text(dear[0]), cost=cost) if dear else ""
 
 

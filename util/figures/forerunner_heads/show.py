@@ -283,6 +283,16 @@ def cut_says(ablation: Values, score: str, what: str) -> str:
     return f"{cut} is not shown to cost {what} more than random cells: {cost} nats, {controls}"
 
 
+def _costly_parts(ablation: Values) -> Iterator[tuple[str, str]]:
+    """The parts of the layers in which that cut alone costs which label, by intervals that hold for all cuts."""
+    together = ablation["together"]["which label"]
+    for part, cuts in together["cut"].items():
+        value, low, high = cuts["si_to_yi"]
+        if part != str(EVERYWHERE) and high < min(0.0, together["random"][str(EVERYWHERE)]["si_to_yi"][1]):
+            begin, end = literal_eval(part)
+            yield f"{begin:.0%} to {end:.0%}", str(Interval(-value, -high, -low))
+
+
 def ablation_say(values: Values) -> Iterator[str]:
     ablation, which = values["ablation"], "Which label: not shown to be learned from demonstrations"
     lost = {score: changed_by_cut(ablation, score) < 0 for score in ablation["random"]}
@@ -290,7 +300,7 @@ def ablation_say(values: Values) -> Iterator[str]:
     if lost.get("label mass"):
         right = f"{cost['which label']:.2f}" if lost.get("which label") else "none shown"
         right = right if "which label" in lost else "not judged"
-        yield f"Cutting s → y costs labels {cost['label mass']:.2f} nats, which label: {right}"
+        yield f"Cutting s → y costs label mass {cost['label mass']:.2f} nats, which label: {right}"
     elif lost.get("which label"):
         yield f"Cutting s → y costs the right label {cost['which label']:.2f} nats"
     elif lost:
@@ -299,6 +309,8 @@ def ablation_say(values: Values) -> Iterator[str]:
     if "which label" in lost:
         which = f"Which label: {cut_says(ablation, 'which label', 'the right label')}"
     yield f"{'. '.join([*mass, which])}."
+    for part, cost in _costly_parts(ablation) if "which label" in lost else ():
+        yield f"Cut in {part} of the layers alone it costs the right label {cost} nats, corrected for all cuts."
     loss = signed(change_by_cut(ablation, "text loss"))
     yield f"That cut changes the loss on the rest of the text by {loss} nats per token."
     shown, bare = map(written, values["accuracies"])

@@ -344,7 +344,7 @@ def judge(tasks: Sequence[TaskShots]) -> tuple[Claim, ...]:
         _claim(4, texts, none),
         _claim(5, texts, none),
         _claim(6, both, none, more),
-        _claim(7, [task for task in own if task.does_bare]),
+        _claim(7, [task for task in own if task.does_bare], NO_PREMISE),
     )
     if any(part.high < 0 for part in second.parts):
         second = replace(second, note="accuracy falls below chance")

@@ -191,7 +191,7 @@ def in_context_says(values: Values) -> Iterator[str]:
     if text["score"][WHOLE][2] >= 0:
         yield "The model is not shown to gain from context"
     elif change[1] > 0:
-        yield f"Gain from context: {change[0]:.2f} nats less without induction heads{controls}"
+        yield f"Gain from context shrinks {change[0]:.2f} nats without induction heads{controls}"
     elif change[2] < 0 < lost[1]:
         yield f"Without induction heads loss rises {lost[0]:.2f} nats, at token {early} more"
     else:
