@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.gptj.modeling_gptj import GPTJAttention
 
 from util.engine.handshake import prepare
 
@@ -143,6 +144,9 @@ ADAPTED: dict[str, Any] = {
     "mpt": ("mpt", COMMON | dict(max_seq_len=64, attn_config=dict(clip_qkv=2.0, softmax_scale=0.3))),
     "xglm": ("xglm", COMMON | dict(ffn_dim=96, dropout=0.0, attention_dropout=0.0)),
 }
+SINCE_5_24 = ("gptj", "codegen")  # these have transformers' attention interface from this release on
+if not hasattr(GPTJAttention, "_attn"):
+    SUPPORTED |= {name: ADAPTED.pop(name) for name in SINCE_5_24}
 
 # name -> (model type, configuration, model class): classes with an attention of their own that must be refused
 BYPASSING: dict[str, Any] = {

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from tests import architectures
-from tests.architectures import ADAPTED, HEADS, SUPPORTED
+from tests.architectures import ADAPTED, HEADS, SINCE_5_24, SUPPORTED
 from tests.device_runs import ids
 from tests.tiny_models import tiny_model
 from util.engine import replay as room
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 
 LENGTH, FIRST = 14, 9
 ANSWERS = torch.tensor([[5, 7], [8, 9]])
-# float32 inside a float64 model: the router of experts, the rotation of positions
-SINGLE_INSIDE = {"deepseek_v2": 1e-6, "deepseek_v3": 1e-6}
+# float32 inside a float64 model: the router of experts, the rotation of positions, attention
+SINGLE_INSIDE = dict.fromkeys(("deepseek_v2", "deepseek_v3", *(SUPPORTED.keys() & SINCE_5_24)), 1e-6)
 names = pytest.mark.parametrize("name", [*SUPPORTED, *(name for name in ADAPTED if name != "xglm")])  # no float64
 
 

@@ -42,7 +42,7 @@ from util.engine.batches import (
     logits_at,
     run_rows,
 )
-from util.engine.call import NO_LIMIT, Instrument, at_least_float32, take
+from util.engine.call import CACHE, NO_LIMIT, Instrument, at_least_float32, take
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import ByLayer, CaptureStates, Splice, States
@@ -479,7 +479,7 @@ def _of_one_length(run: Ablated, numbers: list[int]) -> tuple[Tensor, GoOn]:
     model, cache = run.model, cache_for(run.model)
 
     def go_on(tokens: Tensor) -> Tensor:
-        options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+        options = {CACHE: cache, "use_cache": True, "logits_to_keep": 1}
         return model(input_ids=tokens.to(input_device(model)), **options).logits[:, -1]
 
     with instrument(model, *run.instruments(numbers)):

@@ -12,7 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, instrument, once, random_ids, support
 from util.engine.batches import Batch, Ids, Row, all_logits, forward, logits_at
-from util.engine.call import Instrument
+from util.engine.call import CACHE, Instrument
 from util.engine.handshake import FAILURES, out_of_memory
 from util.engine.instruments import CaptureStates, States
 
@@ -100,8 +100,8 @@ class Renewed(DynamicCache):
                 input_ids=tokens.to(device),
                 position_ids=self.places.to(device),
                 attention_mask=mask,
-                past_key_values=self,
                 use_cache=True,
+                **{CACHE: self},
             ).logits
 
 

@@ -1,10 +1,10 @@
 """Adapters for model classes that compute attention in their own code.
 
-GPT-Neo, GPT-J, CodeGen, Falcon, Bloom, MPT and XGLM never call transformers' attention interface. This module makes
-a subclass of the attention module of each. Where the original computes attention, the subclass hands query, key, value
-and mask to the engine. `switch` changes the class of the attention modules of one model; copying and pickling keep
-this change. The handshake compares an adapted model with the class's own code, as it does for every model. All
-instruments work on adapted models, also with a bare `DynamicCache`.
+GPT-Neo, Falcon, Bloom, MPT, XGLM, and before transformers 5.24 GPT-J and CodeGen, never call transformers' attention
+interface. This module makes a subclass of the attention module of each. Where the original computes attention, the
+subclass hands query, key, value and mask to the engine. `switch` changes the class of the attention modules of one
+model; copying and pickling keep this change. The handshake compares an adapted model with the class's own code, as it
+does for every model. All instruments work on adapted models, also with a bare `DynamicCache`.
 
 - Bloom and MPT ignore position ids and need none, even with padding at the left.
 - The masks of Bloom, MPT and Falcon with alibi contain the alibi, [B, H, T, S], in every layer.
@@ -76,7 +76,7 @@ def _falcon(
     hidden_states: Tensor,
     alibi: Tensor | None,
     attention_mask: Tensor,
-    layer_past: Any = None,
+    cache: Any = None,
     position_embeddings: Any = None,
     **_: Any,
 ) -> Tensor:
@@ -84,7 +84,7 @@ def _falcon(
     query, key, value = (part.transpose(1, 2) for part in split)
     if alibi is None:  # alibi, where there is one, is in the mask
         query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-    return module.dense(_heads(module, query, key, value, layer_past, attention_mask, module.inv_norm_factor))
+    return module.dense(_heads(module, query, key, value, cache, attention_mask, module.inv_norm_factor))
 
 
 def _bloom(
@@ -93,19 +93,19 @@ def _bloom(
     residual: Tensor,
     alibi: Tensor,
     attention_mask: Tensor,
-    layer_past: Any = None,
+    cache: Any = None,
     **_: Any,
 ) -> Tensor:
     query, key, value = module._reshape(module.query_key_value(hidden_states))
     mask = _closed(alibi.unflatten(0, (-1, module.num_heads)), attention_mask < 0)
-    return residual + module.dense(_heads(module, query, key, value, layer_past, mask, module.inv_norm_factor))
+    return residual + module.dense(_heads(module, query, key, value, cache, mask, module.inv_norm_factor))
 
 
 def _mpt(
     module: Any,
     hidden_states: Tensor,
     position_bias: Tensor,
-    past_key_values: Any = None,
+    cache: Any = None,
     attention_mask: Any = None,
     **_: Any,
 ) -> Tensor:
@@ -117,20 +117,21 @@ def _mpt(
     # alibi relative to each query instead of the last one, so that it is exact for keys near the query
     bias = bias - bias[:, 0, -query.shape[2] :, None]
     mask = _closed(bias.to(query.dtype), attention_mask)
-    return module.out_proj(_heads(module, query, key, value, past_key_values, mask, module.softmax_scale))
+    return module.out_proj(_heads(module, query, key, value, cache, mask, module.softmax_scale))
 
 
-def _xglm(
-    module: Any, hidden_states: Tensor, past_key_values: Any = None, attention_mask: Any = None, **_: Any
-) -> Tensor:
+def _xglm(module: Any, hidden_states: Tensor, cache: Any = None, attention_mask: Any = None, **_: Any) -> Tensor:
     query, key, value = (
         projection(hidden_states).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
         for projection in (module.q_proj, module.k_proj, module.v_proj)
     )
-    return module.out_proj(_heads(module, query, key, value, past_key_values, attention_mask, module.scaling))
+    return module.out_proj(_heads(module, query, key, value, cache, attention_mask, module.scaling))
 
 
 # ------------------------------------------------------------------------------------------------ switching
+
+
+CACHE_NAMES = ("past_key_values", "layer_past")  # of layers, by class and release of transformers: also "cache"
 
 
 def _adapted(original: Any, name: str, ours: Callable[..., Tensor]) -> type:
@@ -140,13 +141,16 @@ def _adapted(original: Any, name: str, ours: Callable[..., Tensor]) -> type:
         # in training the original applies dropout; XGLM's cross-attention is left to the original too
         if module.training or keywords.get("key_value_states") is not None:
             return getattr(original, name)(module, *arguments, **keywords)
-        return ours(module, *arguments, **keywords), None
+        named = {"cache" if name in CACHE_NAMES else name: value for name, value in keywords.items()}
+        return ours(module, *arguments, **named), None
 
     return type(f"Adapted{original.__name__}", (original,), {name: method})
 
 
-ADAPTED = {
-    original: _adapted(original, "_attn", _attn) for original in (GPTNeoSelfAttention, GPTJAttention, CodeGenAttention)
+ADAPTED = {  # from 5.24 on transformers asks for the attention function of GPT-J and CodeGen
+    original: _adapted(original, "_attn", _attn)
+    for original in (GPTNeoSelfAttention, GPTJAttention, CodeGenAttention)
+    if hasattr(original, "_attn")
 }
 FORWARDS: dict[Any, Callable[..., Tensor]] = {
     FalconAttention: _falcon,

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, instrument, once, random_ids, support, without_instruments
-from util.engine.call import NO_LIMIT, Instrument, Support, UnsupportedModel
+from util.engine.call import CACHE, NO_LIMIT, Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.handshake import (
     FAILURES,
@@ -302,13 +302,13 @@ def _try_writing(model: PreTrainedModel, length: int) -> None:
     with without_instruments():
         whole = model(ids[1:], use_cache=False).logits[0, length:].float()
         try:
-            model(ids[:, :length], past_key_values=cache, use_cache=True)
+            model(ids[:, :length], **{CACHE: cache}, use_cache=True)
             # layers without attention may keep states in the model, for all rows
             if len(support(model).layers) == model.config.get_text_config(decoder=True).num_hidden_layers:
                 cache.reorder_cache(torch.tensor([1]))
                 ids = ids[1:]
             for place in range(length, end):
-                out = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+                out = model(ids[:, place : place + 1], **{CACHE: cache}, use_cache=True)
                 steps.append(out.logits[-1, -1].float())
             gap, bound = tolerance(model, torch.stack(steps), whole)
             wrong = not gap <= 10 * bound  # also catches NaN

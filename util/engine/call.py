@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel, __version__
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+# the keyword of a forward pass for what earlier tokens left
+CACHE = "cache" if tuple(map(int, __version__.split(".")[:2])) >= (5, 24) else "past_key_values"
 Layers = int | Iterable[int]
 Heads = int | Sequence[int]
 
@@ -463,7 +465,7 @@ def scaled_arguments(
         cache = DynamicCache() if cached else None
         with torch.inference_mode(), recorded(layers) as calls:
             for part in (rows[:, :-3], rows[:, -3:-1], rows[:, -1:])[: 3 if cached else 1]:
-                model.base_model(part, past_key_values=cache, use_cache=cached)
+                model.base_model(part, **{CACHE: cache}, use_cache=cached)
         sizes.append([*map(_rows, calls)])
     scaled: list[set[Path]] = [set() for _ in layers]
     for number, (one, two) in enumerate(zip(*sizes, strict=True)):

@@ -28,7 +28,7 @@ from util.engine.attention import (
     random_ids,
     without_instruments,
 )
-from util.engine.call import NO_LIMIT, Call, Instrument, Support, UnsupportedModel, recorded
+from util.engine.call import CACHE, NO_LIMIT, Call, Instrument, Support, UnsupportedModel, recorded
 from util.engine.finite import check_finite
 from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
 
@@ -120,7 +120,7 @@ def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str,
     if inputs is None:
         inputs = keywords.get("inputs_embeds")
     if inputs is not None:
-        cache = keywords.get("past_key_values")
+        cache = keywords.get(CACHE, keywords.get("past_key_values"))
         check_length(model, inputs.shape[1] + (0 if cache is None else cache.get_seq_length()))
 
 

@@ -29,6 +29,7 @@ from util.engine import memory
 from util.engine.attention import input_device, instrument, once, plain_weight, random_ids, support
 from util.engine.batches import logits_at
 from util.engine.call import (
+    CACHE,
     Before,
     Instrument,
     LayerCall,
@@ -276,7 +277,7 @@ class _Base:
             out = self.calls[-1].out
             passed = first_of(out)[:, -1:]
             with bypassed(plan.layers[:-1], in_place_of(out, passed)), plan.recorded() as calls:
-                model.base_model(ids[:, -1:], past_key_values=cache, use_cache=True)
+                model.base_model(ids[:, -1:], **{CACHE: cache}, use_cache=True)
             self.last = calls[-1]
 
     def edited(self, edits: Sequence[Edit]) -> Tensor:
@@ -349,7 +350,7 @@ class Plan:
 
         Returns all calls of layers for the tokens from `first` on, with the keys and values of those before as prefix.
         """
-        options = {"past_key_values": cache, "use_cache": cache is not None}
+        options = {CACHE: cache, "use_cache": cache is not None}
         prefix: list[tuple[Any, Any]] = []
         if first and cache is not None:
             model.base_model(ids[:, :first], **options)
