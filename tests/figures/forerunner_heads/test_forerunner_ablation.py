@@ -212,6 +212,19 @@ def test_what_is_told_of_a_cut_is_what_the_intervals_say(change, random, said):
     assert show.cut_says(ablation, "which label", "it").startswith(f"cutting the labels' reads of forerunners {said}")
 
 
+def test_a_part_of_the_layers_whose_cut_costs_is_named():
+    """By intervals of all cuts together, beside random cells: in Gemma one quarter costs, all layers are not shown to."""
+    changes = {
+        "(0.0, 1.0)": (-0.2, -0.7, 0.6),
+        "(0.25, 0.5)": (-0.25, -0.46, -0.05),
+        "(0.5, 0.75)": (-0.1, -0.2, -0.01),
+    }
+    cuts = {"cut": {part: {"si_to_yi": change} for part, change in changes.items()}}
+    random = {"random": {"(0.0, 1.0)": {"si_to_yi": (0.0, -0.02, 0.04)}}}
+    named = show._costly_parts({"together": {"which label": cuts | random}})
+    assert [*named] == [("25% to 50%", "0.25 [0.05, 0.46]")]
+
+
 def test_the_two_terms_of_the_gold_label_are_told_apart():
     """Cutting takes the mass of labels and leaves which of them is right; then the other way round."""
 

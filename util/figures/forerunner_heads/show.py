@@ -309,8 +309,8 @@ def ablation_say(values: Values) -> Iterator[str]:
     if "which label" in lost:
         which = f"Which label: {cut_says(ablation, 'which label', 'the right label')}"
     yield f"{'. '.join([*mass, which])}."
-    for part, cost in _costly_parts(ablation) if "which label" in lost else ():
-        yield f"Cut in {part} of the layers alone it costs the right label {cost} nats, corrected for all cuts."
+    for part, nats in _costly_parts(ablation) if "which label" in lost else ():
+        yield f"Cut in {part} of the layers alone it costs the right label {nats} nats, corrected for all cuts."
     loss = signed(change_by_cut(ablation, "text loss"))
     yield f"That cut changes the loss on the rest of the text by {loss} nats per token."
     shown, bare = map(written, values["accuracies"])
