@@ -213,7 +213,7 @@ def test_what_is_told_of_a_cut_is_what_the_intervals_say(change, random, said):
 
 
 def test_a_part_of_the_layers_whose_cut_costs_is_named():
-    """By intervals of all cuts together, beside random cells: in Gemma one quarter costs, all layers are not shown to."""
+    """By intervals of all cuts together, beside random cells: in Gemma a quarter costs, all layers are not shown to."""
     changes = {
         "(0.0, 1.0)": (-0.2, -0.7, 0.6),
         "(0.25, 0.5)": (-0.25, -0.46, -0.05),
