@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -49,7 +48,6 @@ from util.figures.edge_ablation.runs import Data, LookUp, Run, answers, check_to
 from util.models import planted
 from util.prompts import word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
-from util.prompts.word_pair_prompts import first_tokens
 from util.roles.pair_task import PairTask
 from util.show import files
 from util.show.part import judged_of
@@ -98,13 +96,10 @@ def circuits(study: Study) -> Data:
             if len(left_out) == len(settings.tasks):
                 raise
             continue
-        pairs = drawn[0].pairs
-        begins = first_tokens(pairs, study.pair[1])
-        counted = Counter(begins[pair.y] for pair in pairs.pairs if pair.y in begins)
         compared[task] = {
             "rows": aligned([written, *(run.answers(KEPT) for run in others)]),
             "alone": row_of([first.alone()]),
-            "chance": max(counted.values()) / counted.total(),
+            "chance": first.chance(drawn[0].pairs),
             "written": {
                 name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
                 for name, data in written.items()

@@ -7,6 +7,7 @@ the paper's were not available to us.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
@@ -239,6 +240,16 @@ class Run:
             return {**outcomes(self.study.pair[0], bare, token_budget=self.budget), **self.about}
 
         return self.keep("bare queries", compute)
+
+    def chance(self, task: word_pairs.WordPairTask) -> float:
+        """The share of the most frequent first token among the outputs of the draw's task."""
+
+        def compute() -> Data:
+            begins = word_pair_prompts.first_tokens(task, self.study.pair[1])
+            counted = Counter(begins[pair.y] for pair in task.pairs if pair.y in begins)
+            return {"chance": max(counted.values()) / counted.total()}
+
+        return float(self.keep("chance of outputs", compute)["chance"])
 
     def search(self) -> tuple[Edge, ...]:
         """The type pairs that are left when pairs go one by one, as long as SHARE of the accuracy is kept.
