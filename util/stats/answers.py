@@ -87,7 +87,8 @@ class TaskCheck:
         return self.bound > self.baseline and self.p <= LEVEL
 
     def __str__(self) -> str:
-        verdict = "task done" if self.done else "task not done"
+        why = "teach which label" if self.bound > self.baseline else "bring accuracy above chance"
+        verdict = "task done" if self.done else f"task not done (demonstrations are not shown to {why})"
         over_none, over_permuted = signed(self.over_none, 2), signed(self.over_permuted, 2)
         return (
             f"{self.name}, k = {self.k}: {verdict}, accuracy {self.accuracy:.3f} (lower bound {self.bound:.3f}; chance "
