@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -638,19 +640,21 @@ def staicc_experimentor(dataset: int | str, k: int = 4) -> Any:
 @cache
 def _experimentor(name: str, k: int) -> Any:
     import StaICC
-    from StaICC.util import hgf_dataset_loader
+    from StaICC.util import hgf_dataset_loader, stable_random
 
     pool = demonstration_pool(name)
     if k < 0:
         raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
     if k > pool:
         raise ValueError(f"k = {k} demonstrations, but {name} has a pool of {pool}; choose a smaller k")
-    if k:  # the data are read and split once
-        other = copy.copy(_experimentor(name, 0))
+    other = copy.copy(_experimentor(name, 0)) if k else None  # the data are read and split once
+    # StaICC copies the numbers of its whole pool one by one for every prompt; a copy of their list has the same draws
+    copies = mock.patch.object(stable_random, "copy", SimpleNamespace(deepcopy=list))
+    with copies, contextlib.redirect_stdout(io.StringIO()):  # StaICC reports its progress on stdout
+        if other is None:
+            return StaICC.Normal(0, datasets=[getattr(hgf_dataset_loader, name)])[0]
         other.set_k(k)
-        return other
-    with contextlib.redirect_stdout(io.StringIO()):  # StaICC reports its progress on stdout
-        return StaICC.Normal(0, datasets=[getattr(hgf_dataset_loader, name)])[0]
+    return other
 
 
 def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
