@@ -263,11 +263,12 @@ def change_by_cut(ablation: Values, score: str) -> Sequence[float]:
 
 
 def changed_by_cut(ablation: Values, score: str) -> int:
-    """-1 where that cut lowers a score, 1 where it raises it, else 0.
+    """-1 where that cut lowers a score, 1 where it raises it, else 0, see `_changed`."""
+    return _changed(change_by_cut(ablation, score), ablation["random"][score])
 
-    A change counts where its interval lies beyond 0 and beyond the interval of random cells.
-    """
-    change, control = change_by_cut(ablation, score), ablation["random"][score]
+
+def _changed(change: Sequence[float], control: Sequence[float]) -> int:
+    """The sign of a change whose interval lies beyond 0 and beyond the interval of random cells, else 0."""
     return int(change[1] > max(0.0, control[2])) - int(change[2] < min(0.0, control[1]))
 
 
@@ -286,11 +287,17 @@ def cut_says(ablation: Values, score: str, what: str) -> str:
 def _costly_parts(ablation: Values) -> Iterator[tuple[str, str]]:
     """The parts of the layers in which that cut alone costs which label, by intervals that hold for all cuts."""
     together = ablation["together"]["which label"]
+    control = together["random"][str(EVERYWHERE)]["si_to_yi"]
     for part, cuts in together["cut"].items():
-        value, low, high = cuts["si_to_yi"]
-        if part != str(EVERYWHERE) and high < min(0.0, together["random"][str(EVERYWHERE)]["si_to_yi"][1]):
-            begin, end = literal_eval(part)
-            yield f"{begin:.0%} to {end:.0%}", str(Interval(-value, -high, -low))
+        value, low, high = change = cuts["si_to_yi"]
+        if part != str(EVERYWHERE) and _changed(change, control) < 0:
+            yield _layers(part), str(Interval(-value, -high, -low))
+
+
+def _layers(part: str) -> str:
+    """A part of the layers in words."""
+    begin, end = literal_eval(part)
+    return "all layers" if part == str(EVERYWHERE) else f"{begin:.0%} to {end:.0%}"
 
 
 def ablation_say(values: Values) -> Iterator[str]:
@@ -365,8 +372,7 @@ def _cuts(ax: Axes, score: str, part: str, effects: Values) -> None:
     panels.intervals(ax, [*cut[part].values()], 0.0, SCORES[score], digits="+.2f")
     names = [title.replace("->", r"\to").replace(", ", r",\; ") for title in TITLES.values()]
     panels.name_rows(ax, [f"${name}$" for name in names])
-    low, high = literal_eval(part)
-    ax.set_title("all layers" if part == str(EVERYWHERE) else f"{low:.0%} to {high:.0%}", fontsize=7)
+    ax.set_title(_layers(part), fontsize=7)
     ends = [change for changes in cut.values() for change in changes.values()]
     low, high = min(-SPAN, np.min(ends)), max(SPAN, np.max(ends))
     room = 0.25 * (high - low)  # for the values
