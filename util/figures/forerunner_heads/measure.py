@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from util.engine import batches, memory
-from util.engine.attention import input_device, support
+from util.engine.attention import input_device
 from util.engine.batches import (
     TOKEN_BUDGET,
     Batch,
@@ -156,11 +156,11 @@ def copy_magnitudes(
     first = next(iter(tokens.values()))
     places = {number: place for place, number in enumerate(range(len(first)) if numbers is None else numbers)}
     planned = []  # rows, each with its prompt, the conditions of its branches, and the cells that are read of it
-    for row, owner, labels in rows:
+    for row, owner, served in rows:
         if owner in places:
-            others = draw_control_tokens(first[owner], control_tokens, (seed, owner)) if 0 in labels else []
+            others = draw_control_tokens(first[owner], control_tokens, (seed, owner)) if 0 in served else []
             cells_read = [(branch, len(row.ids) - 1) for branch in range(len(row.ids), len(row))]
-            planned.append((row, owner, labels, cells_read + [(t, t - 1) for t in others]))
+            planned.append((row, owner, served, cells_read + [(t, t - 1) for t in others]))
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
     most = max(len(cells_read) for *_, cells_read in planned)
@@ -175,10 +175,10 @@ def copy_magnitudes(
         attention = CaptureRows(together[:, :, 0], together[:, :, 1:])
         forward(model, batch, attention)
         weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
-        for (_, owner, labels, cells_read), read in zip(here, weights, strict=True):  # read: [L, H, R]
-            magnitude[places[owner], labels] = np.moveaxis(read[..., : len(labels)], -1, 0)
-            if len(cells_read) > len(labels):
-                control[places[owner]] = read[..., len(labels) : len(cells_read)].mean(-1)
+        for (_, owner, served, cells_read), read in zip(here, weights, strict=True):  # read: [L, H, R]
+            magnitude[places[owner], served] = np.moveaxis(read[..., : len(served)], -1, 0)
+            if len(cells_read) > len(served):
+                control[places[owner]] = read[..., len(served) : len(cells_read)].mean(-1)
 
     asked, owners, *_ = zip(*planned, strict=True)
     halved = run_rows(model, asked, visit, token_budget, prompts=owners)
@@ -330,7 +330,7 @@ def _attached(study: Study, data: Data, plan: Scoring, condition: Condition) -> 
     if draw is not None:
         seed, both = (data.seed, CUTS.index(cut)), enumerate(zip(knocked_out, plan.ids, strict=True))
         knocked_out = [control_cells(which, len(ids), (*seed, number)) for number, (which, ids) in both]
-    layers = layer_range(support(study.pair[0]).layers, part)  # the model's own numbers
+    layers = layer_range(prepare(study.pair[0]).layers, part)  # the model's own numbers
     return knockouts(knocked_out, dict.fromkeys(layers))
 
 

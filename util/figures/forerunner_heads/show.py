@@ -121,7 +121,12 @@ def counts_say(values: Values) -> Iterator[str]:
 def counts_about(values: Values) -> str:
     few = values["prompts"].get("untrained")
     untrained = "" if few is None else f" ({few} with untrained weights)"
-    return f"reads: above the threshold; {about(values)}{untrained}"
+    return f"frequent: {_reads(values)} on three of four prompts; {about(values)}{untrained}"
+
+
+def _reads(values: Values) -> str:
+    """What counts as a read."""
+    return f"above {values['request']['threshold']:g} times uniform attention"
 
 
 def layers_say(values: Values) -> Iterator[str]:
@@ -142,7 +147,7 @@ def _count_map(ax: Axes, name: str, values: Values) -> None:
     share = np.array(values["counts"][name]) / values["prompts"][name]
     title = f"{LABELS[name]}\n{written(values['frequent_heads'][name])} heads"
     colours, _ = PAPER.get(name, ("Greys", ""))
-    panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=colours)
+    panels.heads(ax, share.T, (0.25, 1), title, bar="share of prompts", colours=colours, ticks=(0.25, 0.5, SHARE, 1))
     heads = share.shape[1]
     ax.set_xticks(panels.count_ticks(heads, 4 if heads < 10 else 3))  # two digits need more room
     ax.invert_yaxis()
@@ -418,7 +423,7 @@ def grid_about(values: Values) -> str:
     request = values["request"]
     place = about(values, request["grid_prompts"], f"k = {request['k']}")
     left_out = "".join(f"; {dataset}: {why}" for dataset, why in values["grid_left_out"].items())
-    return f"frequent: above the threshold on three of four prompts; {place} per data set{left_out}"
+    return f"frequent: {_reads(values)} on three of four prompts; {place} per data set{left_out}"
 
 
 def frequent_on(values: Values) -> np.ndarray:
@@ -462,7 +467,7 @@ FIGURE = Figure(
         "counts": Part(numbers.counts, "counts", counts_say, counts_about, counts_panels),
         "paper_layers": Part(
             numbers.layers, "counts", layers_say,
-            lambda values: f"above the threshold, mean over prompts; {about(values)}",
+            lambda values: f"{_reads(values)}, mean over prompts; {about(values)}",
             paper_layers_panels, needs=("counts",),
         ),
         "specificity": Part(

@@ -54,7 +54,7 @@ def strongest(effects: Floats, count: int) -> list[Head]:
 def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: float | None, ax: Axes) -> None:
     """A map of effects [L, H], the strongest printed, or named where cells are too small for numbers.
 
-    framed: heads with a frame; limit: of colours, if not the largest effect.
+    framed: heads with a frame; limit: of the colours of changes of the logit difference, None for shares of the effect.
 
     Red is what works for the answer in all maps: a share of the effect above 0, a logit difference that falls without.
     """
