@@ -174,7 +174,7 @@ def test_the_commit_is_read_off_cached_files_where_addresses_lack_it(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("read", "origin", "columns"), [(lambda: load_text_task("rte"), "aps/super_glue", NEEDS),
+    "read, origin, columns", [(lambda: load_text_task("rte"), "aps/super_glue", NEEDS),
                                     (reference_texts, "nyu-mll/glue", "with the column premise")],
 )  # fmt: skip
 def test_without_hub_or_package_the_message_says_what_is_needed(read, origin, columns, monkeypatch):

@@ -131,7 +131,7 @@ def test_the_settings_of_a_full_card_are_those_of_the_notebooks():
             assert value == (list(default) if isinstance(default, tuple) else default), (figure.stem, name)
 
 
-@pytest.mark.parametrize(("wrong", "named"), [({"seed": -1}, "seed"), ({}, "sequences")])
+@pytest.mark.parametrize("wrong, named", [({"seed": -1}, "seed"), ({}, "sequences")])
 def test_wrong_settings_are_refused_before_anything_is_measured(wrong, named, tmp_path, monkeypatch):
     monkeypatch.setattr(model_room, "load_ICL_model", never)
     monkeypatch.setattr(cards, "SIZES", {"full": TINY | {"induction_scores": {"sequences": 0 if not wrong else 1}}})
@@ -180,7 +180,7 @@ def test_names_of_models_are_escaped_in_an_atlas(card):
 
 
 @pytest.mark.parametrize(
-    ("text", "cure"),
+    "text, cure",
     [
         (None, "python -m util card MODEL"),
         ('{"schema": 2}', "schema 2, this version reads 4"),

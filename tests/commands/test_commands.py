@@ -128,7 +128,7 @@ WRONG_INPUT = [
 
 
 @pytest.mark.parametrize(
-    ("status", "line", "said"),
+    "status, line, said",
     [(2, *row) for row in WRONG_FLAGS] + [(1, *row) for row in WRONG_INPUT],
     ids=lambda value: value if isinstance(value, str) and value.isascii() else None,
 )
@@ -150,7 +150,7 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    "error, status, said",
     [
         (NotFinite("the logits are NaN"), 1, "the logits are NaN\n"),
         (MemoryError(), 1, "needs more memory than there is"),
@@ -177,7 +177,7 @@ def test_heads_that_the_model_has_not_end_with_1(others, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("argv", "status"), [(["--completion", "bash"], 141), ([], 1)], ids=["completion", "overview"])
+@pytest.mark.parametrize("argv, status", [(["--completion", "bash"], 141), ([], 1)], ids=["completion", "overview"])
 def test_a_closed_pipe_ends_a_command_quietly(argv, status):
     """As behind `| head -1`: without a message, with the status that shells give other programs."""
     reader, writer = os.pipe()

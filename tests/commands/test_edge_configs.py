@@ -75,7 +75,7 @@ ACCURACY = {"action": "accuracy"}
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    "given, words",
     [
         ({"action": "search"}, "config 0: Input tag 'search' found using 'action' does not match any of the expected"),
         (ACCURACY | {"tsk": "copying"}, "config 0.accuracy.tsk: Extra inputs are not permitted"),

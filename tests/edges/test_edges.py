@@ -130,7 +130,7 @@ def test_the_examples_of_an_ambiguous_prompt_can_be_named_by_their_marks():
 
 
 @pytest.mark.parametrize(  # more: tests/commands/test_edge_configs.py
-    ("make", "message"),
+    "make, message",
     [
         (lambda: Edge.of("x->y:earliest"), "relation 'earliest', did you mean 'earlier'"),
         (lambda: Edge.of("x to y"), "is no edge"),

@@ -206,7 +206,7 @@ QUICK = [("gemma2", case) for case in ("family", "inside", "layers", "heads")] +
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), quick(QUICK, [*product((*NAMES, "wide"), ABLATIONS), *product(MORE, ["inside"])])
+    "name, case", quick(QUICK, [*product((*NAMES, "wide"), ABLATIONS), *product(MORE, ["inside"])])
 )
 def test_ablations_equal_a_model_that_is_fed_token_by_token(name, case):
     """All tokens, and those alone that change, on the states of plain runs, whether these were there or not.
@@ -250,7 +250,7 @@ def test_batches_change_nothing(name):
 
 @pytest.mark.filterwarnings("ignore:the edge")
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    "fields, message",
     [
         ({"removed": ["x->y"], "probed": {"x->y:same": 1}}, "x->y:same and what is removed"),
         ({"probed": {"x->y": 1, "x->*": 3}}, "have cells in common"),
@@ -358,7 +358,7 @@ def test_window_and_softcap_bind():
 
 
 @pytest.mark.parametrize(
-    ("ablation", "one_row"),
+    "ablation, one_row",
     [
         (WHOLE, True),
         (Ablation(kept=("NONE",)), True),

@@ -36,7 +36,7 @@ def test_every_bit_is_that_of_whole_passes(name):
         np.testing.assert_array_equal(shared, alone, err_msg=title)
 
 
-@pytest.mark.parametrize(("rows", "share"), [(4, 0.75), (3, 1.0)])
+@pytest.mark.parametrize("rows, share", [(4, 0.75), (3, 1.0)])
 def test_layers_before_the_edit_are_computed_once_where_there_is_room(rows, share):
     model = prepared("llama")
     last = support(model).layers[-1]

@@ -29,7 +29,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("family", "kind"), quick(QUICK, OTHERS))
+@pytest.mark.parametrize("family, kind", quick(QUICK, OTHERS))
 def test_copy_magnitude_equals_eager_attention(family, kind):
     model, tokenizer = toys.model(family).double(), toys.tokenizer(kind)
     prompts = staicc_prompts(0, 2)[:6]

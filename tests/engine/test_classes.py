@@ -206,7 +206,7 @@ def test_a_length_is_tried_once_and_leaves_instruments_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("fault", "raised", "says"),
+    "fault, raised, says",
     [
         (torch.OutOfMemoryError("out of memory"), MemoryError, rf"could not be tried.*at most {SOON + 44} tokens"),
         (RuntimeError("no such kernel"), UnsupportedModel, rf"could not be tried.*at most {SOON + 44} tokens"),

@@ -108,7 +108,7 @@ def test_word_pairs_are_checked():
             work(groups, WHOLE)
 
 
-@pytest.mark.parametrize(("name", "value"), [("scores", NAN), ("scores", np.inf), ("direct", np.inf)])
+@pytest.mark.parametrize("name, value", [("scores", NAN), ("scores", np.inf), ("direct", np.inf)])
 def test_a_record_holds_nan_only_where_it_is_declared(name, value):
     data: dict[str, Any] = {"direct": np.array([[1.0, NAN]]), "layers": [0], "scores": np.ones((1, 2), "f4")}
     assert check_record(data, toys.model()) == data

@@ -156,7 +156,7 @@ def test_a_layer_that_reads_more_than_its_arguments_takes_whole_forward_passes()
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "trial"),
+    "owner, method, trial",
     [
         (room._Base, "edited", room.plan_of),
         (room._Base, "edited", blocks_of),
@@ -225,7 +225,7 @@ WRONG = [  # prompts, answers and more arguments of a replay
 ]
 
 
-@pytest.mark.parametrize(("arguments", "wrong", "error", "message"), WRONG)
+@pytest.mark.parametrize("arguments, wrong, error, message", WRONG)
 def test_the_model_is_left_as_it_was_after_errors(arguments, wrong, error, message):
     model = prepared("gpt2")
     before, logits = state(model), model(BASE).logits

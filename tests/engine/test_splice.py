@@ -44,7 +44,7 @@ def test_rows_add_up_what_is_read_of_every_place_and_a_knockout_closes_it(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change, words",
     [
         ({"tables": {0: torch.full((HEADS, 4), 2) * torch.tensor([0, 1, 1, 1])}}, "out of range"),
         ({"tables": {0: torch.zeros(HEADS, 2, dtype=torch.long)}}, "kinds"),

@@ -93,7 +93,7 @@ TOKENS = [(run, {"tokens": 9}, {"tokens": 14}) for run in (*INSTRUMENTS, "replay
 PROMPTS = [(run, {"count": 3}, {"count": 9}) for run in ("label scores", "means")]
 
 
-@pytest.mark.parametrize(("run", "few", "many"), [*TOKENS, *PROMPTS])
+@pytest.mark.parametrize("run, few, many", [*TOKENS, *PROMPTS])
 def test_no_token_and_no_prompt_is_copied_alone(run, few, many):
     once, again = (copies((INSTRUMENTS | WHOLE)[run], on_gpus("llama"), **options) for options in (few, many))
     assert once == again and once
@@ -121,7 +121,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("run", "owner", "name"), MUTATIONS)
+@pytest.mark.parametrize("run, owner, name", MUTATIONS)
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_tensor_that_is_misplaced_is_found(run, owner, name, count, monkeypatch):
     model, own = on_gpus("llama", count=count), getattr(owner, name)

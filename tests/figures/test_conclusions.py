@@ -157,7 +157,7 @@ def test_what_is_told_of_values(case):
     assert not [words for words in there if words not in text] and not [words for words in missing if words in text]
 
 
-@pytest.mark.parametrize(("stem", "place"), UNTRAINED)
+@pytest.mark.parametrize("stem, place", UNTRAINED)
 def test_without_an_untrained_twin_nothing_is_said_of_one(stem, place):
     with_twin, without = told(stem), told(stem, changed={place: None})
     assert re.search("untrained|fresh weights", with_twin) and not re.search("untrained|fresh weights", without)

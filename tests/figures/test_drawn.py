@@ -40,7 +40,7 @@ MODELS = [(model, width) for model in ("embedded", "smollm2", "gemma3", "large")
 
 
 @pytest.mark.parametrize(
-    ("model", "width"), [MODELS[0], *(pytest.param(*other, marks=pytest.mark.slow) for other in MODELS[1:])]
+    "model, width", [MODELS[0], *(pytest.param(*other, marks=pytest.mark.slow) for other in MODELS[1:])]
 )
 @pytest.mark.parametrize("stem", FIGURES)
 def test_every_picture_is_the_stored_one_and_can_be_read_at_any_width(stem, model, width):

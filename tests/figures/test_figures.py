@@ -57,7 +57,7 @@ def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "stored"),
+    "values, stored",
     [
         ({"curve": Intervals(np.array([1 / 3]), np.array([0.0]), np.array([1.0]))},
          {"curve": {"value": [0.333333], "low": [0.0], "high": [1.0]}}),
@@ -159,7 +159,7 @@ def test_the_published_rows_of_induction_heads_say_what_the_papers_text_says():
 
 
 @pytest.mark.parametrize(
-    ("model", "task", "changes"),
+    "model, task, changes",
     [
         (LLAMA, "sst2", (-113.6, 9.1, -68.2, 13.6)),  # the text: 113 %
         (LLAMA, "subj", (-63.8, -11.8, -56.1, -24.9)),  # the text: 63.8 and 11.8 %
@@ -180,7 +180,7 @@ ONE_LEFT = "1 published value not measured with these settings"
 
 
 @pytest.mark.parametrize(
-    ("model", "here", "lines"),
+    "model, here, lines",
     [
         ("big", {"a": (0.529, 0.01)}, [HEAD, "first Fig. 1 0.5 +- 0.01 0.529 +- 0.010: match"]),
         ("big", {"a": (0.54, 0.01)}, [HEAD, "first Fig. 1 0.5 +- 0.01 0.540 +- 0.010: NO MATCH"]),

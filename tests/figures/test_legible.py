@@ -20,7 +20,7 @@ def figure():
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "options", "fault"),
+    "x, y, options, fault",
     [
         (0.45, 0.5, {}, "'planted' lies on a line 'identity'"),
         (0.15, 0.8, {}, "'clear of all' lies on 'planted'"),

@@ -57,9 +57,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # by figure: settings,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("stem", "settings", "message"), [(stem, *row) for stem, rows in REFUSED.items() for row in rows]
-)
+@pytest.mark.parametrize("stem, settings, message", [(stem, *row) for stem, rows in REFUSED.items() for row in rows])
 def test_wrong_settings_are_refused_before_a_model_is_loaded(stem, settings, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         Study(stem, NEVER, **settings)

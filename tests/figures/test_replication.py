@@ -38,7 +38,7 @@ def test_every_interval_is_found_and_lists_of_runs_are_not():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "errors"),
+    "first, second, errors",
     [
         ((0, -1.96, 1.96), (3, 3 - 1.96, 9), 3 / math.sqrt(2)),  # the sides that face each other have error 1
         ((3, 3 - 1.96, 9), (0, -1.96, 1.96), 3 / math.sqrt(2)),

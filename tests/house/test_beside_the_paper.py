@@ -28,7 +28,7 @@ def test_what_induction_heads_are_worth_in_plain_text():
     assert embedded < more
 
 
-@pytest.mark.parametrize(("model", "learns"), zip(MODELS, (False, True), strict=True))
+@pytest.mark.parametrize("model, learns", zip(MODELS, (False, True), strict=True))
 def test_labels_depend_on_reads_of_forerunners(model, learns):
     stored = values("forerunner_heads", model)
     assert stored["frequent_heads"]["correct"][1] > stored["frequent_heads"]["untrained"][2]
@@ -40,7 +40,7 @@ def test_labels_depend_on_reads_of_forerunners(model, learns):
 
 
 @pytest.mark.parametrize(
-    ("stem", "model", "verdicts"),
+    "stem, model, verdicts",
     [
         ("induction_scores", "smollm2", {1: HOLDS, 2: CANNOT_BE_TOLD, 3: CANNOT_BE_TOLD, 7: HOLDS}),
         ("induction_scores", "gemma3", {1: HOLDS, 2: HOLDS, 3: HOLDS}),
@@ -66,7 +66,7 @@ def test_word_sequences_alone():
     assert [*loses.values()] == [True, True, False, False] and all(whole[pair][1] < 0.5 for pair in [*loses][2:])
 
 
-@pytest.mark.parametrize(("model", "role"), zip(MODELS, ({"inhibition"}, set()), strict=True))
+@pytest.mark.parametrize("model, role", zip(MODELS, ({"inhibition"}, set()), strict=True))
 def test_the_two_heads_that_carry_most(model, role):
     """One of SmolLM2's is an inhibition head, whose paths to movers' queries carry significant shares."""
     strongest = [*map(head_name, top(np.array(values("ioi_patching", model)["population"]["noised"]["value"]), 2))]

@@ -111,7 +111,7 @@ MODELS = ["`touch ran`", "$(touch ran)", "$$(touch ran)", "$(shell touch ran)", 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 @pytest.mark.parametrize(
-    ("target", "model"),
+    "target, model",
     [*(("figures", model) for model in MODELS), *((target, MODELS[0]) for target in ("claims", "report", "replicate"))],
 )
 def test_a_models_name_reaches_the_commands_as_it_is_and_runs_nothing(target, model, tmp_path):
@@ -147,7 +147,7 @@ def test_no_tracked_file_holds_a_home_folder_or_a_token():
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    "line, expected",
     [
         ("<Axes at 0x7f3a5c2e1d90>", "<Axes at ADDRESS>"),
         ("computed 2026-03-01T12:30:05.25+01:00, read 2026-03-01 12:31", "computed TIME, read TIME"),

@@ -26,7 +26,7 @@ def test_readme_takes_two_minutes():
     assert len(re.sub(r"\]\([^)]*\)", "]", text).split()) <= 900
 
 
-@pytest.mark.parametrize(("row", "stem"), list(zip(rows(README, r"<img"), FIGURES, strict=True)), ids=FIGURES)
+@pytest.mark.parametrize("row, stem", list(zip(rows(README, r"<img"), FIGURES, strict=True)), ids=FIGURES)
 def test_a_finding_of_readme_has_one_interval_which_is_stored(row, stem):
     assert re.search(rf"\]\(notebooks/smollm2/\d\d_{stem}\.ipynb\)", row[0])
     for said, model in zip(row[1:], ("smollm2", "gemma3"), strict=True):

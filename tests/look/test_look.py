@@ -93,7 +93,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
+@pytest.mark.parametrize("arguments, message", WRONG)
 def test_what_there_is_not_is_refused(arguments, message, pair):
     with pytest.raises(ValueError) as error:
         look(Model("embedded", loader=lambda: pair), *arguments)
@@ -120,7 +120,7 @@ def test_the_command_writes_a_page_of_a_task(tmp_path, capsys):
     assert "<code>python -m util look embedded --heads L2H4 --task ioi</code>" in html
 
 
-@pytest.mark.parametrize(("task", "start"), [("capitalization", "forest\tForest\n"), ("trec", "question: ")])
+@pytest.mark.parametrize("task, start", [("capitalization", "forest\tForest\n"), ("trec", "question: ")])
 def test_tasks_have_an_example(task, start, pair):
     assert example(task, Model("embedded", loader=lambda: pair)).startswith(start)
 

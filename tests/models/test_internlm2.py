@@ -99,7 +99,7 @@ def checkpoint(folder, bias=False, shards=2, suffix="safetensors"):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("bias", "suffix"), [(False, "safetensors"), (True, "bin")])
+@pytest.mark.parametrize("bias, suffix", [(False, "safetensors"), (True, "bin")])
 def test_a_folder_is_loaded_in_one_step(bias, suffix, tmp_path, capsys):
     theirs, _ = checkpoint(tmp_path, bias, suffix=suffix)
     model, tokenizer = load_ICL_model(tmp_path, dtype="float64", device="cpu")

@@ -79,7 +79,7 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), DAMAGED, ids=lambda value: f"{value!s:.40}")
+@pytest.mark.parametrize("changes, said", DAMAGED, ids=lambda value: f"{value!s:.40}")
 def test_a_damaged_config_ends_in_one_sentence(changes, said, folder, tmp_path):
     file = shutil.copytree(folder, tmp_path / "damaged") / "config.json"
     text = changes if isinstance(changes, str) else json.dumps(json.loads(file.read_text()) | changes)
@@ -105,7 +105,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "error", "said"), WRONG, ids=lambda value: f"{value!s:.30}")
+@pytest.mark.parametrize("name, options, error, said", WRONG, ids=lambda value: f"{value!s:.30}")
 def test_what_cannot_be_loaded_is_refused_in_words(name, options, error, said, folder, tmp_path):
     if options.get("device") == "cuda" and torch.cuda.is_available():
         pytest.skip("a GPU is there")

@@ -88,7 +88,7 @@ LOST = [
 ]
 
 
-@pytest.mark.parametrize(("family", "more", "message"), LOST)
+@pytest.mark.parametrize("family, more, message", LOST)
 def test_what_the_loader_drops_is_refused(family, more, message, tmp_path):
     file = gguf_files.write(tmp_path / "odd.gguf", toys.model(family), toys.tokenizer(), **more)
     with pytest.raises(ValueError, match=rf"^odd\.gguf .*{message}"):

@@ -176,7 +176,7 @@ RUNS = [
 
 @pytest.mark.slow
 @pytest.mark.notebook
-@pytest.mark.parametrize(("name", "model", "parameters", "sentences", "panels"), RUNS)
+@pytest.mark.parametrize("name, model, parameters, sentences, panels", RUNS)
 def test_a_notebook_runs_whole_on_another_model_and_few_prompts(
     name, model, parameters, sentences, panels, tmp_path, monkeypatch
 ):

@@ -36,7 +36,7 @@ def values_of(benchmark, contest, *names, **setting):
     return found
 
 
-@pytest.mark.parametrize(("model", "library"), MAPS)
+@pytest.mark.parametrize("model, library", MAPS)
 def test_the_patch_map_is_the_librarys(model, library):
     found = values_of("patch_map", "random GPT-2 small, 14 tokens", "ours", library, model=model)
     assert found["ours"].ndim == 2 and found["ours"].std() > 1e-2

@@ -36,7 +36,7 @@ def scores(attention, length, copies, bos=True):
 # ------------------------------------------------------------------------------------------------ attention scores
 
 
-@pytest.mark.parametrize(("length", "copies", "bos"), SHAPES)
+@pytest.mark.parametrize("length, copies, bos", SHAPES)
 def test_scores_are_their_definition(length, copies, bos):
     size = length * copies + bos
     attention = np.random.default_rng(length).random((2, 3, size, size)).astype(np.float32)

@@ -22,7 +22,7 @@ def made_up(**gains):
     return {"gold": gold, "right": np.full(40, True), **found}
 
 
-@pytest.mark.parametrize(("bare", "permuted"), [(0, 0), (8, 0), (0, 8), (8, 8)])
+@pytest.mark.parametrize("bare, permuted", [(0, 0), (8, 0), (0, 8), (8, 8)])
 def test_a_task_is_done_where_intact_demonstrations_alone_teach_it(bare, permuted, monkeypatch):
     monkeypatch.setattr(PairTask, "answers", lambda self: made_up(shown=8, bare=bare, permuted=permuted))
     check = PairTask("embedded", "country_capital").check(candidates=len(TASKS))

@@ -249,7 +249,7 @@ def test_a_planted_head_that_tells_the_task_is_a_function_vector_head(family, tm
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong", "message"),
+    "kind, wrong, message",
     [
         (LabelRoles, {"ks": 0}, "^ks"),
         (LabelRoles, {"ks": [10**6]}, "^k = 1000000"),

@@ -29,7 +29,7 @@ def names(found):
 
 
 @pytest.mark.parametrize(
-    ("made", "tested", "having"),
+    "made, tested, having",
     [
         ({}, [STRONG, QUIET], {STRONG}),
         ({"attending": (QUIET,)}, [QUIET], set()),
@@ -52,7 +52,7 @@ def test_an_effect_that_its_control_has_too_is_none():
     assert [len(replace(found, effect=size * constant).confirmed) for size in (1, 1.01)] == [0, 2]
 
 
-@pytest.mark.parametrize(("half", "chosen"), [(0, [QUIET]), (1, [STRONG, QUIET])])
+@pytest.mark.parametrize("half, chosen", [(0, [QUIET]), (1, [STRONG, QUIET])])
 def test_the_score_must_hold_on_both_halves(half, chosen):
     found = evidence()
     value = found.score.value.copy()
@@ -62,7 +62,7 @@ def test_the_score_must_hold_on_both_halves(half, chosen):
     assert not half or names(replace(found, score=faded)) == set()
 
 
-@pytest.mark.parametrize(("n", "tested"), [(8, 2), (12, 133), (16, 4), (64, 45)])
+@pytest.mark.parametrize("n, tested", [(8, 2), (12, 133), (16, 4), (64, 45)])
 def test_an_effect_that_would_be_seen_is_seen_in_four_of_five_samples(n, tested):
     """The smallest such effect is that which samples of noise say on average; other samples have it."""
     rng, samples = np.random.default_rng(0), 1000

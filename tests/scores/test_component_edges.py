@@ -219,7 +219,7 @@ WRONG: list[tuple[Any, tuple[Any, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "arguments", "message"), WRONG)
+@pytest.mark.parametrize("function, arguments, message", WRONG)
 def test_what_does_not_fit_is_refused_before_any_pass(function, arguments, message, monkeypatch):
     model = model_of("llama")
     blocks_of(model)

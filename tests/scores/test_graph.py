@@ -110,7 +110,7 @@ GRAPH, SCORES = ComponentGraph(2, 2), np.zeros((7, 15))
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make, message",
     [
         *(
             (lambda name=name: GRAPH.place(name), r"is no edge of ComponentGraph\(layers=2, heads=2")

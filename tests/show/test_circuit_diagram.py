@@ -12,7 +12,7 @@ from util.show.circuit_diagram import LOGITS, Edge, Node, circuit_grid
 from util.show.draw import COLUMN, WIDTH, draw
 
 
-@pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (48, WIDTH)])
+@pytest.mark.parametrize("layers, width", [(4, COLUMN), (48, WIDTH)])
 def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
     rng = np.random.default_rng(0)
     heads = sorted(rng.choice(layers * 9, 16, replace=False).tolist())

@@ -26,7 +26,7 @@ ODD = ["<script>alert('1')</script>", " $x_1$", "\t", "\r\n", "語", "\u202e", "
 
 
 @pytest.mark.parametrize(
-    ("token", "sign"),
+    "token, sign",
     [
         (" a b", "·a·b"),
         ("\n\t\r", "↵⇥\\u000d"),
@@ -41,7 +41,7 @@ def test_what_would_not_be_seen_has_a_sign(token, sign):
 
 @pytest.mark.parametrize("width", [COLUMN, WIDTH])
 @pytest.mark.parametrize(
-    ("tokens", "count"),
+    "tokens, count",
     [(TOKENS, 2), (ODD * 2, 1), (["supercalifragilistic", " \n", "a"], 1)],
     ids=["two rows", "odd signs", "a long token"],
 )

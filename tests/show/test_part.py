@@ -6,7 +6,7 @@ from util.show.part import Figure, Part, drawn, findings, say
 
 
 @pytest.mark.parametrize(
-    ("sentence", "values", "text"),
+    "sentence, values, text",
     [
         ("{n} {n:head is|heads are} frequent", {"n": 1}, "1 head is frequent"),
         ("{n:words} {n:head is|heads are} frequent", {"n": 0}, "No heads are frequent"),

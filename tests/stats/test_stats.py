@@ -101,7 +101,7 @@ def test_an_interval_ends_where_its_quantity_does():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call, message",
     [
         (lambda: mean_intervals(np.ones((1, 3))), "at least two sampled units, got 1"),
         (lambda: mean_interval([1.0, 2.0], clusters=[3, 3]), "at least two sampled units"),
@@ -145,7 +145,7 @@ def test_holm_by_hand():
     assert holm([0.5, 0.01]) == [0.5, 0.02] and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
 
 
-@pytest.mark.parametrize(("n", "gained"), [(20, 0.0), (60, 0.05)])
+@pytest.mark.parametrize("n, gained", [(20, 0.0), (60, 0.05)])
 def test_paired_differences_without_a_mean_are_refused_in_one_of_forty(n, gained):
     """All outcomes of n pairs of answers of which as many are lost as are gained, weighed by how likely they are."""
     wrong = 0.0
@@ -169,7 +169,7 @@ def check(right=90, n=128, over_none=0.5, over_permuted=0.5, candidates=1, seed=
 
 
 @pytest.mark.parametrize(
-    ("changes", "done"),
+    "changes, done",
     [
         ({}, True),
         ({"right": 70}, False),  # not surely above the baseline

@@ -98,7 +98,7 @@ YES, NO, OPEN = part(0.001, 0.9), part(0.9, 0.001), part(0.5, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("judge", "parts", "verdict"),
+    "judge, parts, verdict",
     [
         (verdicts.any_of, [YES, NO, OPEN], HOLDS),
         (verdicts.any_of, [NO, NO], DOES_NOT_HOLD),

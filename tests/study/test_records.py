@@ -156,7 +156,7 @@ def test_the_twin_has_other_weights_and_a_request_of_its_own(study):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    "name, options, message",
     [
         ("embedded", {}, "the request is for 'embedded'|the request is for 'generalist'"),
         ("given:mine", {"dtype": "float64"}, "dtype float64 was asked for"),
@@ -217,7 +217,7 @@ def test_a_model_with_a_hook_of_its_user_is_refused_by_name(kind, tmp_path):
         study.replace().sum()
 
 
-@pytest.mark.parametrize(("name", "changes"), [("gpt_neo", {}), ("phi3", architectures.LONGROPE), ("gemma3_text", {})])
+@pytest.mark.parametrize("name, changes", [("gpt_neo", {}), ("phi3", architectures.LONGROPE), ("gemma3_text", {})])
 def test_settings_are_the_same_before_and_after_work_and_when_offloaded(name, changes):
     built = [architectures.build(name, **changes) for _ in range(2)]
     first = settings_digest(built[0], toys.tokenizer())

@@ -73,7 +73,7 @@ def test_a_request_is_plain_json(request_, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("expected", "hit", "message"),
+    "expected, hit, message",
     [
         ({"weights": "w", "dtype": "float32", "revision": None}, True, ""),
         ({"weights": "others"}, False, "has weights 'w' and not 'others': it is measured again"),

@@ -82,7 +82,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), WRONG)
+@pytest.mark.parametrize("changes, said", WRONG)
 def test_wrong_grids_are_refused_in_a_line_with_the_cure(changes, said, tmp_path):
     with pytest.raises(ValueError) as error:
         made(tmp_path, **changes)

@@ -262,7 +262,7 @@ def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("written", "answer", "line", "prefix"),
+    "written, answer, line, prefix",
     [
         ("Tirana\n", "Tirana", True, True),
         (" Tirana is", "Tirana", False, True),

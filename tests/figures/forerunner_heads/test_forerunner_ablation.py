@@ -199,7 +199,7 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
 
 
 @pytest.mark.parametrize(
-    ("change", "random", "said"),
+    "change, random, said",
     [
         ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), "costs it 1.00 [0.80, 1.20] nats"),
         ((-1.0, -2.2, 0.2), (0.0, -0.1, 0.1), "is not shown to cost it more than random cells"),

@@ -58,7 +58,7 @@ def test_the_title_of_the_counts_where_untrained_weights_have_as_many():
 
 
 @pytest.mark.parametrize(
-    ("heads", "wanted"),
+    "heads, wanted",
     [
         ((5, 3), "3 heads are frequent on each of 2 data sets, 2 on some of them only"),
         ((5, 1), "1 head is frequent on each of 2 data sets, 4 on some of them only"),
@@ -74,7 +74,7 @@ def test_the_title_of_the_data_sets(heads, wanted):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "control", "wanted"),
+    "wrong, control, wanted",
     [
         (0.45, 0.01, "3 of 3 frequent heads are forerunner heads: they read the token before the label more than other "
          "previous tokens; 3 do so more than before a wrong label"),

@@ -86,7 +86,7 @@ def run(model, ids, *instruments):
 # ------------------------------------------------------------------------------------------------ scores
 
 
-@pytest.mark.parametrize(("name", "bos"), [("gpt2", False), *((name, True) for name in CLASSES)])
+@pytest.mark.parametrize("name, bos", [("gpt2", False), *((name, True) for name in CLASSES)])
 def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypatch):
     """Under softcaps, windows and sinks; of all sequences, or one by one and row by row."""
     model, sequences = toy(name), drawn(sequences=3, bos=bos)
@@ -369,7 +369,7 @@ def test_heads_are_counted_among_the_layers_that_have_attention():
         heads_by_layer(found, [(0, 1), (1, 0)])
 
 
-@pytest.mark.parametrize(("all_tasks", "there"), [(False, 256), (True, 512)])
+@pytest.mark.parametrize("all_tasks, there", [(False, 256), (True, 512)])
 def test_more_prompts_than_a_task_has_become_all_of_them(all_tasks, there, capsys):
     """Half of them, as others are asked, too; or all of them."""
 

@@ -120,7 +120,7 @@ def test_requests_say_which_premises(place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    "rows, message",
     [
         (None, "^reference_data = '.*': .*one file train is needed"),
         ('{"text": "a"}', "row 0: there is no column 'premise'; .* with the column premise"),

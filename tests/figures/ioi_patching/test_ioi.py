@@ -389,7 +389,7 @@ def test_every_name_of_the_embedded_model_keeps_to_its_hold_out(name):
 
 
 @pytest.mark.parametrize(
-    ("message", "part", "options"),
+    "message, part, options",
     [
         ("shown_layer = 3: the model has 3 layers, 0 to 2", "p1", {"shown_layer": 3}),
         ("names and texts: .*'Mike' twice, not 1 times", "p1", {"texts": (BASE, BASE.replace(", Emma", ", Anna"))}),

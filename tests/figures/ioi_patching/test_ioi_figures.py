@@ -99,7 +99,7 @@ def test_the_diagram_has_the_paths_that_are_certain():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("atlas", "wanted"), [({}, "no role"), (None, "roles not measured")])
+@pytest.mark.parametrize("atlas, wanted", [({}, "no role"), (None, "roles not measured")])
 def test_the_diagram_says_what_heads_without_a_role_are(atlas, wanted, monkeypatch):
     monkeypatch.setattr(show, "stored_atlas", lambda request: atlas)
     figure = picture("paths", values_of(paths=small_paths()))

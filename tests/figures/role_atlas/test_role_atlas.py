@@ -101,7 +101,7 @@ def test_what_controls_say():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "seed"), [("gpt2", 0), ("llama", 3)])
+@pytest.mark.parametrize("family, seed", [("gpt2", 0), ("llama", 3)])
 def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
     """Of all nine. The seed decides which head plays which role."""
     arrays = planted(Study("role_atlas", folder=tmp_path), family=family, seed=seed)

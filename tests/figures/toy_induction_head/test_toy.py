@@ -44,7 +44,7 @@ def title(part, values):
 
 
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    "scores, said",
     [
         (
             {},
