@@ -4,7 +4,6 @@ import json
 import shlex
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -144,7 +143,7 @@ def check_answers(words, result, rows, edit, **means):
 
 
 def check_ablate(words, result, rows):
-    means: dict[str, Any] = {"reference_prompts": 8, "reference": flag(words, "reference", "task")}
+    means = {"reference_prompts": 8, "reference": flag(words, "reference", "task")}
     means["data"] = flag(words, "data")
     check_answers(words, result, rows, lambda heads: Edit.ablate(heads, flag(words, "mode")), **means)
 

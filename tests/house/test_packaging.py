@@ -29,7 +29,7 @@ DIRECT = [Requirement(line) for line in (*PROJECT["dependencies"], *PROJECT["opt
 
 def pins(lines):
     """Canonical name -> version, of lines that all read `name==version`."""
-    found: dict[str, str] = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    found = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
     assert len(found) == len(lines), "a package is pinned twice"
     return found
 
@@ -67,7 +67,7 @@ def test_environment_yml_holds_the_direct_dependencies_and_follows_the_lock():
 
 def test_installed_versions_equal_the_lock():
     packages = [(canonicalize_name(one.metadata["Name"]), one.version) for one in metadata.distributions()]
-    installed: dict[str, str] = {name: version.partition("+")[0] for name, version in packages}
+    installed = {name: version.partition("+")[0] for name, version in packages}
     other = {name: f"{installed.get(name)} and not {pin}" for name, pin in LOCK.items() if installed.get(name) != pin}
     if other and os.environ.get("ICL_ALLOW_OTHER_VERSIONS"):
         pytest.skip(f"allowed by ICL_ALLOW_OTHER_VERSIONS: {other}")

@@ -363,7 +363,7 @@ GOOD = {
     '{"input": "up", "output": "down", "note": "x"}]',
     "object.json": '{"hot": "cold", "big": "small", "up": "down"}',
 }
-BAD: dict[str, tuple[str, str]] = {  # the others: test_own_tasks.py, test_row_files.py
+BAD = {  # the others: test_own_tasks.py, test_row_files.py
     "few.csv": ("hot,cold\n", "1 pairs; at least 2 are needed"),
     "one.csv": ("hot\nbig\nup\n", r"row 1: \['hot', None, ''\] is not an input and an output"),
     "short.csv": ("input,output\nhot,cold\nbig\nup,down\n", "row 2: .* is not an input and an output"),

@@ -1,7 +1,6 @@
 """Scores of edges of the component graph, against hooks on named modules: one whole pass for each edge."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -203,7 +202,7 @@ def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
 
 ALL = torch.ones(1, 16, 40, dtype=torch.bool)
 MANY = SOURCE + 5000 * (SOURCE == 20)
-WRONG: list[tuple[Any, tuple[Any, ...], str]] = [
+WRONG = [
     (edge_scores, (BASE, SOURCE[:, 1:], ANSWERS), "as many tokens as its base prompt"),
     (exact_scores, (BASE, SOURCE[:, 1:], ANSWERS, [(0, 0)]), "as many tokens as its base prompt"),
     (circuit_metrics, (BASE, SOURCE[:, 1:], ANSWERS, ALL), "as many tokens as its base prompt"),

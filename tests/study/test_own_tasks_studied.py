@@ -1,7 +1,6 @@
 """From a file of word pairs to the heads that matter, and what of the file stands in requests."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from util.study.model import Model
 from util.study.study import Study
 
 KNOWN = column("embedded_words", "word")[:24]
-FEW: dict[str, Any] = {
+FEW = {
     "k": 4, "prompts": 6, "donor_seeds": (0,), "random_circuits": 2, "search_prompts": 6, "per_round": 0.5,
     "untrained_control": False,
 }  # fmt: skip

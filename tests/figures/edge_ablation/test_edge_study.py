@@ -3,7 +3,6 @@
 from collections import Counter
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +111,7 @@ def test_a_search_takes_the_cheapest_pair_first_and_puts_back_what_it_needs(monk
         right[1:6] = pairs[0] in kept or pairs[1] in kept
         return {"right": right, "log_prob": right * 1.0 - 0.1 * (pairs[3] not in kept)}
 
-    run: Any = SimpleNamespace(
+    run = SimpleNamespace(
         answer=answer, answers=lambda ablations: {name: answer(one) for name, one in ablations.items()}
     )
     assert Run.search(run) == (pairs[0],)
@@ -138,7 +137,7 @@ def asking(model=NEVER, folder=None, redo=False, **fields):
 
 
 def test_equal_requests_are_loaded_and_measured_again_on_demand(tmp_path):
-    fields: dict[str, Any] = {"prompts": 3, "corruptions": (0, 1), "layout": {"separator": "\t"}}
+    fields = {"prompts": 3, "corruptions": (0, 1), "layout": {"separator": "\t"}}
     limited = Ablation(kept=("AGG",), probed={"y->last_separator": 1}, layers=(2, 0), heads=((0, 1), (2, 3)))
     ablations = ABLATIONS | {"limited": limited}
     first = asking(toy(), tmp_path, **fields).answers(ablations, generate=True)

@@ -68,7 +68,7 @@ def test_the_title_of_the_counts_where_untrained_weights_have_as_many():
     ],
 )
 def test_the_title_of_the_data_sets(heads, wanted):
-    by_set: dict = {name: {"correct": passing(n)} for name, n in zip("ab", heads, strict=False)}
+    by_set = {name: {"correct": passing(n)} for name, n in zip("ab", heads, strict=False)}
     values = {"request": {"grid_prompts": PROMPTS}} | numbers.grid(by_set | {"left out": {}}, SETTINGS)
     assert title("grid", values) == wanted
 

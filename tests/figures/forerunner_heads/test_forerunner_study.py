@@ -1,7 +1,5 @@
 """From a study to its records and numbers: what is measured once, resumed, refused and left out."""
 
-from typing import Any
-
 import pytest
 
 from tests import toys
@@ -10,7 +8,7 @@ from util.figures.forerunner_heads import measure, show
 from util.study.model import Model
 from util.study.study import Study
 
-SMALL: dict[str, Any] = {"k": 1, "prompts": 10, "untrained_control": False}
+SMALL = {"k": 1, "prompts": 10, "untrained_control": False}
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_without_a_whole_effect_nothing_is_a_share_of_it():
 
 # ------------------------------------------------------------------------------------------------ measures
 
-SMALL: dict = {"prompts": 8, "edge_pairs": 4, "exact_edges": 20, "held_out": True, "untrained_control": False}
+SMALL = {"prompts": 8, "edge_pairs": 4, "exact_edges": 20, "held_out": True, "untrained_control": False}
 
 
 @pytest.fixture(scope="module")
