@@ -72,6 +72,42 @@ def wide_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.functional, "softmax", wide)
 
 
+@pytest.fixture
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and figures are written into the folder of the test."""
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+
+
+@pytest.fixture
+def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records lie in the folder of the test, where nothing has been measured yet."""
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model can be loaded."""
+    from tests.unloaded import never
+
+    monkeypatch.setattr("util.study.model.load_ICL_model", never)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Any:
+    """The embedded model."""
+    from util.study.model import Model
+
+    return Model("embedded", device="cpu", verbose=False)
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the toy Llama and the toy tokenizer, which no test changes."""
+    from tests import toys
+
+    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
+
+
 def pytest_report_header() -> str:
     threads = os.environ.get("OMP_NUM_THREADS", f"all of {os.cpu_count()}")
     return f"cache: {os.environ['ICL_MATERIAL']}, output: {os.environ['ICL_OUTPUT']}, threads: {threads}"

@@ -132,8 +132,7 @@ def test_the_settings_of_a_full_card_are_those_of_the_notebooks():
 
 
 @pytest.mark.parametrize("wrong, named", [({"seed": -1}, "seed"), ({}, "sequences")])
-def test_wrong_settings_are_refused_before_anything_is_measured(wrong, named, tmp_path, monkeypatch):
-    monkeypatch.setattr(model_room, "load_ICL_model", never)
+def test_wrong_settings_are_refused_before_anything_is_measured(wrong, named, no_model, tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "SIZES", {"full": TINY | {"induction_scores": {"sequences": 0 if not wrong else 1}}})
     with pytest.raises(ValueError, match=named):
         cards.measured(Model("embedded"), folder=tmp_path, **wrong)

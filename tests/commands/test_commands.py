@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from torch import OutOfMemoryError
 
-from tests.unloaded import never
 from util import paths
 from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
@@ -29,13 +28,6 @@ def ends(argv, capsys):
     with pytest.raises(SystemExit) as end:
         main([str(argument) for argument in argv])
     return end.value.code, capsys.readouterr().err
-
-
-@pytest.fixture
-def unloaded(monkeypatch):
-    """No model can be loaded."""
-
-    monkeypatch.setattr(model_room, "load_ICL_model", never)
 
 
 def written(folder):
@@ -133,7 +125,7 @@ WRONG_INPUT = [
     ids=lambda value: value if isinstance(value, str) and value.isascii() else None,
 )
 def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
-    status, line, said, tmp_path, monkeypatch, unloaded, capsys
+    status, line, said, tmp_path, monkeypatch, no_model, capsys
 ):
     if "data/values" not in line:
         monkeypatch.chdir(tmp_path)
@@ -226,7 +218,7 @@ def test_heads_have_one_spelling_everywhere():
 
 
 @pytest.mark.parametrize("given", [{"promts": 3}, {"out=x --seed": 3}, {"model": None}, {"length": "x"}])
-def test_a_wrong_key_or_value_is_refused_by_name(given, tmp_path, unloaded, capsys):
+def test_a_wrong_key_or_value_is_refused_by_name(given, tmp_path, no_model, capsys):
     (tmp_path / "config.json").write_text(json.dumps({"device": "cpu", **given}))
     status, message = ends(["scores", "--config", tmp_path / "config.json"], capsys)
     assert status == 2 and f"[{next(iter(given))}]" in message and f"from {tmp_path}/config.json" in message
@@ -235,9 +227,7 @@ def test_a_wrong_key_or_value_is_refused_by_name(given, tmp_path, unloaded, caps
 # ------------------------------------------------------------------------------------------------ results
 
 
-def test_a_result_says_what_it_is_made_of_and_every_request_has_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))  # where no other code has measured anything
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+def test_a_result_says_what_it_is_made_of_and_every_request_has_a_folder_of_its_own(material, output):
     main(["ablate", "--heads", "L2H6", *FEW, "--controls", "2", "--task", "wordseq1,repetition"])
     [folder] = paths.output("commands").iterdir()
     result, rows = written(folder)

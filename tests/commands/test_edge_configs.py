@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.unloaded import never
 from util.commands import edge_configs
 from util.commands.edge_configs import CONFIGS
 from util.commands.frame import main
@@ -16,9 +17,7 @@ from util.study.model import Model
 from util.study.study import Study
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
-
-
-MISSING = Model("embedded", loader=lambda: pytest.fail("nothing is to be loaded"))
+MISSING = Model("embedded", loader=never)
 
 
 def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
@@ -34,10 +33,10 @@ def run(config, model, folder):
 
 
 @pytest.mark.parametrize("example", edge_configs.EXAMPLES, ids=lambda config: config["action"])
-def test_every_example_runs_and_says_what_the_records_say(example, model, tmp_path):
+def test_every_example_runs_and_says_what_the_records_say(example, embedded, tmp_path):
     request = {**example["request"], "prompts": 4}
     config = config_of(**{**example, "request": request, "out_dir": str(tmp_path / "out")})
-    found = run(config, model, tmp_path)
+    found = run(config, embedded, tmp_path)
     rows = pd.read_csv(tmp_path / "out" / "rows.csv")
     measured = {name: one for name, one in found["results"].items() if name not in ("left_out", "pruning")}
     assert len(rows) == 4 * len(measured) == 4 * {"accuracy": 1, "ablation": 2}.get(config.action, 4)
@@ -52,13 +51,13 @@ def test_every_example_runs_and_says_what_the_records_say(example, model, tmp_pa
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == files
 
 
-def test_edges_are_read_from_the_donors_that_a_config_names(model, tmp_path):
+def test_edges_are_read_from_the_donors_that_a_config_names(embedded, tmp_path):
     """What the reference code calls ablating edges differently: some removed, others read from another corruption."""
     edges = {"removed": ["TOQUERY"], "probed": [["x->y:same", 2], ["y->last_separator", 1]]}
     config = config_of("ablation", {**FEW, "corruptions": [0, 1, 2]}, (3, 1), **edges, out_dir=str(tmp_path / "out"))
-    study = Study("edge_ablation", model, folder=tmp_path, untrained_control=False)
+    study = Study("edge_ablation", embedded, folder=tmp_path, untrained_control=False)
     answers = [runs.Run(study, draw).answers({"one": config.ablation})["one"]["right"] for draw in config.draws]
-    found = run(config, model, tmp_path)["results"]["ablated"]
+    found = run(config, embedded, tmp_path)["results"]["ablated"]
     assert found["right"][0] == np.mean(answers)
     assert found["log_prob"][2] <= 0 <= found["kl"][1]  # as far as they can reach
     assert config.ablation.corruptions == (0, 1, 2) and [draw.donor_seed for draw in config.draws] == [3, 1]
@@ -121,9 +120,8 @@ def test_a_folder_that_cannot_be_made_is_refused():
         edge_configs.prepared(config_of(out_dir=__file__), MISSING)
 
 
-def test_the_command_line(tmp_path, monkeypatch, capsys):
+def test_the_command_line(material, tmp_path, capsys):
     """Two configs in one file; bad input ends with one line and status 1."""
-    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
     main(["edges", "--examples"])
     assert json.loads(capsys.readouterr().out) == list(edge_configs.EXAMPLES)
     file, one = tmp_path / "configs.json", {"action": "accuracy", "request": FEW, "donor_seeds": [0]}
@@ -138,9 +136,9 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert "two configs write into one folder" in capsys.readouterr().err
 
 
-def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path, monkeypatch):
+def test_a_config_writes_score_files_that_the_next_one_takes(embedded, tmp_path, monkeypatch):
     few = {"request": FEW, "random": 2, "donor_seeds": [0, 1], "per_round": 0.5, "removed": ["TOQUERY"]}
-    first = run(config_of("prune_heads", **few, out_dir=str(tmp_path / "a")), model, tmp_path)["results"]
+    first = run(config_of("prune_heads", **few, out_dir=str(tmp_path / "a")), embedded, tmp_path)["results"]
     assert [*first] == ["FULL", "pruned", "random 1", "random 2", "left_out", "pruning"]
     left, kept = first["pruning"]["left"], first["pruning"]["kept"]
     assert left[0] == 192 and len(kept["head"]) in left and len(kept["edge"]) == 992 - 4 * 32
@@ -154,5 +152,5 @@ def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path, mo
     )
     assert given.plain() == moved.plain()
     monkeypatch.setattr(runs.token_types, "scores", None)  # nothing is scored
-    again = run(given, model, tmp_path)["results"]["pruning"]
+    again = run(given, embedded, tmp_path)["results"]["pruning"]
     assert again["left"] == left and again["accuracy"] == first["pruning"]["accuracy"]

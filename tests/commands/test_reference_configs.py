@@ -67,13 +67,13 @@ def test_no_more_prompts_than_there_are_queries(tmp_path, capsys):
     assert (few.draws[0].prompts, few.draws[0].in_turn) == (3, False)
 
 
-def test_edges_are_ablated_and_the_first_prompts_are_logged(model, tmp_path):
+def test_edges_are_ablated_and_the_first_prompts_are_logged(embedded, tmp_path):
     (config,) = loaded(
         tmp_path,
         {**FEW, "model_name": "embedded_ablate_edges", "affect_whom": EDGES, "output_path": f"{tmp_path}/out"}
         | {"limit": 8, "request": {"k": 3}, "donor_seeds": [0]},
     )
-    result, log = run(config, model, tmp_path), json.loads((tmp_path / "out" / "model_logs.json").read_text())
+    result, log = run(config, embedded, tmp_path), json.loads((tmp_path / "out" / "model_logs.json").read_text())
     rows = pd.read_csv(tmp_path / "out" / "rows.csv")
     assert result["results"]["ablated"]["right"][0] == log["accuracy"]["ablated"] < log["accuracy"]["FULL"] == 1
     assert len(log["examples"]) == edge_configs.LOGGED
@@ -87,13 +87,13 @@ def test_edges_are_ablated_and_the_first_prompts_are_logged(model, tmp_path):
         ]
 
 
-def test_heads_are_pruned_by_score_files_and_then_edges_in_one_list(model, tmp_path):
+def test_heads_are_pruned_by_score_files_and_then_edges_in_one_list(embedded, tmp_path):
     """Their way: a run leaves scores, which the next run prunes by before it leaves those of what is left."""
     heads = {**FEW, **FASTER, "model_name": "embedded_prune_heads_in_circuits", "affect_whom": [["x", "query"]]}
-    run(loaded(tmp_path, {**heads, "output_path": f"{tmp_path}/1", "prune_k": []})[0], model, tmp_path)
+    run(loaded(tmp_path, {**heads, "output_path": f"{tmp_path}/1", "prune_k": []})[0], embedded, tmp_path)
     edges = {**heads, "model_name": "embedded_prune_edges_in_circuits", "output_path": f"{tmp_path}/2", "prune_k": [60]}
     files = [str(tmp_path / "1" / "head_scores_0.json")]
-    result = run(loaded(tmp_path, {**edges, "prune_using_imp_scores": files})[0], model, tmp_path)
+    result = run(loaded(tmp_path, {**edges, "prune_using_imp_scores": files})[0], embedded, tmp_path)
     pruned = result["results"]["pruning"]
     assert len(pruned["kept"]["head"]) == 60 and pruned["left"][0] < 992
     kept = {name.split(" ")[0] + " " + name.split("->")[1].split(":")[0] for name in pruned["kept"]["edge"]}

@@ -9,11 +9,6 @@ from util.study.model import Model
 
 
 @pytest.fixture(scope="session")
-def embedded():
-    return Model("embedded", device="cpu", verbose=False)
-
-
-@pytest.fixture(scope="session")
 def wide():
     """The embedded model in float64."""
     return Model("embedded", dtype="float64", device="cpu", verbose=False)

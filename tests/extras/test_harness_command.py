@@ -29,9 +29,8 @@ def quick(monkeypatch):
 
 
 @pytest.fixture
-def heads(tmp_path, monkeypatch):
+def heads(material, tmp_path):
     """A file of heads, in a folder that also gets the records."""
-    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
     file = tmp_path / "heads.json"
     file.write_text(json.dumps(HEADS))
     return str(file)

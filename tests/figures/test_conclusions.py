@@ -45,8 +45,7 @@ def test_every_interval_of_a_conclusion_is_stored(stem, model):
     assert "nan" not in text.lower() and "None" not in text
 
 
-def test_values_of_another_model_are_those_that_were_written_last(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+def test_values_of_another_model_are_those_that_were_written_last(output):
     file = paths.output("values", "my/model") / "forerunner_heads.json"
     file.write_text(json.dumps({"model": "mine"}))
     assert stored("forerunner_heads", "my/model", latest=True) == {"model": "mine"}

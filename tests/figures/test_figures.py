@@ -18,10 +18,7 @@ from util.study.study import Study
 PUBLISHED = sorted(file.stem for file in (paths.root() / "data" / "published").glob("*.json"))
 NAN = float("nan")
 
-
-@pytest.fixture(autouse=True)
-def output(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("output")
 
 
 def picture():

@@ -10,12 +10,9 @@ from util.figures import MODEL, by_head, stored_atlas, why_no_role
 from util.show import files
 from util.study.model import Model
 
+pytestmark = pytest.mark.usefixtures("output")
+
 REQUEST = Model("embedded").request
-
-
-@pytest.fixture(autouse=True)
-def output(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
 
 
 def store(**roles):

@@ -18,9 +18,9 @@ from util.engine import attention, call
 from util.study.model import Model
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
+@pytest.fixture
+def folder(toy_folder):
+    return toy_folder
 
 
 def test_a_folder_and_a_built_model_are_ready_for_instruments(folder, capsys):
@@ -207,9 +207,8 @@ def test_revision_follows_every_file_that_may_decide_what_the_model_does(name, f
     assert loading.resolved_revision("meta-llama/Meta-Llama-3-8B") is None
 
 
-def test_a_large_folder_is_read_once_and_again_when_its_content_changes(tmp_path, monkeypatch):
+def test_a_large_folder_is_read_once_and_again_when_its_content_changes(material, tmp_path, monkeypatch):
     """Also where names, sizes and times stay as they are, and where what is kept of it is damaged."""
-    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
     read, original = [], loading._content
     monkeypatch.setattr(loading, "_content", lambda *a: (read.append(a), original(*a))[1])
     monkeypatch.setattr(loading, "SMALL", 1)

@@ -47,8 +47,7 @@ def test_verdicts_are_counted_then_grouped_with_what_they_are_made_of():
     assert len([*claims_say({})]) == 2 and claims_table({}).empty
 
 
-def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(output):
     files.save_values({"n": 1}, "induction_scores")
     known = values("induction_scores", "embedded")["claims"]
     assert judged_of("induction_scores", "embedded") == {"claims": known}

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.tiers import quick
-from tests.unloaded import never
 from util.commands import edge_configs
 from util.figures.edge_ablation.runs import Draw, Run
 from util.figures.task_study import TaskStudy
@@ -15,7 +14,6 @@ from util.prompts.own_tasks import column
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.text_tasks import DATASETS
 from util.roles.function_vectors import FunctionVectorStudy
-from util.study import model as model_room
 from util.study.model import Model
 from util.study.study import Study
 
@@ -27,10 +25,8 @@ FEW = {
 
 
 @pytest.fixture(autouse=True)
-def places(monkeypatch, tmp_path):
+def places(material, output, monkeypatch, tmp_path):
     monkeypatch.setattr(own_tasks, "_REGISTERED", {})
-    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -40,12 +36,7 @@ def write(pairs, name="animals.csv", header="input,output"):
     return name
 
 
-@pytest.fixture
-def unloaded(monkeypatch):
-    monkeypatch.setattr(model_room, "load_ICL_model", never)
-
-
-def test_rows_that_the_tokenizer_cannot_carry_are_refused_before_weights_are_read(unloaded):
+def test_rows_that_the_tokenizer_cannot_carry_are_refused_before_weights_are_read(no_model):
     write([("red", "Red"), ("blue", "Blue"), ("green", "Green"), ("black", "Black")])
     message = r"animals.csv, row 1: the tokenizer cannot carry 'red' and 'Red' \(split: the separator ' ->' is 2 tokens"
     with pytest.raises(UnsupportedTokenizer, match=message):
@@ -87,7 +78,7 @@ def test_data_sets_of_staicc_are_classification_tasks_in_their_own_template(name
     assert TaskStudy("embedded", name, 4, 2).classes is task
 
 
-def test_notebook_02_takes_a_file(tmp_path, unloaded):
+def test_notebook_02_takes_a_file(no_model):
     texts = [
         (f"{word} and {other}", "Foo" if word < KNOWN[3] else "Bar") for word in KNOWN[:6] for other in KNOWN[6:12]
     ]

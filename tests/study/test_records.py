@@ -62,9 +62,9 @@ def forget():
     Sums.computed.clear()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
+@pytest.fixture
+def folder(toy_folder):
+    return toy_folder
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from util.study.study import Study
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    model = Model("embedded", device="cpu", verbose=False)
+def study(embedded, tmp_path_factory):
     folder = tmp_path_factory.mktemp("material")
-    return Study("toy_induction_head", model, length=5, copies=2, sequences=4, excerpts=2, folder=folder)
+    return Study("toy_induction_head", embedded, length=5, copies=2, sequences=4, excerpts=2, folder=folder)
 
 
 @pytest.fixture
@@ -50,8 +49,7 @@ def test_a_twin_of_a_model_of_ones_own_has_its_whole_name(alone):
         assert study.description.startswith("given:mine, untrained: LlamaForCausalLM, 4 layers")
 
 
-def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_sentences(study, tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_sentences(study, output):
     values, shown = study.values, study.save().data
     assert {"request", "model", "heads", "patterns", "texts", "phase_change"} <= {*values}
     assert values["request"]["model"] == "embedded"
@@ -59,8 +57,7 @@ def test_the_values_file_has_all_parts_and_what_is_told_of_it_their_first_senten
     assert shown.count("\n- ") == len(study.figure.parts) and study.numbers("texts") is study.numbers("texts")
 
 
-def test_show_says_and_shows_and_writes(study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+def test_show_says_and_shows_and_writes(study, output, capsys):
     assert study.show("phase_change").filename.name == "toy_induction_head_phase_change.png"
     assert capsys.readouterr().out.startswith("- Prefix matching of 0.5 after")
     assert study.show("heads") is None and "planted GPT-2" in capsys.readouterr().out

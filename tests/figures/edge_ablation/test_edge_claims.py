@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.figures.induction_scores.made_up_shots import arrays
+from tests.unloaded import unloaded
 from util import __main__ as command_line
 from util.figures.edge_ablation import measure
 from util.figures.edge_ablation.numbers import AMBIGUOUS
 from util.figures.induction_scores import measure as induction_measure
 from util.show import files
 from util.stats.verdicts import HOLDS, NO_PREMISE, NOT_DONE, Claim, Effect, judged
-from util.study.model import Model
 from util.study.study import Study
 
 
@@ -24,13 +24,13 @@ def study_of(model, folder=None, tasks=("country_capital", "capitalization"), **
 
 
 @pytest.mark.slow
-def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path, monkeypatch):
-    undone = measure.judge(study_of(Model("embedded", device="cpu", verbose=False), tmp_path))
+def test_claims_are_measured_in_order_and_loaded_again_without_a_model(embedded, tmp_path, monkeypatch):
+    undone = measure.judge(study_of(embedded, tmp_path))
     # the embedded model says the same with permuted demonstrations: it looks up what it was trained on
     assert {claim.verdict for claim in undone["claims"]} == {NOT_DONE} and undone["kept by draw"] == []
     assert {check.done for check in undone["checks"].values()} == {False}
     monkeypatch.setattr(measure.PairTask, "check", lambda study, candidates: SimpleNamespace(done=True))
-    values = measure.judge(study_of(Model("embedded", device="cpu", verbose=False), tmp_path))
+    values = measure.judge(study_of(embedded, tmp_path))
     measured = values["claims"]
     assert [claim.number for claim in measured] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
     assert NOT_DONE not in {claim.verdict for claim in measured}
@@ -42,8 +42,7 @@ def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path,
     assert len(values["kept by draw"]) == 2, "a circuit for each draw of donors"
     assert all("query->last_separator" in kept for kept in values["kept by draw"])
     assert values["published"]["1"]["value"] == pytest.approx(0.1)
-    missing = Model("embedded", loader=lambda: pytest.fail("a model was loaded"))
-    assert measure.judge(study_of(missing, tmp_path)) == values
+    assert measure.judge(unloaded(study_of(embedded, tmp_path))) == values
 
 
 def test_no_more_prompts_than_queries_are_asked():
@@ -53,7 +52,7 @@ def test_no_more_prompts_than_queries_are_asked():
         assert prompts == [copying, 40, verbs] and measure.own_queries(study, "copying", 64, "search")["prompts"] == 64
 
 
-def test_the_command_writes_the_verdicts_into_the_values_file(monkeypatch, tmp_path, capsys):
+def test_the_command_writes_the_verdicts_into_the_values_file(output, monkeypatch, capsys):
     def judged_of(study):
         asked = study.settings
         assert (asked.primary_task, asked.prompts, asked.donor_seeds) == ("capitalization", 7, (0, 1, 2))
@@ -67,7 +66,6 @@ def test_the_command_writes_the_verdicts_into_the_values_file(monkeypatch, tmp_p
 
     monkeypatch.setattr(measure, "judge", judged_of)
     monkeypatch.setattr(induction_measure, "shots", no_tasks)
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     file = files.save_values({"request": 1}, "edge_ablation")
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7"])
     command_line.main()

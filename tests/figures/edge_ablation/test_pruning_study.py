@@ -15,16 +15,10 @@ from util.figures.edge_ablation.runs import LookUp, Run, units_left
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
 from util.show import files
-from util.study.model import Model
 from util.study.study import Study
 
 FEW = {"prompts": 4, "k": 3}
 ROUND = 0.4  # the share that goes in a round
-
-
-@pytest.fixture(scope="module")
-def model():
-    return Model("embedded", device="cpu", verbose=False)
 
 
 def study_in(folder, model, redo=False, **settings):
@@ -37,8 +31,8 @@ def pruning_in(folder, model, redo=False):
     return study, runs.draws(study)
 
 
-def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
-    study, draws = pruning_in(tmp_path, model)
+def test_heads_then_edges_and_a_second_time_without_a_model(embedded, tmp_path):
+    study, draws = pruning_in(tmp_path, embedded)
     heads, edges = units_left(study, draws).values()
     for left in (heads, edges):
         assert left["result"] < left["units"] and len(left["random"]) == 3
@@ -55,8 +49,7 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
     assert whole.units_left[0] == 4 * 8 * 31
 
 
-def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+def test_values_of_a_model_that_answers_nothing_say_why(output):
     wrong = {"query": np.arange(20), "right": np.zeros((1, 20), bool)}
     left = {"units": 10, "whole": wrong, "pruned": wrong, "result": 4, "random": [wrong] * 2}
     values = numbers.pruning({"copying": {"head": left, "edge": left}}, None)
@@ -67,7 +60,7 @@ def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
     assert next(iter(FIGURE.parts["pruning"].says(files.read_values(file)))) == ""
 
 
-def test_what_donors_of_one_task_leave_is_not_kept_beside_those_of_the_next(model, tmp_path, monkeypatch):
+def test_what_donors_of_one_task_leave_is_not_kept_beside_those_of_the_next(embedded, tmp_path, monkeypatch):
     kept: list[weakref.ref[Store]] = []
 
     def store():
@@ -78,11 +71,11 @@ def test_what_donors_of_one_task_leave_is_not_kept_beside_those_of_the_next(mode
 
     monkeypatch.setattr(runs, "Store", store)
     settings = {"tasks": ["capitalization"], "per_round": 0.6, "random_circuits": 2, "search_prompts": 6}
-    study_in(tmp_path, model, corruptions=[1], **settings).arrays("pruning")
+    study_in(tmp_path, embedded, corruptions=[1], **settings).arrays("pruning")
     assert len(kept) == 2
 
 
-def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatch):
+def test_measured_again_every_circuit_is_scored_once(embedded, tmp_path, monkeypatch):
     scores, done = runs.token_types.scores, list[str]()
 
     def watched(net, groups, circuit, *rest):
@@ -90,7 +83,7 @@ def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatc
         return scores(net, groups, circuit, *rest)
 
     monkeypatch.setattr(runs.token_types, "scores", watched)
-    units_left(*pruning_in(tmp_path, model, redo=True))
+    units_left(*pruning_in(tmp_path, embedded, redo=True))
     assert len(done) == len({*done}) > 4
 
 

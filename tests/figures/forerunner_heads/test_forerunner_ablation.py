@@ -135,10 +135,10 @@ def test_induction_by_hand():
 
 
 @pytest.fixture
-def study(model_folder, tmp_path):
+def study(toy_folder, tmp_path):
     sizes = {"prompts": 6, "k": 2, "ablated": 5, "grid_prompts": 4, "choice_prompts": 6, "untrained_control": False}
     tasks = {"causal_datasets": ["sst5", 4], "causal_k": [2]}
-    model = Model(str(model_folder), verbose=False)
+    model = Model(str(toy_folder), verbose=False)
     return Study("forerunner_heads", model, **sizes, **tasks, folder=tmp_path)
 
 

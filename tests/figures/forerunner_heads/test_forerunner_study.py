@@ -12,8 +12,8 @@ SMALL = {"k": 1, "prompts": 10, "untrained_control": False}
 
 
 @pytest.fixture
-def study(model_folder, tmp_path):
-    return Study("forerunner_heads", Model(str(model_folder), verbose=False), **SMALL, folder=tmp_path)
+def study(toy_folder, tmp_path):
+    return Study("forerunner_heads", Model(str(toy_folder), verbose=False), **SMALL, folder=tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,7 @@ from tests.unloaded import NEVER
 from util.figures.task_study import TaskStudy
 from util.load_model_and_data import staicc_version
 from util.show.part import drawn
-from util.study.model import Model
 from util.study.study import Study
-
-EMBEDDED = Model("embedded", device="cpu", verbose=False)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +16,7 @@ def rte(tmp_path_factory):
 
 
 def study_of(rte, tmp_path, **options):
-    return TaskStudy(EMBEDDED, "rte", **{"k": 2, "prompts": 4, "data": rte, "folder": tmp_path} | options)
+    return TaskStudy("embedded", "rte", **{"k": 2, "prompts": 4, "data": rte, "folder": tmp_path} | options)
 
 
 def test_requests_say_which_texts_were_read(rte, tmp_path):
@@ -65,9 +62,9 @@ def test_queries_of_staicc_run_out_at_512():
     assert len(TaskStudy(NEVER, "wordseq1", k=2, prompts=500).reference_texts) == 64  # of 512; it was the 12 others
 
 
-def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
+def test_the_study_of_the_figure_takes_text_tasks(embedded, tmp_path):
     study = Study(
-        "induction_scores", EMBEDDED, tasks=["sst2", "wordseq1"], primary_task="sst2", all_tasks=True, mode="zero",
+        "induction_scores", embedded, tasks=["sst2", "wordseq1"], primary_task="sst2", all_tasks=True, mode="zero",
         untrained_control=False, prompts=4, k=2, sequences=2, length=10, control_sets=1, primary=1, folder=tmp_path,
     )  # fmt: skip
     assert drawn(study.figure.parts["ablation"], study.values_of("scores", "ablation")) is not None

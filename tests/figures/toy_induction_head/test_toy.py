@@ -100,9 +100,8 @@ SIZES = {"length": 10, "copies": 3, "sequences": 4}
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    model = Model("embedded", device="cpu", verbose=False)
-    return Study("toy_induction_head", model, **SIZES, folder=tmp_path_factory.mktemp("material"))
+def study(embedded, tmp_path_factory):
+    return Study("toy_induction_head", embedded, **SIZES, folder=tmp_path_factory.mktemp("material"))
 
 
 def test_heads_of_every_origin_are_shown_with_their_scores(study):
