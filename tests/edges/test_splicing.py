@@ -186,8 +186,7 @@ def check_said(found, chosen, logits):
 @names
 def test_nothing_removed_is_the_whole_model(name):
     model = toy(name)
-    with torch.no_grad():
-        logits = [stock(model)(torch.tensor([group.base.ids[:-1]])).logits[0] for group in groups()]
+    logits = [stock(model)(torch.tensor([group.base.ids[:-1]])).logits[0] for group in groups()]
     whole = next_token_logits(model, [group.prompt for group in groups()])
     found = outcomes(model, groups(), WHOLE, whole)
     check_said(found, groups(), logits)
@@ -304,8 +303,7 @@ def test_an_ablation_acts_in_the_prompt_alone(name, case):
         for layer, pair in enumerate(states):
             kept.update(*pair, layer)
         for place in range(group.length, group.length + NEW_TOKENS - 1):
-            with torch.no_grad():
-                tokens.append(int(step(model, tokens[-1], place, kept).logits[0, -1].argmax()))
+            tokens.append(int(step(model, tokens[-1], place, kept).logits[0, -1].argmax()))
         wanted.append(first_line(tokens))
     assert continuations(model, words(), few(), ablation) == wanted
     assert continuations(model, words(), few(), ablation, token_budget=1) == wanted
@@ -321,8 +319,7 @@ def test_classes_with_other_layers_write_what_they_write_without_a_cache(kind):
     for group in few():
         tokens = [*group.prompt]
         for _ in range(NEW_TOKENS):
-            with torch.no_grad():
-                tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+            tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
         wanted.append(first_line(tokens[group.length :]))
     assert continuations(model, words(), few()) == wanted
 

@@ -33,7 +33,6 @@ def own_classes(model):
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", FALCONS)
-@torch.no_grad()
 def test_falcon_is_served_as_sdpa_computes_it(name, implementation):
     inputs, real, _ = batch("left")
     model = build(name)
@@ -63,7 +62,6 @@ def test_copies_and_pickles_stay_prepared(name):
 
 @names
 @pytest.mark.parametrize("fault", ["scaled", "crashes"])
-@torch.no_grad()
 def test_a_model_that_fails_is_left_as_it_was(name, fault, monkeypatch):
     """A copy of an adapted model too is compared with the class's own path, not with itself."""
     fresh, inputs = build(name), batch("plain").inputs
@@ -117,7 +115,6 @@ def test_offloaded_weights(name):
         assert_same(model, prepared(name))
 
 
-@torch.no_grad()
 def test_a_table_of_rotations_in_float32():
     """CodeGen loaded in bfloat16 keeps one, and its queries come out in float32."""
     model = build("codegen", torch.bfloat16, spread=0.06)
@@ -133,7 +130,6 @@ def test_a_table_of_rotations_in_float32():
 
 
 @pytest.mark.parametrize("prefix", [0, 1000])
-@torch.no_grad()
 def test_alibi_of_mpt_in_bfloat16(prefix):
     """Counted from the last key, as the class does in float32, near and far would be rounded to one number."""
     model = build("mpt", torch.bfloat16, spread=0.06, max_seq_len=1024)

@@ -86,7 +86,6 @@ def reference(name, dtype=torch.float32):
     return eager_runs.reference(build(name, dtype))
 
 
-@torch.no_grad()
 def expected(name, layout, writes=None, cuts=None, dtype=torch.float32):
     """The oracle's run."""
     return eager_runs.run(reference(name, dtype), batch(layout).inputs, writes, cuts)
@@ -97,7 +96,6 @@ def baseline(name, layout, dtype=torch.float32):
     return expected(name, layout, dtype=dtype)
 
 
-@torch.no_grad()
 def logits(model, inputs, *instruments):
     with instrument(model, *instruments):
         return model(**inputs).logits
@@ -165,7 +163,6 @@ layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 @names
-@torch.no_grad()
 def test_handshake(name):
     model, inputs = prepared(name), batch("plain").inputs
     found = prepare(model)
@@ -294,7 +291,6 @@ def test_order_of_entry(name):
 
 
 @names
-@torch.no_grad()
 def test_restored_bit_for_bit_after_an_exception(name):
     model, inputs = prepared(name), batch("plain").inputs
     before = model(**inputs).logits
@@ -343,7 +339,6 @@ def test_gradients_equal_those_of_eager_attention(name, length):
 
 @some
 @pytest.mark.parametrize("prefix", [6, TOTAL - 1])
-@torch.no_grad()
 def test_suffix_on_a_cached_prefix(name, prefix):
     """Rows and positions count the suffix, keys count from the first token; a suffix of one token included.
 
@@ -383,7 +378,6 @@ def test_no_square_matrix_per_head(name):
     assert length < memory.largest <= length * length  # a boolean mask [T, T] is all a sliding class may build
 
 
-@torch.no_grad()
 def test_a_dropped_model_is_freed():
     model = architectures.prepared("llama")
     logits(model, batch("plain").inputs, CaptureHeads())
@@ -477,7 +471,6 @@ def test_unprepared_training_and_switched_models():
 # ----------------------------------------------------------------------------------------------------- refusals
 
 
-@torch.no_grad()
 def check_refused(model, message):
     """The handshake fails, and leaves the model as it was."""
     inputs = batch("plain").inputs
@@ -558,7 +551,6 @@ def test_two_threads_equal_serial_runs(pair):
 
 
 @some
-@torch.no_grad()
 def test_bfloat16(name):
     """Rows, heads and logits of a bfloat16 model stay within 2e-2 of the float32 reference of the same weights.
 

@@ -19,7 +19,6 @@ IDS = ids(2, 7)
 
 
 @pytest.mark.parametrize("name", architectures.SUPPORTED | architectures.ADAPTED)
-@torch.no_grad()
 def test_parts_put_together_give_the_models_hidden_states(name):
     """And the model is left as it was."""
     model = prepared(name)
@@ -46,7 +45,6 @@ def test_parts_put_together_give_the_models_hidden_states(name):
     assert torch.equal(model(IDS, use_cache=False).logits, theirs.logits) and hooks_of(model) == hooks
 
 
-@torch.no_grad()
 def test_a_layer_that_adds_something_else_is_refused():
     model = prepared("llama")
     layer = model.model.layers[1]
@@ -56,7 +54,6 @@ def test_a_layer_that_adds_something_else_is_refused():
 
 
 @pytest.mark.parametrize("replaced", ["mlp", "self_attn.o_proj", "self_attn"])
-@torch.no_grad()
 def test_a_module_that_was_replaced_is_found_out(replaced):
     """What hooks on the old module see is not what the model computes."""
     model = prepared("llama")

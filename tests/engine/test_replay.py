@@ -39,7 +39,6 @@ def prompts(count=2):
     return base, source
 
 
-@torch.no_grad()
 def heads_of(model, ids):
     with instrument(model, heads := CaptureHeads()):
         model(ids, use_cache=False)
@@ -66,7 +65,6 @@ def cut(cells, layer, heads=None):
     return Edit(layer, instruments)
 
 
-@torch.no_grad()
 def naive(model, ids, edits, answers):
     """The logits of whole forward passes, edit by edit, and of the plain one."""
     found = []
@@ -123,8 +121,7 @@ def test_log_probabilities_are_those_of_the_whole_vocabulary():
     edits = every_head(model, heads_of(model, source))
     logits, _ = replay(model, base, edits, ANSWERS, FIRST)
     found, whole = replay(model, base, edits, ANSWERS, FIRST, log_probabilities=True)
-    with torch.no_grad():
-        wanted = model(base).logits[:, -1].log_softmax(-1).gather(1, ANSWERS)
+    wanted = model(base).logits[:, -1].log_softmax(-1).gather(1, ANSWERS)
     assert (whole - wanted).abs().max() < 1e-12
     assert (found.diff(dim=-1) - logits.diff(dim=-1)).abs().max() < 1e-12
     none, whole = replay(model, base, [], ANSWERS)
@@ -266,14 +263,13 @@ def frozen(model, base, source, layer, head, place, answers=ANSWERS):
     kept = []
     # Falcon adds to it in place
     hooks = [mlp.register_forward_hook(lambda _, __, out: kept.append(out.clone())) for mlp in mlps]
-    with torch.no_grad():
-        model(base, use_cache=False)
-        for hook in hooks:
-            hook.remove()
-        values = dict(zip(mlps, kept, strict=True))
-        hooks = [mlp.register_forward_hook(lambda mlp, _, __: values[mlp].clone()) for mlp in mlps]
-        with instrument(model, *(PatchHeads(at, range(HEADS), value) for at, value in z.items())):
-            logits = model(base, use_cache=False).logits[:, place].gather(1, answers)
+    model(base, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    values = dict(zip(mlps, kept, strict=True))
+    hooks = [mlp.register_forward_hook(lambda mlp, _, __: values[mlp].clone()) for mlp in mlps]
+    with instrument(model, *(PatchHeads(at, range(HEADS), value) for at, value in z.items())):
+        logits = model(base, use_cache=False).logits[:, place].gather(1, answers)
     for hook in hooks:
         hook.remove()
     return logits
@@ -290,8 +286,7 @@ def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
     assert found is not None
     logits, plain = found
     assert logits.shape == (3, HEADS, 2, 2, 2)
-    with torch.no_grad():
-        whole = model(base, use_cache=False).logits
+    whole = model(base, use_cache=False).logits
     for number, place in enumerate(places):
         assert (plain[:, number] - whole[:, place].gather(1, ANSWERS)).abs().max() < 1e-12
         for layer in support(model).layers:

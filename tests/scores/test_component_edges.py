@@ -74,7 +74,6 @@ def slope(slow, edge, step=1e-4):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@torch.no_grad()
 def test_scores_and_circuits_equal_whole_passes(name):
     """Exact scores of every second edge, slopes of some by finite differences, and circuits reader by reader."""
     model = model_of(name)
@@ -104,7 +103,6 @@ WRITERS = {  # whose outputs attention and the MLP of a layer add to the stream
 
 
 @pytest.mark.parametrize("name", [*WRITERS])
-@torch.no_grad()
 def test_streams_of_the_source_have_the_effects_of_hooks(name):
     """A hook keeps what a module gives in a run of the source; another puts it, at one token, into one of the base."""
     model = model_of(name)
@@ -138,7 +136,6 @@ def test_streams_of_the_source_have_the_effects_of_hooks(name):
 
 
 @pytest.mark.parametrize("name", quick(["llama"], ["gemma2"]))
-@torch.no_grad()
 def test_heads_that_share_keys_and_values_are_readers_of_their_own(name):
     shared = model_of(name, shared=True)
     own = wide_norms(slow_paths.with_own_keys(shared))
@@ -177,7 +174,6 @@ class Adapted(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "gpt_oss", "bloom", "falcon_7b", "glm4"])
-@torch.no_grad()
 def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
     """In float32, because experts need it. Where keys pass a map of latents by, no columns are taken."""
     model = architectures.prepared(name)
@@ -187,7 +183,6 @@ def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", quick(["gpt2"], ["gemma2", "phi"]))
-@torch.no_grad()
 def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
     model = model_of(name)
     slow, wanted = SlowEdges(model, *PAIR), edges(model)[::16]

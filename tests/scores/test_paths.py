@@ -19,12 +19,6 @@ BY_HOOKS = quick(["gpt2"], ["llama", "gemma2", "phi", "olmo2", "granite"])
 NOT_SHARED = {"olmo2": {"num_key_value_heads": HEADS}}
 
 
-@pytest.fixture(autouse=True)
-def no_gradients():
-    with torch.no_grad():
-        yield
-
-
 def agrees(found, wanted):
     return (found - wanted).abs().max() <= BOUND * max(1.0, wanted.abs().max().item())
 

@@ -24,7 +24,6 @@ from tests.roles.test_attention_scores import by_definition
 from tests.tiers import quick
 from tests.unloaded import NEVER, unloaded
 from util.engine import call
-from util.engine.attention import instrument as instrumented
 from util.engine.batches import Row
 from util.engine.handshake import prepare
 from util.engine.label_scores import scoring
@@ -76,11 +75,6 @@ def rows(*lengths, seed=0):
     """Random prompts of these lengths."""
     rng = np.random.default_rng(seed)
     return [Row(tuple(rng.integers(3, architectures.VOCABULARY, length).tolist())) for length in lengths]
-
-
-def run(model, ids, *instruments):
-    with torch.inference_mode(), instrumented(model, *instruments):
-        return model(torch.as_tensor(ids), use_cache=False).logits
 
 
 # ------------------------------------------------------------------------------------------------ scores
