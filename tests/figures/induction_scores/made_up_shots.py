@@ -23,9 +23,13 @@ def first(n, share):
 
 
 def task(name, shots, *, n=200, unrelated=False, does=True, bare=False, chance=0.5):
-    """shots: by the number of demonstrations, the shares that whole, ablated, knocked out, controls answer right."""
+    """shots: by the number of demonstrations, the shares that whole, ablated, knocked out, controls answer right.
+
+    One number is the share of all four.
+    """
     right = {}
-    for k, shares in shots.items():
+    for k, given in shots.items():
+        shares = np.broadcast_to(given, 4)
         rows = dict(zip((WHOLE, ABLATED, KNOCKED_OUT), (first(n, share) for share in shares), strict=False))
         right[k] = rows | dict.fromkeys(CONTROLS, first(n, shares[3])) if does else {WHOLE: first(n, shares[0])}
         if not k:
@@ -46,4 +50,5 @@ def values(*tasks, model="a model"):
 
 
 # as the paper has it: whole, ablated, pattern knocked out, control sets
-PATTERN = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.5, 0.52, 0.94)})
+UNDONE = task("repetition", {0: 0.5, 10: 0.5}, does=False)
+PATTERN = task("wordseq1", {0: 0.5, 10: (0.95, 0.5, 0.52, 0.94)})

@@ -2,14 +2,12 @@
 
 import pytest
 
-from tests.figures.induction_scores.made_up_shots import PATTERN, WHOLE, task, values
+from tests.figures.induction_scores.made_up_shots import PATTERN, UNDONE, WHOLE, task, values
 from tests.figures.induction_scores.test_induction_claims import TEXT
 from util.figures.induction_scores import show
 from util.study.study import Study
 
 UNRELATED = task("sst2", {10: (0.9, 0.52, 0.6, 0.88)}, unrelated=True)
-UNDONE = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
-SHOTS = show.FIGURE.parts["shots"]
 
 
 def title(*tasks):
@@ -21,11 +19,11 @@ def title(*tasks):
 
 def test_the_title_is_what_demonstrations_are_worth_in_the_primary_task_else_the_first_that_is_done():
     """Not in the task where they are worth most: seven equal tasks had the right worth in 86 % of such intervals."""
-    better = task("recursion", {0: (0.3,) * 4, 10: (0.95, 0.5, 0.5, 0.94)})
+    better = task("recursion", {0: 0.3, 10: (0.95, 0.5, 0.5, 0.94)})
     found = title(better, PATTERN, TEXT, UNRELATED)
     assert found.startswith("10 demonstrations of wordseq1 are worth 0.45 [")
     assert ", without 3 induction heads 0.00 [0.00, 0.00]; without 2 sets of others 0.44 to 0.44" in found
-    undone = task("wordseq1", {0: (0.3,) * 4, 10: (0.9,) * 4}, does=False)
+    undone = task("wordseq1", {0: 0.3, 10: 0.9}, does=False)
     assert title(undone, TEXT, better).startswith("10 demonstrations of sst2 are worth 0.30 [")
     assert title(undone, UNRELATED) == ""
 
