@@ -23,9 +23,10 @@ HOSTILE = "</script><script>alert(1)</script> <!-- &amp; \" ' \u2028 {{ data }}\
 
 
 @pytest.fixture(scope="module")
-def pair():
-    model, tokenizer = load_ICL_model("embedded")
-    return model.double(), tokenizer
+def model():
+    """The embedded model in float64, by the name that its stored atlas has."""
+    built, tokenizer = load_ICL_model("embedded")
+    return Model("embedded", loader=lambda: (built.double(), tokenizer))
 
 
 def data_of(html):
@@ -49,12 +50,12 @@ def direct(model, ids, plain, query):
 
 
 @pytest.mark.parametrize("positions", [None, [-1, 3]], ids=["all tokens", "two tokens"])
-def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_softmax):
-    model, tokenizer = pair
+def test_the_numbers_of_a_page_are_those_of_plain_code(model, positions, wide_softmax):
+    net, tokenizer = model.pair
     heads = [(2, 6), (0, 2), (2, 5)]
-    told = data_of(look(Model("embedded", loader=lambda: pair), heads, TEXT, positions).html())
+    told = data_of(look(model, heads, TEXT, positions).html())
     ids = torch.tensor([tokenizer(TEXT).input_ids])
-    plain, length = eager_runs.read(model, ids), ids.shape[1]
+    plain, length = eager_runs.read(net, ids), ids.shape[1]
     assert len(told["tokens"]) == length and "".join(told["tokens"][1:]) == TEXT
     assert told["queries"] == (list(range(length)) if positions is None else [3, length - 1])
     attention = np.stack([plain.weights[layer][0, head].numpy() for layer, head in heads])
@@ -66,7 +67,7 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_sof
     assert not len(written) if positions is None else np.abs(written / 65535 - np.concatenate(columns)).max() < 1e-5
     words = numbers(told["words"], np.uint32).reshape(3, len(queries), 2 * STRONGEST)
     effects = numbers(told["effects"], np.int16).reshape(words.shape) * told["step"]
-    falls = direct(model, ids, plain, length - 1)
+    falls = direct(net, ids, plain, length - 1)
     for place, (layer, head) in enumerate(heads):
         fall = falls[layer, head]
         order = np.argsort(-fall)
@@ -75,9 +76,8 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(pair, positions, wide_sof
         assert [told["vocabulary"][word] for word in words[place, -1]] == [tokenizer.decode([int(w)]) for w in expected]
 
 
-def test_a_long_text_is_looked_at_from_its_last_token_and_by_named_heads(pair):
+def test_a_long_text_is_looked_at_from_its_last_token_and_by_named_heads(model):
     text = " ".join(["Mike gave a coffee to Emma."] * 12)
-    model = Model("embedded", loader=lambda: pair)
     looked = look(model, [(2, 6)], text)
     assert looked.queries == [len(looked.tokens) - 1] and looked.reads.shape == (1, 1, len(looked.tokens))
     with pytest.raises(ValueError, match="tokens; name the heads to look at, or give up to 64 tokens"):
@@ -94,23 +94,23 @@ WRONG = [
 
 
 @pytest.mark.parametrize("arguments, message", WRONG)
-def test_what_there_is_not_is_refused(arguments, message, pair):
+def test_what_there_is_not_is_refused(arguments, message, model):
     with pytest.raises(ValueError) as error:
-        look(Model("embedded", loader=lambda: pair), *arguments)
+        look(model, *arguments)
     assert message in str(error.value)
 
 
-def test_hostile_text_stays_text(pair):
-    html = look(Model("embedded", loader=lambda: pair), [(0, 0)], HOSTILE).html("<b>x")
+def test_hostile_text_stays_text(model):
+    html = look(model, [(0, 0)], HOSTILE).html("<b>x")
     assert html.count("<script") == 2 and "<b>x" not in html
     assert "".join(data_of(html)["tokens"][1:]).replace("…", "") == HOSTILE
 
 
-def test_the_roles_of_a_page_are_those_of_the_atlas(pair, monkeypatch):
-    roles = look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b").roles
+def test_the_roles_of_a_page_are_those_of_the_atlas(model, monkeypatch):
+    roles = look(model, [(2, 4)], "a b").roles
     assert roles is not None and roles["L2H4"][0][:2] == ("induction", "") and roles["L2H5"][0][1] == " (not confirmed)"
     monkeypatch.setattr(page, "stored_atlas", lambda request: None)
-    assert data_of(look(Model("embedded", loader=lambda: pair), [(2, 4)], "a b").html())["known"] is False
+    assert data_of(look(model, [(2, 4)], "a b").html())["known"] is False
 
 
 def test_the_command_writes_a_page_of_a_task(tmp_path, capsys):
@@ -121,8 +121,8 @@ def test_the_command_writes_a_page_of_a_task(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("task, start", [("capitalization", "forest\tForest\n"), ("trec", "question: ")])
-def test_tasks_have_an_example(task, start, pair):
-    assert example(task, Model("embedded", loader=lambda: pair)).startswith(start)
+def test_tasks_have_an_example(task, start, model):
+    assert example(task, model).startswith(start)
 
 
 def test_an_unknown_task_is_refused_with_all_there_are():
@@ -130,10 +130,10 @@ def test_an_unknown_task_is_refused_with_all_there_are():
         example("x", Model("embedded"))
 
 
-def test_a_notebook_shows_the_page_and_a_picture(pair, monkeypatch):
+def test_a_notebook_shows_the_page_and_a_picture(model, monkeypatch):
     shown = []
     monkeypatch.setattr(page, "display", lambda output, raw=False: shown.append(output))
-    look(Model("embedded", loader=lambda: pair), None, TEXT)._ipython_display_()
+    look(model, None, TEXT)._ipython_display_()
     frame, picture = shown
     assert "srcdoc" in frame["text/html"] and "<script" not in frame["text/html"]
     assert len(picture.axes) == 2
