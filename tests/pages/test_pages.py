@@ -56,34 +56,38 @@ def opened(view, file, address=""):
     return view
 
 
+def shown(view, part):
+    return view.locator(f"#{part}").inner_text()
+
+
 def lines(view, table):
     return [row.split("\t") for row in view.locator(f"#{table} tr").all_inner_texts()]
 
 
 def test_a_head_and_a_token_are_chosen_by_mouse_and_keyboard(view, pages):
     opened(view, pages["all"])
-    assert view.locator("#head").inner_text() == "L0H0" and "“ to”" in view.locator("#token").inner_text()
+    assert shown(view, "head") == "L0H0" and "“ to”" in shown(view, "token")
     view.locator("#map button[data-name=L2H4]").click()
-    assert view.locator("#head").inner_text() == "L2H4" and "induction" in view.locator("#known").inner_text()
+    assert shown(view, "head") == "L2H4" and "induction" in shown(view, "known")
     view.locator("#text button").nth(3).click()
-    assert "position 3" in view.locator("#token").inner_text()
+    assert "position 3" in shown(view, "token")
     reads = [float(number) for number, *_ in lines(view, "reads")]
     assert reads == sorted(reads, reverse=True) and 0.9 < sum(reads) <= 1.001
     assert len(lines(view, "raised")) == len(lines(view, "lowered")) == 5
     view.keyboard.press("ArrowRight")
-    assert "position 4" in view.locator("#token").inner_text() and view.url.endswith("#L2H4,4")
+    assert "position 4" in shown(view, "token") and view.url.endswith("#L2H4,4")
     view.keyboard.press("Home")
-    assert "position 0" in view.locator("#token").inner_text()
+    assert "position 0" in shown(view, "token")
     view.locator("#map button[data-name=L2H4]").focus()
     view.keyboard.press("ArrowUp")
-    assert view.locator("#head").inner_text() == "L2H5" and "not confirmed" in view.locator("#known").inner_text()
+    assert shown(view, "head") == "L2H5" and "not confirmed" in shown(view, "known")
     assert view.locator("#map [aria-pressed=true]").get_attribute("aria-label").startswith("L2H5")
     assert view.locator("[tabindex='0']").count() == 2  # Tab goes to the text and to the map, arrows go on in them
 
 
 def test_an_address_opens_a_head_at_a_token(view, pages):
     opened(view, pages["all"], "#L0H2,5")
-    assert view.locator("#head").inner_text() == "L0H2" and "position 5" in view.locator("#token").inner_text()
+    assert shown(view, "head") == "L0H2" and "position 5" in shown(view, "token")
 
 
 def test_a_long_text_shows_the_token_that_it_is_seen_from(view, pages):
@@ -91,12 +95,12 @@ def test_a_long_text_shows_the_token_that_it_is_seen_from(view, pages):
     chosen = view.locator("#text [aria-pressed=true]")
     assert chosen.count() == 1 and view.locator("#text button:disabled").count() > 100
     view.locator("#map button[data-name=L1H1]").click(force=True)  # it is not on the page
-    assert view.locator("#head").inner_text() == "L2H4" and "--heads" in view.locator("#absent").inner_text()
+    assert shown(view, "head") == "L2H4" and "--heads" in shown(view, "absent")
 
 
 def test_hostile_text_is_only_shown(view, pages):
     opened(view, pages["hostile"])
-    assert view.title().startswith("Heads of ") and "onerror" in view.locator("#text").inner_text()
+    assert view.title().startswith("Heads of ") and "onerror" in shown(view, "text")
     assert view.locator("#text img").count() == 0
 
 
