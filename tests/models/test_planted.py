@@ -11,7 +11,7 @@ import torch
 
 from tests import eager_runs
 from tests.tiers import quick
-from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.load_model_and_data import load_tokenizer, staicc_prompts
 from util.models import planted
 
 families = pytest.mark.parametrize("family", quick(["gpt2"], planted.FAMILIES))
@@ -26,7 +26,7 @@ def eager(model, ids, writes=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", planted.FAMILIES)
 def test_forerunner_heads_attend_where_their_names_say_and_the_answer_hangs_on_them(family):
-    tokenizer = load_ICL_model("embedded", verbose=False)[1]
+    tokenizer = load_tokenizer("embedded")
     prompts = staicc_prompts("financial_phrasebank", 4)[:6]
     labels = [tokenizer.encode(f" {label}", add_special_tokens=False)[0] for label in prompts[0].labels]
     plant = planted.forerunner(len(tokenizer), labels, family=family)

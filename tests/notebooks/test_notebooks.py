@@ -16,7 +16,7 @@ from tests import architectures
 from tests.stored import FOLDERS, look_alike, values
 from util import paths
 from util.figures import FIGURES
-from util.load_model_and_data import load_ICL_model
+from util.load_model_and_data import load_tokenizer
 from util.show.part import figure_of
 from util.study.study import conclusions, published
 
@@ -112,7 +112,7 @@ def test_every_figure_has_an_untrained_control(stem, model):
 
 def saved(folder, kind, **sizes):
     """A random model of a class in a folder, with the tokenizer of the embedded model."""
-    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    tokenizer = load_tokenizer("embedded")
     architectures.build(kind, vocab_size=len(tokenizer), **sizes).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

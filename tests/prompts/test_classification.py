@@ -7,12 +7,11 @@ from functools import cache
 from itertools import product
 
 import pytest
-from transformers import AutoTokenizer
 
 from data.embedded_models.recipe.words import CATEGORIES
 from tests import toys
 from tests.tiers import quick
-from util.models.table import embedded_path
+from util.load_model_and_data import load_tokenizer
 from util.prompts import classification as tasks
 from util.prompts.classification import Task, associative_map_prompts, prompts, shares_word
 from util.prompts.prompt import Layout, Misaligned, type_tokens
@@ -172,9 +171,7 @@ def test_the_answer_of_a_map_stands_in_the_prompt():
 @pytest.mark.parametrize("kind", quick(["embedded"], ["bpe"]))
 def test_token_types_want_an_end_of_one_token(kind):
     """A blank line is two tokens for these tokenizers, as for GPT-2's; with single line ends all parts are found."""
-    tokenizer = (
-        AutoTokenizer.from_pretrained(embedded_path()) if kind == "embedded" else toys.tokenizer(kind, on_tasks=True)
-    )
+    tokenizer = load_tokenizer("embedded") if kind == "embedded" else toys.tokenizer(kind, on_tasks=True)
     with pytest.raises(Misaligned, match=r"split: the separator '\\n\\n' is 2 tokens"):
         type_tokens(prompts(task("wordseq1"), 5, limit=1)[0], tokenizer)
     lines = replace(task("wordseq1"), layout=replace(tasks.LAYOUT, end="\n"))

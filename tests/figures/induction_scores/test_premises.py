@@ -14,7 +14,7 @@ from util.engine.call import NO_LIMIT
 from util.figures import task_study
 from util.figures.edits import Edit
 from util.figures.task_study import TaskStudy, samples
-from util.load_model_and_data import load_ICL_model
+from util.load_model_and_data import load_ICL_model, load_tokenizer
 from util.study.model import Model, digest
 from util.study.study import Study
 
@@ -73,7 +73,7 @@ def plain_samples(texts, tokenizer, tokens, count):
 
 @pytest.mark.parametrize("tokens, count", [(1, 3), (17, 4), (64, 100), (64, 1)])
 def test_samples_end_with_the_premise_that_fills_them(tokens, count):
-    tokenizer = load_ICL_model("embedded", verbose=False)[1]
+    tokenizer = load_tokenizer("embedded")
     found = [row.ids for row in samples(premises(60), tokenizer, tokens, count)]
     assert found == plain_samples(premises(60), tokenizer, tokens, count) and 0 < len(found) <= count
 

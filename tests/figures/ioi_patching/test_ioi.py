@@ -16,7 +16,7 @@ from util.figures.controls import name_tokens, planted_control
 from util.figures.ioi_patching import measure, numbers
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, Settings, heads_table
-from util.load_model_and_data import load_ICL_model, origin
+from util.load_model_and_data import load_ICL_model, load_tokenizer, origin
 from util.models import planted
 from util.prompts.ioi import HELD_OUT_FRAMES, HELD_OUT_NAMES, ioi_prompts, ioi_tokens
 from util.show import files
@@ -31,7 +31,7 @@ BASE, SOURCE = EXAMPLE
 
 def words():
     """A tokenizer that keeps the names whole."""
-    return load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    return load_tokenizer("embedded")
 
 
 def toy(family):
