@@ -159,6 +159,10 @@ def test_a_cache_is_tried_on_no_more_tokens_than_are_read(monkeypatch, context):
 # ------------------------------------------------------------------------------------------------ lengths that switch
 
 
+LONG = SOON + 44  # tokens, of a window that is tried when a prompt reaches it
+UNTRIED = f"could not be tried.*at most {LONG} tokens"
+
+
 class LosesItsWindow(MistralAttention):
     """Right in eager; with any other implementation it sees everything, where prompts are longer than the window."""
 
@@ -178,44 +182,44 @@ def losing(window):
 def test_a_short_switch_is_tried_on_loading_and_a_long_one_when_a_prompt_reaches_it():
     with pytest.raises(UnsupportedModel, match=r"past the 12.*hidden states differ"):
         prepare(losing(12))
-    model, window = losing(SOON + 44), SOON + 44
+    model, longer = losing(LONG), ids(1, LONG + 1)
     prepare(model)
-    model(ids(1, window), use_cache=False)
+    model(ids(1, LONG), use_cache=False)
     for use in (
-        lambda: model(ids(1, window + 1), use_cache=False),
-        lambda: model.model(input_ids=ids(1, window + 1), use_cache=False),
-        lambda: next_token_logits(model, [ids(1, window + 1)[0].tolist()]),
-        lambda: run_rows(model, [Row((5,) * (window + 1))], lambda batch: pytest.fail("ran")),
+        lambda: model(longer, use_cache=False),
+        lambda: model.model(input_ids=longer, use_cache=False),
+        lambda: next_token_logits(model, longer.tolist()),
+        lambda: run_rows(model, [Row((5,) * (LONG + 1))], lambda batch: pytest.fail("ran")),
     ):
-        with pytest.raises(UnsupportedModel, match=rf"MistralForCausalLM.*past the {window}"):
+        with pytest.raises(UnsupportedModel, match=rf"MistralForCausalLM.*past the {LONG}"):
             use()
     assert model.config._attn_implementation == IMPLEMENTATION  # shorter prompts go on as before
-    model(ids(1, window), use_cache=False)
+    model(ids(1, LONG), use_cache=False)
 
 
 def test_a_length_is_tried_once_and_leaves_instruments_alone(monkeypatch):
-    model, window = prepared("mistral", sliding_window=SOON + 44, max_position_embeddings=1024), SOON + 44
+    model, longer = prepared("mistral", sliding_window=LONG, max_position_embeddings=1024), ids(1, LONG + 1)
     tried, own = [], handshake._Handshake.try_length
     monkeypatch.setattr(handshake._Handshake, "try_length", lambda *given: tried.append(given[1]) or own(*given))
-    with instrument(model, rows := CaptureRows(torch.tensor([window]))), torch.no_grad():
-        logits = model(ids(1, window + 1), use_cache=False).logits
-    assert rows.weights[0].shape[-1] == window + 1 and not rows.weights[0][..., 0].any()
-    assert torch.equal(model(ids(1, window + 1), use_cache=False).logits, logits)
-    check_length(model, 3 * window)  # there is no further switch
-    assert tried == [support(model).tried] and tried[0] > window + 8  # well past the switch
+    with instrument(model, rows := CaptureRows(torch.tensor([LONG]))), torch.no_grad():
+        logits = model(longer, use_cache=False).logits
+    assert rows.weights[0].shape[-1] == LONG + 1 and not rows.weights[0][..., 0].any()
+    assert torch.equal(model(longer, use_cache=False).logits, logits)
+    check_length(model, 3 * LONG)  # there is no further switch
+    assert tried == [support(model).tried] and tried[0] > LONG + 8  # well past the switch
 
 
 @pytest.mark.parametrize(
     "fault, raised, says",
     [
-        (torch.OutOfMemoryError("out of memory"), MemoryError, rf"could not be tried.*at most {SOON + 44} tokens"),
-        (RuntimeError("no such kernel"), UnsupportedModel, rf"could not be tried.*at most {SOON + 44} tokens"),
-        (IndexError("index 300"), UnsupportedModel, rf"could not be tried.*at most {SOON + 44} tokens"),
+        (torch.OutOfMemoryError("out of memory"), MemoryError, UNTRIED),
+        (RuntimeError("no such kernel"), UnsupportedModel, UNTRIED),
+        (IndexError("index 300"), UnsupportedModel, UNTRIED),
         (UnsupportedModel("its own reason"), UnsupportedModel, "^its own reason$"),
     ],
 )
 def test_a_length_that_cannot_be_tried_says_what_works(monkeypatch, fault, raised, says):
-    model = prepared("mistral", sliding_window=SOON + 44, max_position_embeddings=1024)
+    model = prepared("mistral", sliding_window=LONG, max_position_embeddings=1024)
 
     def failing(*_, **__):
         raise fault
