@@ -48,16 +48,18 @@ def damaged(name, row=None, family="llama", before=True):
 def reads(model, rows):
     """Every way in which the experiments run rows of tokens, by name."""
 
+    prompts = [Row(row) for row in rows]
+
     def batch(visit):
-        batches.run_rows(model, [Row(row) for row in rows], visit, 64)
+        batches.run_rows(model, prompts, visit, 64)
 
     return {
         "forward": lambda: batch(lambda b: batches.forward(model, b)),
         "next_token_logits": lambda: label_scores.next_token_logits(model, rows),
         "text_losses": lambda: label_scores.text_losses(model, rows),
-        "mean_outputs": lambda: means.mean_outputs(model, [Row(row) for row in rows]),
-        "position_means": lambda: means.position_means(model, [Row(row) for row in rows], [0]),
-        "outputs_of_mean_inputs": lambda: means.outputs_of_mean_inputs(model, [Row(row) for row in rows], [0]),
+        "mean_outputs": lambda: means.mean_outputs(model, prompts),
+        "position_means": lambda: means.position_means(model, prompts, [0]),
+        "outputs_of_mean_inputs": lambda: means.outputs_of_mean_inputs(model, prompts, [0]),
     }
 
 

@@ -11,12 +11,13 @@ from util.engine.batches import Row
 from util.engine.call import UnsupportedModel
 from util.roles.function_vectors import each_last_output
 
+ROWS = [Row(tuple(range(3 + i, 15 + i))) for i in range(6)]
+
 
 def test_a_batch_that_ran_out_of_memory_is_not_counted_twice(monkeypatch):
     """Nothing is added to a mean before all that may fail has been done."""
-    model = toys.model("llama")
-    rows = [Row(tuple(range(3 + i, 15 + i))) for i in range(6)]
-    whole, norms = means.mean_outputs(model, rows), means._written_norms
+    model = toys.model()
+    whole, norms = means.mean_outputs(model, ROWS), means._written_norms
 
     def short_of_memory(projection, z):
         if len(z) > 3:
@@ -24,7 +25,7 @@ def test_a_batch_that_ran_out_of_memory_is_not_counted_twice(monkeypatch):
         return norms(projection, z)
 
     monkeypatch.setattr(means, "_written_norms", short_of_memory)
-    halved = means.mean_outputs(model, rows)
+    halved = means.mean_outputs(model, ROWS)
     assert halved["tokens"] == whole["tokens"]
     np.testing.assert_allclose(halved["mean"], whole["mean"], atol=1e-6)
     np.testing.assert_allclose(halved["norms"], whole["norms"], rtol=1e-5)
@@ -32,9 +33,8 @@ def test_a_batch_that_ran_out_of_memory_is_not_counted_twice(monkeypatch):
 
 def test_totals_that_do_not_fit_beside_a_batch_do_not_count_it_twice(monkeypatch):
     """The first layer's was added to before that of the second was made, and again by the halves."""
-    model = toys.model("llama")
-    rows = [Row(tuple(range(3 + i, 15 + i))) for i in range(6)]
-    whole, zeros, made = means.position_means(model, rows, [0, 1]), torch.Tensor.new_zeros, list[None]()
+    model = toys.model()
+    whole, zeros, made = means.position_means(model, ROWS, [0, 1]), torch.Tensor.new_zeros, list[None]()
 
     def short_of_memory(self, *shape, **options):
         made.extend([None] * (self.dtype == torch.float64))
@@ -43,7 +43,7 @@ def test_totals_that_do_not_fit_beside_a_batch_do_not_count_it_twice(monkeypatch
         return zeros(self, *shape, **options)
 
     monkeypatch.setattr(torch.Tensor, "new_zeros", short_of_memory)
-    halved = means.position_means(model, rows, [0, 1])
+    halved = means.position_means(model, ROWS, [0, 1])
     assert len(made) > 2
     for layer in (0, 1):
         np.testing.assert_allclose(halved[layer], whole[layer], atol=1e-6)
@@ -52,7 +52,6 @@ def test_totals_that_do_not_fit_beside_a_batch_do_not_count_it_twice(monkeypatch
 def test_heads_of_different_widths_are_refused_by_name():
     """Those of Gemma 4's global layers are wider: NumPy said that arrays must have the same shape."""
     model = tiny_model("gemma4_text", per_layer_config={"01": {"head_dim": 32}, "03": {"head_dim": 32}})
-    rows = [Row(tuple(range(3, 15)))]
-    for measure in (lambda: means.mean_outputs(model, rows), lambda: each_last_output(model, [rows[0].ids])):
+    for measure in (lambda: means.mean_outputs(model, ROWS), lambda: each_last_output(model, [ROWS[0].ids])):
         with pytest.raises(UnsupportedModel, match="Gemma4ForCausalLM has heads of 16 and 32 numbers"):
             measure()
