@@ -67,22 +67,25 @@ def cut(cells, layer, heads=None):
 
 def naive(model, ids, edits, answers):
     """The logits of whole forward passes, edit by edit, and of the plain one."""
-    found = []
-    for edit in edits:
-        place = Place(slice(0, len(ids)), torch.arange(len(ids)), range(LENGTH))
-        with instrument(model, *edit.instruments(place)):
-            found.append(model(ids, use_cache=False).logits[:, -1].gather(1, answers))
-    return torch.stack(found or [torch.empty(0)]), model(ids, use_cache=False).logits[:, -1].gather(1, answers)
+
+    def logits(instruments):
+        with instrument(model, *instruments):
+            return model(ids, use_cache=False).logits[:, -1].gather(1, answers)
+
+    place = Place(slice(0, len(ids)), torch.arange(len(ids)), range(LENGTH))
+    return torch.stack([logits(edit.instruments(place)) for edit in edits]), logits([])
 
 
-def every_head(model, z):
+def every_head(model, source):
+    """Patches of every single head from a run on other prompts."""
+    z = heads_of(model, source)
     return [patch(z, layer, head) for layer in support(model).layers for head in range(HEADS)]
 
 
 def check(model, first, bound, budget=room.BUDGET, count=2):
     base, source = prompts(count)
     cells = torch.tensor([[11, 10], [13, 12]])
-    edits = every_head(model, heads_of(model, source)) + [cut(cells, layer) for layer in support(model).layers]
+    edits = every_head(model, source) + [cut(cells, layer) for layer in support(model).layers]
     edits = [edits[i] for i in torch.randperm(len(edits), generator=torch.Generator().manual_seed(0))]
     wanted, plain = naive(model, base, edits, ANSWERS[:count])
     logits, whole = replay(model, base, edits, ANSWERS[:count], first, budget=budget)
@@ -118,7 +121,7 @@ def test_a_class_that_keeps_a_second_bias_of_the_unembedding_replays_and_is_left
 
 def test_log_probabilities_are_those_of_the_whole_vocabulary():
     model, (base, source) = prepared("cohere"), prompts()
-    edits = every_head(model, heads_of(model, source))
+    edits = every_head(model, source)
     logits, _ = replay(model, base, edits, ANSWERS, FIRST)
     found, whole = replay(model, base, edits, ANSWERS, FIRST, log_probabilities=True)
     wanted = model(base).logits[:, -1].log_softmax(-1).gather(1, ANSWERS)
@@ -186,7 +189,7 @@ def test_each_range_of_lengths_has_a_plan_that_is_made_well_past_its_switch():
 
 def test_whole_forward_passes_give_the_same():
     model, (base, source) = prepared("llama"), prompts()
-    edits = every_head(model, heads_of(model, source))
+    edits = every_head(model, source)
     ours, _ = replay(model, base, edits, ANSWERS, FIRST)
     other = prepared("llama")
     other.model.more = nn.ModuleList(nn.Linear(1, 1) for _ in range(3))
@@ -226,7 +229,7 @@ WRONG = [  # prompts, answers and more arguments of a replay
 def test_the_model_is_left_as_it_was_after_errors(arguments, wrong, error, message):
     model = prepared("gpt2")
     before, logits = state(model), model(BASE).logits
-    edits = [*every_head(model, heads_of(model, BASE)), wrong]
+    edits = [*every_head(model, BASE), wrong]
     base, *others = arguments
     with pytest.raises(error, match=message):
         replay(model, base, edits, *others)
@@ -241,7 +244,7 @@ def test_a_prefix_and_a_last_layer_save_what_they_should(monkeypatch):
     seen: list[tuple[int, int]] = []
     layer = model.transformer.h[-1]
     layer.mlp.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape[:2])))
-    edits = every_head(model, heads_of(model, source))
+    edits = every_head(model, source)
     room.plan_of(model)
     seen.clear()
     replay(model, base, edits, ANSWERS, FIRST)
