@@ -18,6 +18,11 @@ from util.prompts import classification, text_tasks  # noqa: E402
 OFFLINE = (*classification.NAMES, "sst2", "subj", "sst2_sul", "subj_sul")  # StaICC has the texts of these two
 
 
+def of_harness(name):
+    """A task of the suite as the harness loads it."""
+    return tasks.manager().load([name])["tasks"][name]
+
+
 def contexts(task, k, seed, limit):
     """The contexts and choices of the first queries, as the harness builds them."""
     task.set_config("num_fewshot", k)
@@ -32,7 +37,7 @@ def contexts(task, k, seed, limit):
 @pytest.mark.parametrize("name", OFFLINE)
 def test_prompts_are_those_of_the_suite_byte_by_byte(name):
     task = tasks.known(name)
-    loaded = tasks.manager().load([f"icl_{name}"])["tasks"][f"icl_{name}"]
+    loaded = of_harness(f"icl_{name}")
     for k, seed in ((0, 42), (tasks.shots(name), 42), (3, 43)):
         prompts = classification.prompts(task, k, seed, 6)
         for prompt, (context, choices) in zip(prompts, contexts(loaded, k, seed, 6), strict=True):
@@ -106,13 +111,13 @@ def test_a_task_that_would_show_queries_their_own_answers_is_refused():
     with pytest.raises(ValueError, match="declare the split that is evaluated as test_split"):
         contexts(ConfigurableTask(config=leaking | {"fewshot_config": {"sampler": tasks.Demonstrations}}), 4, 42, None)
     with pytest.raises(ValueError, match="few-shot seed"):
-        contexts(tasks.manager().load(["icl_wordseq1"])["tasks"]["icl_wordseq1"], 4, None, 2)
+        contexts(of_harness("icl_wordseq1"), 4, None, 2)
     with pytest.raises(ValueError, match="there are repetition"):
         tasks.known("nonsense")
 
 
 def test_what_is_drawn_depends_on_the_query_not_on_the_order_or_the_limit():
-    loaded = tasks.manager().load(["icl_wordseq1"])["tasks"]["icl_wordseq1"]
+    loaded = of_harness("icl_wordseq1")
     few, many = (dict(enumerate(contexts(loaded, 5, 42, limit))) for limit in (3, 9))
     assert all(many[n] == few[n] for n in few)
     assert contexts(loaded, 5, 43, 3) != list(few.values())
