@@ -35,6 +35,7 @@ def name_of(file):
 
 
 NAMES = {name_of(file): file for file in FILES}
+each_file = pytest.mark.parametrize("name", NAMES)
 
 
 @cache
@@ -67,7 +68,7 @@ def test_every_file_is_in_a_room():
     assert {room(name) for name in NAMES} - {"util"} == set(ROOMS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_file
 def test_a_room_imports_only_rooms_below_it(name):
     if name == "util":
         return
@@ -102,7 +103,7 @@ def test_what_needs_no_model_imports_none(name):
         ahead += [imported for imported in files_imported(here) if imported not in seen]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_file
 def test_models_and_data_come_in_through_one_door(name):
     file, packages = NAMES[name], {imported.split(".")[0] for imported in imports(NAMES[name])}
     if name != "util.load_model_and_data":
@@ -128,7 +129,7 @@ def definitions(tree):
             yield from ((one, node) for one in methods if isinstance(one, ast.FunctionDef) and one.name[0] != "_")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_file
 def test_public_names_say_what_they_are(name):
     """And which errors they raise. What a subclass overrides is said above it; `Part` says what is made of `values`."""
     for node, of in definitions(ast.parse(NAMES[name].read_text(encoding="utf-8"))):
