@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -71,37 +72,36 @@ def test_the_embedded_model_gets_other_words_that_it_knows(tmp_path):
 
 
 def test_a_saved_data_set_is_a_task_by_the_name_of_its_folder(tmp_path, monkeypatch):
-    folder = tmp_path / "colours"
-    folder.mkdir()
-    (folder / "dataset_info.json").write_text("{}")
+    colours, texts = (str(tmp_path / name) for name in ("colours", "texts"))
+    for folder in (colours, texts):
+        Path(folder).mkdir()
+        (Path(folder) / "dataset_info.json").write_text("{}")
     package = SimpleNamespace()
     package.load_from_disk = lambda _: package.rows
     monkeypatch.setitem(sys.modules, "datasets", package)
     for columns in own_tasks.PAIRS:  # another content is another task
         package.rows = [dict(zip((*columns, "more"), (x, x.upper(), 1), strict=True)) for x in columns]
-        assert word_pairs.find(str(folder)).pairs == tuple(Pair(x, x.upper()) for x in columns)
-        assert word_pairs.find("colours") == word_pairs.find(str(folder))
+        assert word_pairs.find(colours).pairs == tuple(Pair(x, x.upper()) for x in columns)
+        assert word_pairs.find("colours") == word_pairs.find(colours)
     for rows, message in (
         ([{"a": "b"}], "one split with the columns input and output, or x and y; it has a"),
         ({"train": 1}, "it has the splits train; save one of them"),
     ):
         package.rows = rows
-        with pytest.raises(ValueError, match=f"{folder}.*{message}"):
-            word_pairs.find(str(folder))
+        with pytest.raises(ValueError, match=f"{colours}.*{message}"):
+            word_pairs.find(colours)
 
     class Rows(list):
         features = {"label": SimpleNamespace(names=["cold", "warm"])}
 
     package.rows = Rows({"text": word, "label": number % 2} for number, word in enumerate(WORDS))
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "dataset_info.json").write_text("{}")
-    assert classification.task(str(tmp_path / "texts")).labels == ("cold", "warm")
+    assert classification.task(texts).labels == ("cold", "warm")
     package.rows[-1]["label"] = -1  # not the last class
     with pytest.raises(ValueError, match="a label is hidden"):
-        classification.task(str(tmp_path / "texts"))
+        classification.task(texts)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install datasets"):
-        word_pairs.find(str(folder))
+        word_pairs.find(colours)
 
 
 PYTHON = """
