@@ -72,11 +72,11 @@ def made(name, kind, n=10, k=10, corruptions=(0,), **options):
     return word_pair_prompts.prompts(name, tokenizer(kind), n, k=k, corruptions=corruptions, **options)
 
 
-def parse(text, layout=TAB):
-    """([(x, y)], query) of a prompt, by splitting its string."""
-    *lines, last = text.split("\n")
-    assert last.endswith(layout.separator)
-    return [tuple(line.split(layout.separator + layout.join)) for line in lines], last[: -len(layout.separator)]
+def parse(prompt):
+    """([(x, y)], query) of a prompt with tabs, by splitting its string."""
+    *lines, last = prompt.text.split("\n")
+    assert last.endswith("\t")
+    return [tuple(line.split("\t")) for line in lines], last[:-1]
 
 
 def foreign(word, name):
@@ -107,7 +107,7 @@ def test_prompts_hold_what_the_lists_say(name, kind):
     drawn = made(name, kind)
     assert len(drawn.items) == 10 and not drawn.dropped
     for number, item in enumerate(drawn.items):
-        shown, query = parse(item.clean.text)
+        shown, query = parse(item.clean)
         assert item.index == number and len(shown) == 10
         assert len({x for x, _ in shown}) == 10 and query not in [word for pair in shown for word in pair]
         assert all(pairs[x] == y for x, y in [*shown, (query, item.clean.label())])
@@ -142,7 +142,7 @@ def test_splits_are_disjoint_halves_of_the_queries(name):
     search, test = task.queries("search"), task.queries("test")
     clear = {x for x, y in facts(name)[0].items() if not (name.startswith("ambiguous") and x == y)}
     assert not search & test and search | test == clear == task.queries() and 0 <= len(test) - len(search) <= 1
-    asked = {parse(item.clean.text)[1] for item in made(name, "unigram", n=12, split="test").items}
+    asked = {parse(item.clean)[1] for item in made(name, "unigram", n=12, split="test").items}
     assert asked <= test and len(asked) > 6
     first = sorted(clear)[:50]  # the halves depend on the words alone
     again = WordPairTask("again", tuple(Pair(x, x) for x in reversed(first)))
@@ -154,7 +154,7 @@ def test_queries_in_turn_are_asked_once_before_any_is_asked_again():
 
     def asked(n, seed=0):
         drawn = word_pair_prompts.prompts(few, by_pattern(WORDS), n, 3, seed, (1,), "test", in_turn=True)
-        return [parse(item.clean.text)[1] for item in drawn.items]
+        return [parse(item.clean)[1] for item in drawn.items]
 
     half = few.queries("test")
     assert len(half) == 12 and {*asked(24)[:12]} == half and asked(24) == 2 * asked(12) and asked(12) != sorted(half)
@@ -173,10 +173,10 @@ def test_queries_whose_answer_begins_as_a_copy_would_are_not_asked():
     same = [Pair("cut", "cut"), Pair("hit", "hit")]  # a copy is the answer, and counts as one
     task = WordPairTask("past", (*regular, *told, *same), other_rule=str)
     drawn = word_pair_prompts.prompts(task, letters, 40, k=3, corruptions=(1,))
-    asked = {parse(item.clean.text)[1] for item in drawn.items}
+    asked = {parse(item.clean)[1] for item in drawn.items}
     assert asked and asked <= {pair.x for pair in (*told, *same)} and drawn.askable == len(told) + len(same)
     assert drawn.rejected["query: its answer begins as the query said again"] == len(regular)
-    shown = {x for item in drawn.items for x, _ in parse(item.clean.text)[0]}
+    shown = {x for item in drawn.items for x, _ in parse(item.clean)[0]}
     assert shown & {*verbs}  # among the demonstrations nothing is left out
 
 
@@ -186,7 +186,7 @@ def test_queries_whose_answer_begins_as_a_copy_would_are_not_asked():
 def check_donor(c, name, clean, donor, marks):
     """What a corruption keeps and what it changes, against the lists."""
     pairs, other, _ = facts(name)
-    (shown, query), (given, asked) = parse(clean.text), parse(donor.text)
+    (shown, query), (given, asked) = parse(clean), parse(donor)
     assert len(given) == len(shown) and (asked == query) == (c != 0) and donor.label() == clean.label()
     (old_xs, old_ys), (xs, ys) = zip(*shown, strict=True), zip(*given, strict=True)
     used = {query, *old_xs}
@@ -238,9 +238,9 @@ def test_sports_are_balanced_in_prompts_and_donors(k):
     drawn = made("person_sport", "bpe", n=20, k=k, corruptions=(1, 2, 3, 5))
     assert drawn.items
     for item in drawn.items:
-        counts = [Counter(y for _, y in parse(prompt.text)[0]) for prompt in (item.clean, *item.donors.values())]
+        counts = [Counter(y for _, y in parse(prompt)[0]) for prompt in (item.clean, *item.donors.values())]
         assert max(max(count.values()) for count in counts) <= cap
-        old, new = ([y for _, y in parse(prompt.text)[0]] for prompt in (item.clean, item.donors[2]))
+        old, new = ([y for _, y in parse(prompt)[0]] for prompt in (item.clean, item.donors[2]))
         tokens_of = type_tokens(item.clean, tokenizer("bpe")).sizes
         by_size = Counter(zip(tokens_of[3 : 4 * k : 4], old, strict=True))  # of outputs with as many tokens
         sizes = {size: [count for (other, _), count in by_size.items() if other == size] for size, _ in by_size}
@@ -258,7 +258,7 @@ def test_ambiguous_demonstrations_are_as_many_as_asked_for_and_where(k, asked, m
     drawn = made_of_words("ambiguous_present_past", n=4, k=k, ambiguous=asked, order=order, corruptions=ALL)
     assert len(drawn.items) == 4
     for item in drawn.items:
-        marks = ["*" if x == y else "" for x, y in parse(item.clean.text)[0]]
+        marks = ["*" if x == y else "" for x, y in parse(item.clean)[0]]
         assert item.clean.marks == tuple(marks) and marks.count("*") == m
         types = type_tokens(item.clean, by_pattern(WORDS)).types
         assert [types.count(t) for t in ("x*", "y*", "x", "y")] == [m, m, k - m, k - m]
@@ -351,7 +351,7 @@ def test_another_rule_need_not_be_of_all_inputs():
     rule = {x: x for x in "abcde"}
     task = WordPairTask("letters", tuple(Pair(x, x.upper()) for x in "abcdefghijkl"), other_rule=rule)
     for item in word_pair_prompts.prompts(task, by_pattern(WORDS), 5, k=2, corruptions=(5,)).items:
-        assert {*parse(item.donors[5].text)[0]} <= {*rule.items()}
+        assert {*parse(item.donors[5])[0]} <= {*rule.items()}
 
 
 GOOD = {
