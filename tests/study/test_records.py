@@ -63,13 +63,14 @@ def forget():
 
 
 @pytest.fixture
-def folder(toy_folder):
-    return toy_folder
+def fresh(toy_folder):
+    """Gives the model of a folder, not loaded yet."""
+    return partial(Model, str(toy_folder), verbose=False)
 
 
 @pytest.fixture
-def study(folder, tmp_path):
-    return Sums(Model(str(folder), verbose=False), folder=tmp_path)
+def study(fresh, tmp_path):
+    return Sums(fresh(), folder=tmp_path)
 
 
 WRONG = {
@@ -105,24 +106,24 @@ def test_arguments_are_read_from_text_by_position_and_again_by_replace(study):
         study.replace(k=9)
 
 
-def test_a_part_is_measured_once_and_loaded_afterwards_without_a_model(study, folder):
+def test_a_part_is_measured_once_and_loaded_afterwards_without_a_model(study, fresh, toy_folder):
     first = study.sum()
-    again = Sums(Model(str(folder), verbose=False), folder=study.folder)
+    again = Sums(fresh(), folder=study.folder)
     own = {"schema": 1, "dataset": "trec", "k": 4, "prompts": 8, "seed": 0}
-    assert again.request == {"stem": "sums", **study.model.request, **own} and str(folder.parent) not in str(
+    assert again.request == {"stem": "sums", **study.model.request, **own} and str(toy_folder.parent) not in str(
         again.request
     )
     assert again.sum() == first and Sums.computed == ["sum"] and again.model.loaded is None
     assert again.replace(redo=True).sum() == first and Sums.computed == ["sum", "sum"]
 
 
-def test_weights_that_are_changed_in_place_are_other_weights(study, folder):
+def test_weights_that_are_changed_in_place_are_other_weights(study, fresh):
     """The second record had the digest of the weights of the first, and was served to models with these."""
     study.sum()
     with torch.no_grad():
         study.pair[0].get_output_embeddings().weight.mul_(2)
     study.sum("other")
-    intact = Sums(Model(str(folder), verbose=False), folder=study.folder)
+    intact = Sums(fresh(), folder=study.folder)
     _ = intact.pair
     assert intact.sum() == intact.sum("other") and Sums.computed == ["sum", "other", "other"]
 
@@ -163,9 +164,9 @@ def test_the_twin_has_other_weights_and_a_request_of_its_own(study):
         ("given:mine", {"quantized": True}, "quantized = True was asked for"),
     ],
 )
-def test_a_given_model_is_what_its_name_says(name, options, message, folder):
-    pair = Model(str(folder), verbose=False).pair
-    assert Model.given(*pair, str(folder)).loaded == pair
+def test_a_given_model_is_what_its_name_says(name, options, message, fresh, toy_folder):
+    pair = fresh().pair
+    assert Model.given(*pair, str(toy_folder)).loaded == pair
     assert Model.given(*pair, "given:mine").request["model"] == "given:mine"
     with pytest.raises(ValueError, match=message):
         Model.given(*pair, name, **options)
@@ -252,15 +253,15 @@ class Listed(Sums):
     word_lists = ("categories.csv",)
 
 
-def test_other_word_lists_are_a_miss_with_and_without_a_loaded_model(folder, tmp_path, monkeypatch, capsys):
-    study = Listed(Model(str(folder), verbose=False), folder=tmp_path / "records")
+def test_other_word_lists_are_a_miss_with_and_without_a_loaded_model(fresh, tmp_path, monkeypatch, capsys):
+    study = Listed(fresh(), folder=tmp_path / "records")
     first = study.sum()
     assert study.replace().sum() == first and Sums.computed == ["sum"]
     shutil.copytree(paths.root() / "data" / "word_lists", tmp_path / "data" / "word_lists")
     with (tmp_path / "data" / "word_lists" / "categories.csv").open("a") as file:
         file.write("quince\n")
     monkeypatch.setenv("ICL_ROOT", str(tmp_path))
-    for model in (study.model, Model(str(folder), verbose=False)):
+    for model in (study.model, fresh()):
         Listed(model, folder=tmp_path / "records").sum()
     assert "word_lists" in capsys.readouterr().err and Sums.computed == ["sum", "sum"]
 
