@@ -18,6 +18,8 @@ from transformers import (
 
 from util import paths
 from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.prompts import word_pair_prompts
+from util.prompts.prompt import UnsupportedTokenizer
 
 KINDS = ("bpe", "bpe-no-bos", "unigram")
 
@@ -72,6 +74,11 @@ def tokenizer(kind="bpe", vocabulary=1000, on_tasks=False):
     return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
 
 
+def words():
+    """A tokenizer that keeps most words of the tasks whole."""
+    return tokenizer(on_tasks=True)
+
+
 def by_pattern(pattern, words):
     """A tokenizer whose tokens are what an expression finds; all but these words are <unk>."""
     known = {text: i for i, text in enumerate(["<unk>", "<s>", *words])}
@@ -117,6 +124,25 @@ def load(place, **options):
     """The model of a file or folder, or a built one with the toy tokenizer, as the suite loads it."""
     given = (place, tokenizer()) if isinstance(place, PreTrainedModel) else place
     return load_ICL_model(given, verbose=False, **options)[0]
+
+
+def pair_with_words():
+    """The toy Llama and a tokenizer that keeps words whole, for which it has embeddings."""
+    made = model()
+    made.resize_token_embeddings(len(words()))
+    return made, words()
+
+
+def refuse_tasks(monkeypatch, names):
+    """From now on no tokenizer has prompts of the word-pair tasks of these names."""
+    whole = word_pair_prompts.prompts
+
+    def prompts(task, *arguments, **options):
+        if task.name in names:
+            raise UnsupportedTokenizer(f"task {task.name!r}: no prompt can be made. Try another separator")
+        return whole(task, *arguments, **options)
+
+    monkeypatch.setattr(word_pair_prompts, "prompts", prompts)
 
 
 class Slow(PreTrainedTokenizer):

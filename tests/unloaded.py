@@ -1,6 +1,9 @@
-"""A model that must not be loaded: what is stored has to do, or a refusal comes first."""
+"""A model that must not be loaded, or not run: what is stored has to do, or a refusal comes first."""
 
 from dataclasses import replace
+
+import pytest
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from util.study.model import Model
 
@@ -10,6 +13,11 @@ def never(*_, **__):
 
 
 NEVER = Model("given:toy", loader=never)
+
+
+def no_pass():
+    """Inside the block no model runs."""
+    return register_module_forward_pre_hook(lambda *_: pytest.fail("a forward pass"))
 
 
 def unloaded(study, **changes):

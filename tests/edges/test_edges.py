@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests import toys
+from tests.toys import words
 from util.edges.edge import (
     AGGREGATING,
     ALWAYS,
@@ -32,7 +32,7 @@ from util.prompts.prompt import Layout, type_tokens
 def tokens():
     """Three demonstrations, some of whose parts are several tokens."""
     prompt = Layout().prompt([("Hank Aaron", "baseball"), ("put", "put"), ("adapt", "adapted")], "window", "windows")
-    found = type_tokens(prompt, toys.tokenizer("bpe", on_tasks=True), target=True)
+    found = type_tokens(prompt, words(), target=True)
     assert max(found.sizes) > 1
     return found
 
@@ -123,7 +123,7 @@ def test_an_ablation_is_plain_json_and_takes_names():
 
 def test_the_examples_of_an_ambiguous_prompt_can_be_named_by_their_marks():
     prompt = Layout().prompt([("put", "put"), ("walk", "walked")], "swim", "swam", marks=("*", ""))
-    tokens = type_tokens(prompt, toys.tokenizer("bpe", on_tasks=True))
+    tokens = type_tokens(prompt, words())
     every = Edge("x", "y", "same").cells(tokens)
     parts = [Edge(*pair, "same").cells(tokens) for pair in (("x*", "y*"), ("x-", "y-"))]
     assert all(part.any() for part in parts) and (every == parts[0] | parts[1]).all()

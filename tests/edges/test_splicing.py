@@ -13,10 +13,12 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from tests import eager_runs, toys
+from tests import eager_runs
 from tests.architectures import ADAPTED, SUPPORTED, prepared
 from tests.tiers import quick
 from tests.tiny_models import KINDS, tiny_model
+from tests.toys import words
+from tests.unloaded import no_pass
 from util.edges.edge import WHOLE, Ablation, removed_by, together
 from util.edges.splicing import NEW_TOKENS, Ablated, Group, continuations, groups_of, outcomes
 from util.edges.states import Store, takes_some_tokens
@@ -45,11 +47,6 @@ ABLATIONS = {
     "heads": Ablation(kept=CIRCUIT, probed=PROBED, heads=HALVES),
     "none": Ablation(kept=("NONE",)),
 }
-
-
-@cache
-def words():
-    return toys.tokenizer("bpe", on_tasks=True)
 
 
 @cache
@@ -163,6 +160,11 @@ def watched(model, see):
         handle.remove()
 
 
+def near(found, wanted, atol=1e-10):
+    """No number is further off, however large it is."""
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+
+
 def gap(found, wanted):
     return float(torch.stack([(a - b).abs().max() for a, b in zip(found, wanted, strict=True)]).max())
 
@@ -177,7 +179,7 @@ def check_said(found, chosen, logits):
     top, log_prob = zip(*map(said, chosen, logits), strict=True)
     np.testing.assert_array_equal(found["top"], top)
     np.testing.assert_array_equal(found["right"], [t == group.target[0] for t, group in zip(top, chosen, strict=True)])
-    np.testing.assert_allclose(found["log_prob"], log_prob, rtol=0, atol=1e-10)
+    near(found["log_prob"], log_prob)
 
 
 # ------------------------------------------------------------------------------------------------ what it is
@@ -195,7 +197,7 @@ def test_nothing_removed_is_the_whole_model(name):
         for value, wanted in zip(outcomes(model, groups(), ablation, whole).values(), found.values(), strict=True):
             np.testing.assert_array_equal(value, wanted)
     anchor = outcomes(model, groups(), Ablation(removed=("ANCHOR",)))  # the first token is that of every prompt
-    np.testing.assert_allclose(anchor["log_prob"], found["log_prob"], rtol=0, atol=1e-10)
+    near(anchor["log_prob"], found["log_prob"])
     assert outcomes(model, groups(), Ablation(kept=CIRCUIT), whole)["kl"].min() > 1e-3  # not vacuous
 
 
@@ -241,7 +243,7 @@ def test_batches_change_nothing(name):
             found.append(run())
         for key, value in wanted.items():
             for other in found:
-                np.testing.assert_allclose(other[key], value, rtol=0, atol=1e-10)
+                near(other[key], value)
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -264,11 +266,7 @@ def test_batches_change_nothing(name):
 def test_what_cannot_be_done_is_refused_before_any_forward_pass(fields, message):
     model = toy("gpt2", **fields.pop("model", {}))
     ablation = Ablation(**fields)
-
-    def forbidden(_):
-        raise AssertionError("a forward pass")
-
-    with watched(model, forbidden):
+    with no_pass():
         for work in (partial(outcomes, model), partial(continuations, model, words())):
             with pytest.raises(ValueError, match=message):
                 work(groups(), ablation)
@@ -374,7 +372,7 @@ def test_only_tokens_that_change_and_matter_are_computed(ablation, one_row):
     with watched(model, lambda ids: sizes.append(ids.shape[1])):
         found = outcomes(model, short, ablation, store=store)
     assert sizes == [1] if one_row else 1 < sizes.pop() < min(group.length for group in short)
-    np.testing.assert_allclose(found["log_prob"], outcomes(model, short, ablation)["log_prob"], rtol=0, atol=1e-10)
+    near(found["log_prob"], outcomes(model, short, ablation)["log_prob"])
 
 
 @pytest.mark.parametrize("name", sorted({*SUPPORTED, *ADAPTED}))
@@ -383,7 +381,7 @@ def test_every_class_gives_the_same_with_a_store(name):
     model = prepared(name, vocab_size=len(words()))
     wanted = outcomes(model, few(), ABLATIONS["inside"])["log_prob"]
     found = outcomes(model, few(), ABLATIONS["inside"], store=Store())["log_prob"]
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
+    near(found, wanted, 1e-4)
 
 
 def test_a_store_keeps_what_was_used_last():

@@ -108,7 +108,7 @@ def test_the_pattern_of_every_layout_is_that_of_the_table(kind, name):
 
 
 def test_random_keys_are_others_and_exact_tokens_need_no_parts():
-    tokenizer, names = toys.tokenizer("bpe", on_tasks=True), ("induction", "random keys", "exact tokens")
+    tokenizer, names = toys.words(), ("induction", "random keys", "exact tokens")
     for prompt in prompts_of("wordseq1"):
         own, drawn, exact = (induction_pattern.cells(prompt, tokenizer, name) for name in names)
         for query in np.unique(own[:, 0]):

@@ -8,7 +8,4 @@ from util.study.model import Model
 
 @pytest.fixture(scope="session")
 def toy():
-    tokenizer = toys.tokenizer(on_tasks=True)
-    model = toys.model("llama")
-    model.resize_token_embeddings(len(tokenizer))
-    return Model.given(model, tokenizer, "given:toy")
+    return Model.given(*toys.pair_with_words(), "given:toy")

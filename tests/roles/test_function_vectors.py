@@ -9,10 +9,12 @@ import torch
 
 from tests import architectures, eager_runs
 from tests.tiers import quick
+from tests.toys import refuse_tasks
+from tests.unloaded import never
 from util.engine import call
 from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
-from util.prompts import word_pair_prompts, word_pairs
+from util.prompts import word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.roles import function_vectors
 from util.roles.function_vectors import (
@@ -87,10 +89,9 @@ def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model, monkey
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_name_themselves(name, monkeypatch):
-    monkeypatch.setattr(Model, "pair", property(lambda self: pytest.fail("the model was loaded")))
+def test_wrong_arguments_name_themselves(name):
     with pytest.raises(ValueError, match=f"^{name} = "):
-        FunctionVectorStudy(**{"task": "present_past", name: WRONG[name]})
+        FunctionVectorStudy(Model("embedded", loader=never), **{"task": "present_past", name: WRONG[name]})
 
 
 def test_too_few_queries_for_a_tokenizer_are_told_before_anything_is_run(tmp_path, monkeypatch):
@@ -147,15 +148,8 @@ def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
 
 def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monkeypatch):
     first = FunctionVectorStudy(task="copying", prompts=4, intact=4, folder=tmp_path)
-    studies, whole = [first.replace(task="person_sport"), first], word_pair_prompts.prompts
-    lacking = ["person_sport"]
-
-    def prompts(task, *arguments, **options):
-        if task.name in lacking:
-            raise UnsupportedTokenizer(f"task {task.name!r}: no prompt can be made. Try another separator")
-        return whole(task, *arguments, **options)
-
-    monkeypatch.setattr(word_pair_prompts, "prompts", prompts)
+    studies, lacking = [first.replace(task="person_sport"), first], ["person_sport"]
+    refuse_tasks(monkeypatch, lacking)
     heads = function_vector_heads(studies)
     assert heads["effects"].shape == (4, 4, 8)
     assert heads["left out"] == {"person_sport": "task 'person_sport': no prompt can be made"}

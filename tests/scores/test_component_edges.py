@@ -10,6 +10,7 @@ from tests import architectures
 from tests.scores import slow_paths
 from tests.scores.slow_edges import SlowCircuit, SlowEdges, difference
 from tests.tiers import quick
+from tests.unloaded import no_pass
 from util.engine.components import UnsupportedModel, blocks_of
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
@@ -214,12 +215,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize("function, arguments, message", WRONG)
-def test_what_does_not_fit_is_refused_before_any_pass(function, arguments, message, monkeypatch):
+def test_what_does_not_fit_is_refused_before_any_pass(function, arguments, message):
     model = model_of("llama")
     blocks_of(model)
-    for module in (model, model.base_model):
-        monkeypatch.setattr(module, "forward", lambda *_, **__: pytest.fail("a forward pass"))
-    with pytest.raises(ValueError, match=message):
+    with no_pass(), pytest.raises(ValueError, match=message):
         function(model, *arguments)
 
 

@@ -15,10 +15,11 @@ from transformers.masking_utils import eager_mask
 
 from tests import eager_runs
 from tests.architectures import HEADS, LAYERS
-from tests.edges.test_splicing import few, groups, toy, words
+from tests.edges.test_splicing import few, groups, near, toy
 from tests.scores.test_units import whole
 from tests.tiers import quick
 from tests.tiny_models import tiny_model
+from tests.toys import words
 from util.edges.edge import TYPE_PAIRS, Ablation, Edge, together
 from util.edges.splicing import Group
 from util.edges.states import Store
@@ -171,7 +172,7 @@ def ours(name, chosen, circuit):
         apart = run.losses(numbers, run.run_donors(numbers))[0]
     said = answers(toy(name), chosen, circuit, token_budget=10**6)
     together = -said["log_prob"] / [len(group.target) for group in chosen]
-    np.testing.assert_allclose(apart, together, rtol=0, atol=1e-10)
+    near(apart, together)
     return apart
 
 
@@ -273,11 +274,11 @@ def test_batches_padding_and_pieces_change_no_score(name, monkeypatch):
     monkeypatch.setattr(token_types, "CELLS", 2**12)  # rows in pieces
     two = scores(toy(name), groups(), circuit, token_budget=1, store=(store := Store()))
     stored, plain = (answers(toy(name), groups(), circuit, store=kept)["log_prob"] for kept in (store, None))
-    np.testing.assert_allclose(stored, plain, rtol=0, atol=1e-12)  # what donors left in a run serves others
+    near(stored, plain, 1e-12)  # what donors left in a run serves others
     for sort in SORTS:
-        np.testing.assert_allclose(one[sort], two[sort], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(one["losses"], two["losses"], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(one["losses"], ours(name, groups(), circuit), rtol=0, atol=1e-10)
+        near(one[sort], two[sort])
+    near(one["losses"], two["losses"])
+    near(one["losses"], ours(name, groups(), circuit))
 
 
 def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
@@ -312,7 +313,7 @@ def check_last_layer(model, monkeypatch, tolerance):
     make_linear(monkeypatch, layers[-1])
     found, wanted = scores(model, few(), circuit), pruned_alone(model, few(), circuit)
     for sort in SORTS:
-        np.testing.assert_allclose(found[sort], wanted[sort], rtol=0, atol=tolerance)
+        near(found[sort], wanted[sort], tolerance)
         assert wanted[sort].max() > 1e-2
 
 

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy import stats
-from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tests import toys
 from tests.architectures import build
-from tests.unloaded import NEVER, never
+from tests.toys import refuse_tasks, words
+from tests.unloaded import NEVER, never, no_pass
 from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, WHOLE, Ablation, Edge, edges, single_edges, type_pairs
 from util.edges.splicing import Group, outcomes
 from util.engine.handshake import prepare
@@ -19,7 +18,7 @@ from util.figures.controls import planted_control
 from util.figures.edge_ablation import measure, numbers, runs, show
 from util.figures.edge_ablation.runs import Draw, LookUp, Run
 from util.models import planted
-from util.prompts import own_tasks, word_pair_prompts, word_pairs
+from util.prompts import own_tasks, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer, type_tokens
 from util.prompts.word_pair_prompts import prompts
 from util.roles.pair_task import PairTask
@@ -28,11 +27,6 @@ from util.study.model import Model
 from util.study.study import Study
 
 ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ablation(removed=("AGG_Y",))}
-
-
-@cache
-def words():
-    return toys.tokenizer("bpe", on_tasks=True)
 
 
 @cache
@@ -45,14 +39,7 @@ def pair():
 @pytest.mark.parametrize("left", [("copying",), ("copying", "capitalization")])
 def test_tasks_that_the_tokenizer_does_not_carry_are_left_out(left, tmp_path, monkeypatch):
     """One ended notebook 04 on Llama 3's tokenizer, which merges tabs with words, and its claims after hours."""
-    drawn = word_pair_prompts.prompts
-
-    def prompts_of(task, *more, **options):
-        if task.name in left:
-            raise UnsupportedTokenizer(f"task {task.name!r}: no")
-        return drawn(task, *more, **options)
-
-    monkeypatch.setattr(word_pair_prompts, "prompts", prompts_of)
+    refuse_tasks(monkeypatch, left)
     tasks, few = ("copying", "capitalization"), {"prompts": 2, "k": 2, "donor_seeds": (0,), "layout": "colon"}
     study = Study("edge_ablation", Model.given(pair()[0], words(), "given:toy"), folder=tmp_path, tasks=tasks, **few)
     if len(left) > 1:
@@ -62,7 +49,8 @@ def test_tasks_that_the_tokenizer_does_not_carry_are_left_out(left, tmp_path, mo
     values = study.replace(untrained_control=False).values_of("circuits")
     begins = Counter(words()(f"a: {pair.y}")["input_ids"][3] for pair in word_pairs.find("capitalization").pairs)
     assert values["chance"]["capitalization"] == pytest.approx(max(begins.values()) / begins.total(), rel=0.02)
-    assert [*values["accuracy"]] == ["capitalization"] and "Left out: task 'copying': no." in show.circuits_say(values)
+    left_out = "Left out: task 'copying': no prompt can be made. Try another separator."
+    assert [*values["accuracy"]] == ["capitalization"] and left_out in show.circuits_say(values)
     checks = measure.checked_tasks(study)
     assert "copying" not in checks and checks["capitalization"].k == 2
     asked = PairTask(study.model, "capitalization", 2, 2, layout=study.settings.layout, folder=tmp_path)
@@ -171,8 +159,7 @@ def test_a_bad_ablation_is_refused_before_any_forward_pass(tmp_path):
     """Others: tests/edges/test_splicing.py."""
     model = toy()
     prepare(model.pair[0])  # its check runs the model
-    refuse = register_module_forward_pre_hook(lambda *_: pytest.fail("a forward pass"))  # the model's own is refused
-    with refuse, pytest.raises(ValueError, match="the model has 3 layers"):
+    with no_pass(), pytest.raises(ValueError, match="the model has 3 layers"):
         asking(model, tmp_path).answers({"good": WHOLE, "bad": Ablation(removed=("x->y",), layers=(3,))})
     assert not [*tmp_path.rglob("*.pickle")]
 

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tests import architectures, eager_runs, toys
+from tests import architectures, eager_runs
 from tests.eager_runs import read, twin
 from tests.engine.test_label_scores import by_whole_passes
 from tests.roles.test_attention_scores import by_definition
 from tests.tiers import quick
-from tests.unloaded import NEVER, unloaded
+from tests.toys import words
+from tests.unloaded import NEVER, no_pass, unloaded
 from util.engine import call
 from util.engine.batches import Row
 from util.engine.handshake import prepare
@@ -108,12 +108,6 @@ def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypa
 def figure(model="embedded", **settings):
     """The study of the figure."""
     return Study("induction_scores", model, **settings)
-
-
-@cache
-def words():
-    """A tokenizer that keeps most words of the tasks whole."""
-    return toys.tokenizer("bpe", on_tasks=True)
 
 
 @pytest.mark.parametrize("family", quick(["gpt2"], planted.FAMILIES))
@@ -403,7 +397,7 @@ def test_edits_have_the_json_of_requests():
 
 
 def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
-    study, ran = study_of(pair, tmp_path), []
+    study = study_of(pair, tmp_path)
     BaseRuns(pair[0])  # how the class can be run is found out by running it
     sequences = SequenceStudy(given(pair, "given:toy"), copies=21, folder=tmp_path)
     bad = {"whole": INTACT, "bad": Edit.ablate([(3, 0)], "zero")}
@@ -415,11 +409,11 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
         ("places 1024", lambda: study.replace(k=200).answers({"whole": INTACT})),
         ("places 1024", sequences.scores),
     ]
-    with register_module_forward_pre_hook(lambda *_: ran.append(1)):
+    with no_pass():
         for message, asked in wrong:
             with pytest.raises(ValueError, match=message):
                 asked()
-    assert not ran and not list(tmp_path.rglob("*.pickle"))
+    assert not list(tmp_path.rglob("*.pickle"))
 
 
 MODEL_REQUEST = {

@@ -43,7 +43,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def pair(request):
-    tokenizer = toys.tokenizer("bpe", on_tasks=True)
+    tokenizer = toys.words()
     model = architectures.build(
         request.param, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=CONTEXT
     )

@@ -11,8 +11,6 @@ from util.figures.controls import name_tokens, planted_control
 from util.figures.role_atlas import numbers, show
 from util.figures.role_atlas.measure import planted
 from util.models import planted as circuits
-from util.prompts import word_pair_prompts
-from util.prompts.prompt import UnsupportedTokenizer
 from util.roles.function_vectors import TASKS
 from util.roles.rules import Evidence, Role, Score
 from util.show.part import drawn
@@ -127,8 +125,7 @@ def test_untrained_twins_have_no_role(seed, tmp_path):
 
 def small(folder, **more):
     """A study of a model of another shape."""
-    tokenizer, model = toys.tokenizer(on_tasks=True), toys.model("llama")
-    model.resize_token_embeddings(len(tokenizer))
+    model, tokenizer = toys.pair_with_words()
     sizes = {"prompts": 8, "sequences": 4, "pairs": 8, "word_prompts": 4, "intact": 2, **more}
     return model, Study("role_atlas", Model.given(model, tokenizer, "given:tiny"), folder=folder, **sizes)
 
@@ -148,14 +145,7 @@ def test_what_does_not_fit_is_left_out_and_the_other_roles_are_tested(lacking, t
     """Tasks that the tokenizer has no prompts of, and prompts that are longer than the context."""
     model, study = small(tmp_path, datasets="agnews", ks=4)
     model.config.max_position_embeddings = 256
-    whole = word_pair_prompts.prompts
-
-    def prompts(task, *arguments, **options):
-        if task.name in TASKS[-lacking:]:
-            raise UnsupportedTokenizer(f"task {task.name!r}: no prompt can be made. Try another separator")
-        return whole(task, *arguments, **options)
-
-    monkeypatch.setattr(word_pair_prompts, "prompts", prompts)
+    toys.refuse_tasks(monkeypatch, TASKS[-lacking:])
     found = study.numbers("atlas")
     labels, words = found["left out"]
     assert labels.startswith("labels: no role is tested, the longest prompt has")
