@@ -12,14 +12,19 @@ from util.show import files
 FOLDERS = {"embedded": "", "smollm2": "smollm2", "gemma3": "gemma3"}  # where a model's values lie
 
 
+def place(stem, model):
+    """The file of a figure's stored values."""
+    return paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json"
+
+
 def values(stem, model):
     """The stored values of a figure."""
-    return json.loads((paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json").read_text())
+    return json.loads(place(stem, model).read_text())
 
 
 def read(stem, model):
     """The same with the arrays that stand beside the file, as figures are drawn of it."""
-    return files.read_values(paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json")
+    return files.read_values(place(stem, model))
 
 
 def picture(name, model):
