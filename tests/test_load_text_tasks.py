@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tests.text_rows import EVALUATION, splits, written
+from tests.text_rows import EVALUATION, as_jsonl, splits, written
 from tests.tiers import quick
 from util import load_model_and_data as door
 from util.load_model_and_data import load_text_task, reference_texts
@@ -54,10 +54,6 @@ def test_texts_of_staicc_are_those_of_its_own_prompts(name):
 
 
 # ------------------------------------------------------------------------------------------------ folders
-
-
-def as_jsonl(rows, file):
-    file.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
 FORMATS = {

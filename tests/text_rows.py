@@ -2,6 +2,8 @@
 
 import json
 
+from util.prompts.own_tasks import column
+
 ROWS = {  # a row for number n; `label` is n % 2
     "boolq": lambda n: {"question": f"is tower {n} high", "passage": f"Tower {n} is {n} m high.\n\nIt is old. "},
     "ethos": lambda n: {"text": f" comment number {n} "},
@@ -30,9 +32,20 @@ def splits(name):
     return made
 
 
+def as_jsonl(rows, file):
+    """Rows as a .jsonl file of this name, whose folder need not be there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
 def written(name, folder):
     """A folder with a .jsonl file for each split of a task."""
-    folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits(name).items():
-        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        as_jsonl(rows, folder / split)
     return folder
+
+
+def animals(file):
+    """Word pairs that the embedded model carries, as a file of a user's own."""
+    known = [f"{word},{word.capitalize()}" for word in column("embedded_words", "word")[:24]]
+    file.write_text("\n".join(["input,output", *known]))

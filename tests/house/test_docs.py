@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from util.prompts.own_tasks import column
+from tests.text_rows import animals
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("notebooks", "util", "util/commands", "data", "data/embedded_models", "experiment_material", "workflow")
@@ -42,8 +42,7 @@ def run(code, folder, util=ROOT):
 def test_the_code_of_a_page_runs(page, tmp_path):
     """In one process, each block in a namespace of its own."""
     (tmp_path / "plural.csv").write_text("x,y\n" + "\n".join(f"{word},{word}s" for word in WORDS.split()) + "\n")
-    known = [f"{word},{word.capitalize()}" for word in column("embedded_words", "word")[:24]]
-    (tmp_path / "animals.csv").write_text("\n".join(["input,output", *known]))
+    animals(tmp_path / "animals.csv")
     run("\n".join(f"exec({code!r}, {{}})" for _, code in blocks(page, titled=False)), tmp_path)
 
 

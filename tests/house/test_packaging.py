@@ -17,8 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.text_rows import animals
 from util import paths
-from util.prompts.own_tasks import column
 
 REPO = Path(__file__).resolve().parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")
@@ -211,8 +211,7 @@ def test_an_installed_wheel_needs_no_clone(tmp_path):
     assert (work / "scores" / "result.json").exists() and [*work.iterdir()] == [work / "scores"]
     assert [*(tmp_path / "cache" / "icl-circuits").iterdir()]
     assert run("draw", "smollm2", "--figure", "ioi_patching", "--out", "pictures").stdout.count(".png") > 5
-    known = [f"{word},{word.capitalize()}" for word in column("embedded_words", "word")[:24]]
-    (work / "animals.csv").write_text("\n".join(["input,output", *known]))
+    animals(work / "animals.csv")
     code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "animals.csv" in block)
     subprocess.run([tmp_path / "env" / "bin" / "python", "-c", code], cwd=work, env=env, check=True)
     assert not (work / "experiment_material").exists()

@@ -1,6 +1,5 @@
 """MNLI's premises as the reference of means: samples, means, records that tasks share, and what is refused."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +29,7 @@ def premises(count):
 
 def written(folder, texts):
     """A folder with these premises, and a hypothesis that nobody reads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"premise": text, "hypothesis": "h", "label": 0} for text in texts]
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    text_rows.as_jsonl([{"premise": text, "hypothesis": "h", "label": 0} for text in texts], folder / "train")
     return str(folder)
 
 
