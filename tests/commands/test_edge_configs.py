@@ -25,6 +25,10 @@ def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
     return CONFIGS.validate_python([given])[0]
 
 
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
 def run(config, model, folder):
     """The result, as it is written."""
     study, out, request = edge_configs.prepared(config, model, folder=folder)
@@ -46,9 +50,9 @@ def test_every_example_runs_and_says_what_the_records_say(example, embedded, tmp
     assert found["provenance"]["weights"] and found["results"]["left_out"]["rejected"] is not None
     if config.action == "accuracy":
         assert {*rows["written"].str.strip()} <= {*rows["answers"]} and measured["FULL"]["line_right"][0] == 1
-    files = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    files = contents(tmp_path / "out")
     run(config, MISSING, tmp_path)  # from the cache
-    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == files
+    assert contents(tmp_path / "out") == files
 
 
 def test_edges_are_read_from_the_donors_that_a_config_names(embedded, tmp_path):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.commands.test_edge_configs import run
-from util import paths
+from tests.commands.test_table import PAGE
 from util.commands import edge_configs
 
 EDGES = [["y", "last_separator"], ["x_1", "y_2"]]
@@ -45,8 +45,7 @@ def test_the_fields_of_their_readme(tmp_path):
 
 
 def test_the_page_shows_configs_that_are_understood(tmp_path):
-    page = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")
-    shown = json.loads(page[page.index('[{"model_name"') :].partition("\n\n")[0])
+    shown = json.loads(PAGE[PAGE.index('[{"model_name"') :].partition("\n\n")[0])
     accuracy, ablation = loaded(tmp_path, *shown[:2])
     assert accuracy.action == "accuracy" and len(ablation.ablation.removed) == 2
     with pytest.raises(ValueError, match="out/first/head_scores_0.json holds no scores"):

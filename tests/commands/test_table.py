@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from tests import authors_clone
+from tests.commands.test_edge_configs import contents
 from util import paths
 from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
@@ -88,11 +89,11 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     result = json.loads((out / "result.json").read_text())
     assert result["results"] and result["provenance"]["revision"] and capsys.readouterr().out
     CHECKS[name](words, result, pd.read_csv(out / "rows.csv", float_precision="round_trip"))
-    first = {file.name: file.read_bytes() for file in out.iterdir()}
+    first = contents(out)
     assert any(file.endswith(".png") for file in first) == ("--figure" in words)
     monkeypatch.setattr(model_room, "load_ICL_model", None)  # the second time, no model is loaded
     main(argv)
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == first
+    assert contents(out) == first
 
 
 def test_every_command_that_measures_is_in_the_table():
