@@ -115,7 +115,7 @@ def model(family="llama", seed=0):
 
 def save(folder, model_=None):
     """A folder that the loader takes: the toy Llama, or another model, with the toy tokenizer."""
-    (model("llama") if model_ is None else model_).save_pretrained(folder)
+    (model() if model_ is None else model_).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 

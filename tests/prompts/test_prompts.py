@@ -113,7 +113,7 @@ def test_conditions_that_cannot_be_told_apart_are_refused(labels, appended, mess
 def test_where_no_token_is_a_forerunner():
     prompt = question("sentence", ("s", "x"), join="")  # "sentences" merges across the boundary
     with pytest.raises(ValueError, match="no token boundary between forerunner and label"):
-        labelled_tokens([prompt], toys.tokenizer("bpe"))
+        labelled_tokens([prompt], toys.tokenizer())
     with pytest.raises(ValueError, match="gives no character offsets"):
         labelled_tokens([prompt], toys.Slow())
 

@@ -217,7 +217,7 @@ def check_donor(c, name, clean, donor, marks):
     quick([(name, False) for name in TASKS] + [("country_capital", True)], product(TASKS, [True])),
 )
 def test_each_corruption_keeps_and_changes_what_it_says(name, several):
-    words = toys.tokenizer("bpe") if several else tokenizer("bpe")
+    words = toys.tokenizer() if several else tokenizer("bpe")
     drawn = word_pair_prompts.prompts(name, words, 10, k=3 if several else 4, corruptions=ALL)
     assert len(drawn.items) >= (2 if several else 9) and len(drawn.items) + sum(drawn.dropped.values()) == 10
     assert not several or drawn.rejected

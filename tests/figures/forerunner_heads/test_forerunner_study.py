@@ -38,7 +38,7 @@ def test_what_decides_numbers_decides_the_record(study, tmp_path):
 
 @pytest.mark.slow
 def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):
-    model = Model.given(toys.model("llama"), toys.tokenizer(), "given:toy")
+    model = Model.given(toys.model(), toys.tokenizer(), "given:toy")
     model.pair[0].config.max_position_embeddings = 160
     few = {"grid_datasets": ["agnews", 4], "grid_prompts": 10}
     study = Study("forerunner_heads", model, **SMALL, **few, folder=tmp_path)
