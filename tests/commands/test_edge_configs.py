@@ -72,41 +72,51 @@ def test_null_is_the_default_of_every_field_but_prompts():
     assert (draw.prompts, draw.in_turn) == (200, False)
 
 
-OF_ABLATION = {"action": "ablation"}
-PRUNE = {"action": "prune_heads"}
-ACCURACY = {"action": "accuracy"}
+REQUESTS = {  # what is said of a draw's fields
+    "unknown word-pair task 'copyin'; there are copying": {"task": "copyin"},
+    "Draw has no argument 'shots'; it has task, k, prompts": {"shots": 3},
+    "split = 'train'": {"split": "train"},
+    "choose a smaller k": {"k": 1000},
+    "corruptions = [0, 0]": {"corruptions": [0, 0]},
+    "ambiguous": {"ambiguous": 4},
+    "prompts = 1: two or more have intervals": {"prompts": 1},
+    "revision = 'main'": {"model": __file__, "revision": "main"},
+    "'sep': input should be 'separator', 'join'": {"layout": {"sep": ":"}},
+}
+FIELDS = {  # what is said of an action's
+    "accuracy": {
+        "config 0.accuracy.tsk: Extra inputs are not permitted": {"tsk": "copying"},
+        "give edges to ablate, and for no other action": {"removed": ["AGG"]},
+        "donor_seeds: give one or more, none of them twice": {"donor_seeds": [1, 1]},
+        **{words: {"request": request} for words, request in REQUESTS.items()},
+    },
+    "ablation": {
+        "give edges to ablate": {},
+        "did you mean 'last_separator'": {"removed": ["y->last_seperator"]},
+        "give either the edges that are removed or those": {"removed": ["AGG"], "kept": ["AGG"]},
+        "corruption 0 removes": {"probed": [["x->y", 0]]},
+        "probed.0.1: give a number, not True or False": {"probed": [["x->y", True]]},
+    },
+    "prune_heads": {
+        "share: give a number": {"share": True},
+        "keep = [3, 4]: no round keeps more units than": {"keep": [3, 4]},
+        "2 files for 1 entries": {"keep": [3], "score_files": ["a", "b"]},
+        "none.json holds no scores of units": {"keep": [3], "score_files": ["none.json"]},
+        'leave split at "test"': {"request": {"split": "all"}},
+    },
+    "prune_edges": {"read from corruption 0": {"request": {"corruptions": [1]}}},
+    "search": {"config 0: Input tag 'search' found using 'action' does not match any of the expected": {}},
+}
+ACTIONS = [({"action": action, **one}, words) for action, given in FIELDS.items() for words, one in given.items()]
 
 
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"action": "search"}, "config 0: Input tag 'search' found using 'action' does not match any of the expected"),
-        (ACCURACY | {"tsk": "copying"}, "config 0.accuracy.tsk: Extra inputs are not permitted"),
-        (ACCURACY | {"request": {"task": "copyin"}}, "unknown word-pair task 'copyin'; there are copying"),
-        (ACCURACY | {"request": {"shots": 3}}, "Draw has no argument 'shots'; it has task, k, prompts"),
-        (ACCURACY | {"request": {"split": "train"}}, "split = 'train'"),
-        (ACCURACY | {"request": {"k": 1000}}, "choose a smaller k"),
-        (ACCURACY | {"request": {"corruptions": [0, 0]}}, "corruptions = [0, 0]"),
-        (ACCURACY | {"request": {"ambiguous": 4}}, "ambiguous"),
-        (ACCURACY | {"request": {"prompts": 1}}, "prompts = 1: two or more have intervals"),
-        (ACCURACY | {"request": {"model": __file__, "revision": "main"}}, "revision = 'main'"),
-        (ACCURACY | {"request": {"layout": {"sep": ":"}}}, "'sep': input should be 'separator', 'join'"),
-        (OF_ABLATION, "give edges to ablate"),
-        (ACCURACY | {"removed": ["AGG"]}, "give edges to ablate, and for no other action"),
-        (OF_ABLATION | {"removed": ["y->last_seperator"]}, "did you mean 'last_separator'"),
-        (OF_ABLATION | {"removed": ["AGG"], "kept": ["AGG"]}, "give either the edges that are removed or those"),
-        (OF_ABLATION | {"probed": [["x->y", 0]]}, "corruption 0 removes"),
-        (OF_ABLATION | {"probed": [["x->y", True]]}, "probed.0.1: give a number, not True or False"),
-        (PRUNE | {"share": True}, "share: give a number"),
-        (PRUNE | {"keep": [3, 4]}, "keep = [3, 4]: no round keeps more units than"),
-        (PRUNE | {"keep": [3], "score_files": ["a", "b"]}, "2 files for 1 entries"),
-        (PRUNE | {"keep": [3], "score_files": ["none.json"]}, "none.json holds no scores of units"),
+        *ACTIONS,
         ({"model_name": "gemma2_prune"}, "model_name = 'gemma2_prune': write MODEL_ACTION with an action of calc_acc"),
         ({"model_name": "embedded_calc_accuracy", "task": "Copyin"}, "unknown word-pair task 'Copyin'"),
-        (PRUNE | {"request": {"split": "all"}}, 'leave split at "test"'),
-        ({"action": "prune_edges", "request": {"corruptions": [1]}}, "read from corruption 0"),
-        (ACCURACY | {"donor_seeds": [1, 1]}, "donor_seeds: give one or more, none of them twice"),
-        ([ACCURACY, {"action": "x"}], "config.json, config 1: Input tag 'x'"),
+        ([{"action": "accuracy"}, {"action": "x"}], "config.json, config 1: Input tag 'x'"),
         ([], "List should have at least 1 item"),
         ("{", "is no JSON"),
     ],
