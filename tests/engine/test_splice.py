@@ -43,15 +43,20 @@ def test_rows_add_up_what_is_read_of_every_place_and_a_knockout_closes_it(name):
         assert (closed[:, :, 0, 3] == 0).all() and (closed[:, :, 1, 10] == 0).all()
 
 
+def tables(kinds, heads=HEADS, layer=0):
+    """Tables of a layer in which each head reads these kinds from these donors."""
+    return {"tables": {layer: torch.tensor([kinds] * heads)}}
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"tables": {0: torch.full((HEADS, 4), 2) * torch.tensor([0, 1, 1, 1])}}, "out of range"),
-        ({"tables": {0: torch.zeros(HEADS, 2, dtype=torch.long)}}, "kinds"),
-        ({"tables": {0: torch.ones(HEADS, 4, dtype=torch.long)}}, "zeros"),
+        (tables([0, 2, 2, 2]), "out of range"),
+        (tables([0, 0]), "kinds"),
+        (tables([1, 1, 1, 1]), "zeros"),
         ({"codes": torch.eye(LENGTH, dtype=torch.long)[None]}, "diagonal"),
-        ({"tables": {7: torch.zeros(HEADS, 4, dtype=torch.long)}}, "no attention"),
-        ({"tables": {0: torch.zeros(HEADS + 1, 4, dtype=torch.long)}}, "heads in a layer"),
+        (tables([0, 0, 0, 0], layer=7), "no attention"),
+        (tables([0, 0, 0, 0], HEADS + 1), "heads in a layer"),
         ({"codes": torch.zeros(1, LENGTH, LENGTH + 1, dtype=torch.long)}, "the batch is"),
         (None, "two splices"),
     ],

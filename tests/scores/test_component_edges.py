@@ -198,10 +198,11 @@ def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
 
 ALL = torch.ones(1, 16, 40, dtype=torch.bool)
 MANY = SOURCE + 5000 * (SOURCE == 20)
+SHORTER = (BASE, SOURCE[:, 1:], ANSWERS)
 WRONG = [
-    (edge_scores, (BASE, SOURCE[:, 1:], ANSWERS), "as many tokens as its base prompt"),
-    (exact_scores, (BASE, SOURCE[:, 1:], ANSWERS, [(0, 0)]), "as many tokens as its base prompt"),
-    (circuit_metrics, (BASE, SOURCE[:, 1:], ANSWERS, ALL), "as many tokens as its base prompt"),
+    (edge_scores, SHORTER, "as many tokens as its base prompt"),
+    (exact_scores, (*SHORTER, [(0, 0)]), "as many tokens as its base prompt"),
+    (circuit_metrics, (*SHORTER, ALL), "as many tokens as its base prompt"),
     (edge_scores, (BASE, SOURCE, ANSWERS[:1]), r"give \[2, 2\]"),
     (edge_scores, (BASE, -SOURCE, ANSWERS), "token ids are integers from 0 on"),
     (edge_scores, (BASE, MANY, ANSWERS), "has the token 5020"),
