@@ -6,7 +6,7 @@ import re
 import numpy as np
 from PIL import Image
 
-from util import paths
+from tests.clone import ROOT
 from util.show import files
 
 FOLDERS = {"embedded": "", "smollm2": "smollm2", "gemma3": "gemma3"}  # where a model's values lie
@@ -14,7 +14,7 @@ FOLDERS = {"embedded": "", "smollm2": "smollm2", "gemma3": "gemma3"}  # where a 
 
 def place(stem, model):
     """The file of a figure's stored values."""
-    return paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json"
+    return ROOT / "data/values" / FOLDERS[model] / f"{stem}.json"
 
 
 def values(stem, model):
@@ -29,7 +29,7 @@ def read(stem, model):
 
 def picture(name, model):
     """The stored picture of a panel, such as "role_atlas_atlas"; what no model has a part in is stored once."""
-    places = (paths.root() / "figures" / folder / f"{name}.png" for folder in (FOLDERS[model], ""))
+    places = (ROOT / "figures" / folder / f"{name}.png" for folder in (FOLDERS[model], ""))
     return next(place for place in places if place.exists())
 
 

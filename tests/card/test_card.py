@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.clone import ROOT
 from tests.stored import look_alike
 from tests.unloaded import never
 from util import card as cards
-from util import figures, paths
+from util import figures
 from util.card import SCHEMA, TOPICS, sentences
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
@@ -28,7 +29,7 @@ TINY: dict[str, dict[str, Any]] = {
     "induction_scores": {"tasks": ("wordseq1",), "text_tasks": (), "prompts": 4, "primary": 4, "control_sets": 1},
 }
 IOI = "Indirect objects (IOI)"
-COMMITTED = paths.root() / "data" / "cards"
+COMMITTED = ROOT / "data/cards"
 PLACES = ["", "untrained-0", "smollm2", "gemma3"]
 
 
@@ -120,7 +121,7 @@ def test_the_command_measures_all_topics_writes_the_page_and_says_its_sentences(
 
 
 def test_the_settings_of_a_full_card_are_those_of_the_notebooks():
-    cells = {stem: [*paths.root().glob(f"notebooks/*_{stem}.ipynb")][0].read_text(encoding="utf-8") for stem in TINY}
+    cells = {stem: [*ROOT.glob(f"notebooks/*_{stem}.ipynb")][0].read_text(encoding="utf-8") for stem in TINY}
     for figure, _, _ in TOPICS.values():
         settings = figure.settings()
         stated = re.findall(r'"(\w+) = ([\d]+|\[[\d, ]+\])(?:  #[^"]*)?(?:\\n)?"', cells[figure.stem])

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from torch import OutOfMemoryError
 
+from tests.clone import ROOT
 from util import paths
 from util.commands.arguments import ModelFlags
 from util.commands.frame import COMMANDS, main
@@ -74,7 +75,7 @@ WRONG_FLAGS = [
     ("ablate --controls=-1", "--controls. Must be >= 0"),
     (f"card --untrained {2**70}", "--untrained. Must be < 9223372036854775808"),
 ]
-CARDS = paths.root() / "data" / "cards"
+CARDS = ROOT / "data/cards"
 WRONG_INPUT = [
     ("ablate --heads none.json", "none.json"),
     ("ablate --random 1 --controls 2", "--controls or --random, not both"),

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from tests import authors_clone
+from tests.clone import text
 from tests.commands.test_edge_configs import contents
-from util import paths
 from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
 from util.figures.edits import INTACT, Edit
@@ -25,7 +25,7 @@ from util.study import records
 from util.study.checked import as_list
 from util.study.study import Study
 
-PAGE = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")
+PAGE = text("util/commands/README.md")
 TABLE = PAGE.split("\n## ")[1]  # the first section
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in TABLE.splitlines() if line[:2] == "| "][1:]
 OURS = [ours.strip("`") for _, _, ours, _ in ROWS]

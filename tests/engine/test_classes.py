@@ -25,10 +25,10 @@ from transformers.models.mistral.modeling_mistral import MistralAttention
 from tests.architectures import LONGROPE, ORIGINAL
 from tests.benchmarks import classes
 from tests.benchmarks.classes import outcome
+from tests.clone import ROOT
 from tests.device_runs import ids
 from tests.tiers import quick
 from tests.tiny_models import KINDS, SWITCH, tiny_model
-from util import paths
 from util.engine import batches, handshake
 from util.engine.attention import IMPLEMENTATION, instrument, selected_keys, support
 from util.engine.batches import Row, check_writing, plan, run_rows
@@ -284,7 +284,7 @@ def test_a_device_that_fails_the_handshake_is_named(monkeypatch):
 
 
 def test_the_table_of_classes():
-    folder = paths.root() / "data" / "classes"
+    folder = ROOT / "data/classes"
     table = json.loads((folder / "classes.json").read_text(encoding="utf-8"))
     found = [classes.Outcome(**one) for one in table["classes"]]
     assert not [one.kind for one in found if one.status == "wrong"]

@@ -5,9 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.clone import ROOT
 from tests.figures.legible import LONG_NAME, faults
 from tests.stored import FOLDERS, look_alike, picture, read
-from util import paths
 from util.figures import FIGURES
 from util.show.draw import COLUMN, WIDTH
 from util.show.files import png_of
@@ -50,7 +50,7 @@ def test_every_picture_is_the_stored_one_and_can_be_read_at_any_width(stem, mode
             warnings.simplefilter("error")
             figure = drawn(parts[name], values, width)
         if figure is None:
-            assert not [*(paths.root() / "figures" / FOLDERS.get(model, "smollm2")).glob(f"{stem}_{name}.png")], name
+            assert not [*(ROOT / "figures" / FOLDERS.get(model, "smollm2")).glob(f"{stem}_{name}.png")], name
             continue
         if width == WIDTH and model != "large":
             assert look_alike(png_of(figure), picture(f"{stem}_{name}", model)), name

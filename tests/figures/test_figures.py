@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.clone import ROOT
 from util import paths
 from util.figures import FIGURES
 from util.figures.induction_scores import show as induction_show
@@ -15,7 +16,7 @@ from util.show.draw import Grid, draw, matrix
 from util.stats.intervals import NAN_IN_VALUES, Intervals
 from util.study.study import Study
 
-PUBLISHED = sorted(file.stem for file in (paths.root() / "data" / "published").glob("*.json"))
+PUBLISHED = sorted(file.stem for file in (ROOT / "data/published").glob("*.json"))
 NAN = float("nan")
 
 pytestmark = pytest.mark.usefixtures("output")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from util import paths
+from tests.clone import ROOT
 from util.commands.frame import main
 from util.commands.stored import compared, intervals, standard_errors
 from util.stats.intervals import Interval
@@ -72,7 +72,7 @@ def test_what_moved_and_which_claims_changed():
 
 def test_the_command_compares_two_folders_and_names_one_without_values(tmp_path, capsys):
     """And what is said otherwise: a circuit of other pairs has numbers that hold."""
-    first = paths.root() / "data" / "values" / "smollm2"
+    first = ROOT / "data/values/smollm2"
     again = json.loads((first / "edge_ablation.json").read_text())
     again["search"]["kept"][0] = "y->y:earlier"
     again["search"]["scores"]["found"] = [0.2, 0.1, 0.3]
@@ -98,7 +98,7 @@ def test_parts_that_chose_something_else_are_not_compared():
     assert lines == [held, "  not compared: causal: measured on agnews, now on trec"] and moved.empty
 
 
-@pytest.mark.parametrize("file", sorted((paths.root() / "data" / "values").rglob("*.json")), ids=str)
+@pytest.mark.parametrize("file", sorted((ROOT / "data/values").rglob("*.json")), ids=str)
 def test_every_figures_values_can_be_compared(file):
     values = json.loads(file.read_text(encoding="utf-8"))
     lines, moved = compared(file.stem, values, values)

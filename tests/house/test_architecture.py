@@ -3,13 +3,12 @@
 import ast
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
+from tests.clone import ROOT
 from util.figures import FIGURES
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "util").rglob("*.py"))
 
 # Rooms from the ground up: a room may import those before it, and itself.

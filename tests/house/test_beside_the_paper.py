@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.clone import text
 from tests.stored import values
-from util import paths
 from util.figures.forerunner_heads.numbers import EVERYWHERE
 from util.figures.ioi_patching.show import certain_paths
 from util.show.part import judged
@@ -60,7 +60,7 @@ def test_word_sequences_alone():
     assert smollm2["primary"]["p"] > 0.05 and smollm2["queries"]["wordseq1"] == 40 and not gemma["tasks_done"]
     [alone] = [part for part in first.beside if part.name == "wordseq1"]
     assert alone.queries == 200 and alone.low > alone.bound
-    endpoints = json.loads((paths.root() / "data" / "benchmarks" / "sensitivity.json").read_text())["numbers"]
+    endpoints = json.loads(text("data/benchmarks/sensitivity.json"))["numbers"]
     whole, without = (endpoints[f"02 wordseq1, {heads}"] for heads in ("whole", "without"))
     loses = {pair: whole[pair][1] > without[pair][0] for pair in whole if "/" in pair}
     assert [*loses.values()] == [True, True, False, False] and all(whole[pair][1] < 0.5 for pair in [*loses][2:])

@@ -5,13 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.clone import ROOT, text
 from tests.text_rows import animals
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("notebooks", "util", "util/commands", "data", "data/embedded_models", "experiment_material", "workflow")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"{folder}/README.md" for folder in FOLDERS))
 LONG = ("README.md", "util/README.md", "data/embedded_models/README.md")  # half a minute of code
@@ -20,8 +19,7 @@ FENCE = re.compile(r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^
 
 def blocks(page, titled):
     """The Python blocks of a page: (title, code), those with a title or those without."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [(m["title"], m["code"]) for m in FENCE.finditer(text) if (m["title"] is not None) == titled]
+    return [(m["title"], m["code"]) for m in FENCE.finditer(text(page)) if (m["title"] is not None) == titled]
 
 
 def run(code, folder, util=ROOT):
@@ -89,18 +87,17 @@ def test_the_figure_that_contributing_adds_is_right(tmp_path):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_and_modules_that_a_page_names_are_there(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("http")]
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text(page)) if not link.startswith("http")]
     assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
-    named = re.findall(r"`((?:util|tests|data|notebooks|figures)/[\w./]*[\w/])`", text)
+    named = re.findall(r"`((?:util|tests|data|notebooks|figures)/[\w./]*[\w/])`", text(page))
     assert not [place for place in named if not (ROOT / place).exists()]
 
 
 def test_what_readme_runs_is_there_in_a_new_shell():
     """Bare `python` is another one there, and has none of the packages."""
-    text = FENCE.sub("", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert not re.findall(r"(?<!\.venv/bin/)python -m util", text)
-    commands = re.sub(r"\\\n", "", text)
+    prose = FENCE.sub("", text("README.md"))
+    assert not re.findall(r"(?<!\.venv/bin/)python -m util", prose)
+    commands = re.sub(r"\\\n", "", prose)
     starts = {line.split()[0] for line in re.findall(r"^    (\S.*)$", commands, flags=re.MULTILINE)}
     assert starts <= {"make", ".venv/bin/python", ".venv/bin/papermill", "echo", CPU_INDEX}
 
@@ -109,6 +106,6 @@ CPU_INDEX = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
 
 
 def test_contributing_names_every_room():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = text("CONTRIBUTING.md")
     rooms = {path.name for path in (ROOT / "util").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert not {room for room in rooms - {"__init__.py"} if f"util/{room}" not in text}
+    assert not {room for room in rooms - {"__init__.py"} if f"util/{room}" not in page}

@@ -17,13 +17,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.clone import ROOT, text
 from tests.text_rows import animals
 from util import paths
 
-REPO = Path(__file__).resolve().parents[2]
-README = (REPO / "README.md").read_text(encoding="utf-8")
-CONFIG = REPO / "tests" / "nbval_sanitize.cfg"
-PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+README = text("README.md")
+CONFIG = ROOT / "tests" / "nbval_sanitize.cfg"
+PROJECT = tomllib.loads(text("pyproject.toml"))["project"]
 DIRECT = [Requirement(line) for line in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
 
 
@@ -34,15 +34,15 @@ def pins(lines):
     return found
 
 
-LOCK = pins((REPO / "requirements.lock").read_text().splitlines())
-CONDA = yaml.safe_load((REPO / "environment.yml").read_text())["dependencies"]
+LOCK = pins(text("requirements.lock").splitlines())
+CONDA = yaml.safe_load(text("environment.yml"))["dependencies"]
 CONDA_PIP = next(entry["pip"] for entry in CONDA if isinstance(entry, dict))
 
 
 def tracked():
     """The files git knows; none in a downloaded archive."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, text=True).stdout
-    return [REPO / name for name in listed.split("\0") if (REPO / name).is_file()]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True).stdout
+    return [ROOT / name for name in listed.split("\0") if (ROOT / name).is_file()]
 
 
 # ---- versions ----
@@ -75,25 +75,25 @@ def test_installed_versions_equal_the_lock():
 
 
 def test_citation_agrees_with_pyproject():
-    citation = yaml.safe_load((REPO / "CITATION.cff").read_text())
+    citation = yaml.safe_load(text("CITATION.cff"))
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["version"] == PROJECT["version"] == metadata.version(PROJECT["name"])
     assert citation["license"] == PROJECT["license"]
     assert citation["authors"] == PROJECT["authors"]
-    assert f"(c) 2026 {PROJECT['authors'][0]['name']}" in (REPO / "LICENSE").read_text()
+    assert f"(c) 2026 {PROJECT['authors'][0]['name']}" in text("LICENSE")
 
 
 # ---- commands ----
 
 
 def test_make_help_lists_every_target_and_all_are_phony():
-    text = (REPO / "Makefile").read_text()
-    described = re.findall(r"^([a-z-]+):.*## ", text, flags=re.MULTILINE)
-    public = set(re.findall(r"^([a-z-]+):(?!=)", text, flags=re.MULTILINE))
+    makefile = text("Makefile")
+    described = re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE)
+    public = set(re.findall(r"^([a-z-]+):(?!=)", makefile, flags=re.MULTILINE))
     assert public - {"stale"} == {*described} >= {*"help figures test check notebooks lock bench clean".split()}
-    assert public == {*" ".join(re.findall(r"^\.PHONY: (.*)", text, flags=re.MULTILINE)).split()}
+    assert public == {*" ".join(re.findall(r"^\.PHONY: (.*)", makefile, flags=re.MULTILINE)).split()}
     if shutil.which("make"):
-        shown = subprocess.run(["make"], cwd=REPO, env=without("MAKE"), capture_output=True, text=True, check=True)
+        shown = subprocess.run(["make"], cwd=ROOT, env=without("MAKE"), capture_output=True, text=True, check=True)
         assert re.findall(r"^ +make ([a-z-]+) ", shown.stdout, flags=re.MULTILINE) == described
 
 
@@ -117,7 +117,7 @@ MODELS = ["`touch ran`", "$(touch ran)", "$$(touch ran)", "$(shell touch ran)", 
 def test_a_models_name_reaches_the_commands_as_it_is_and_runs_nothing(target, model, tmp_path):
     """With a Python that only writes down its arguments. A folder's path is made absolute."""
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
-        shutil.copy(REPO / name, tmp_path)
+        shutil.copy(ROOT / name, tmp_path)
     for folder in (".venv/bin", "util", "my model"):
         (tmp_path / folder).mkdir(parents=True)
     (python := tmp_path / ".venv" / "bin" / "python").write_text(FAKE)
@@ -139,7 +139,7 @@ def test_no_tracked_file_holds_a_home_folder_or_a_token():
     secret = re.compile(rf"(?<![\w.])(?:{homes})[/\\]+\w|(?<![\w.])/{'root'}/\w|\b{'hf'}_[A-Za-z0-9]{{30,}}".encode())
     assert secret.search(b'"/' + b'home/ada/x"')
     assert secret.search(b"hf" + b"_" + b"aB3" * 11)
-    found = {str(path.relative_to(REPO)): hit[0] for path in tracked() if (hit := secret.search(path.read_bytes()))}
+    found = {str(path.relative_to(ROOT)): hit[0] for path in tracked() if (hit := secret.search(path.read_bytes()))}
     assert not found
 
 
@@ -160,9 +160,9 @@ def test_no_tracked_file_holds_a_home_folder_or_a_token():
     ],
 )
 def test_sanitising_touches_what_differs_between_runs_and_no_result(line, expected):
-    text, changed = CONFIG.read_text(), line
-    rules = get_sanitize_patterns(text)
-    assert len(dict(rules)) == len(re.findall(r"^regex:", text, flags=re.MULTILINE)) == text.count("\nreplace:")
+    config, changed = CONFIG.read_text(), line
+    rules = get_sanitize_patterns(config)
+    assert len(dict(rules)) == len(re.findall(r"^regex:", config, flags=re.MULTILINE)) == config.count("\nreplace:")
     for regex, replacement in rules:
         changed = re.sub(regex, replacement, changed)
     assert changed == (expected or line)
@@ -181,8 +181,8 @@ def test_nbval_fails_on_a_changed_result_and_on_an_error_alone(tmp_path):
         cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="0.731 in 9 s\n")]
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / f"{name}.ipynb")
     options = ["--nbval-lax", "--nbval-current-env", "--nbval-sanitize-with", str(CONFIG), "-p", "tests.conftest"]
-    command = [sys.executable, "-m", "pytest", "-c", str(REPO / "pyproject.toml"), *options, str(tmp_path)]
-    run = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *options, str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 1 and "2 failed, 1 passed" in run.stdout, run.stdout + run.stderr
     assert all(f"{name}.ipynb::" in run.stdout.partition("FAILED ")[2] for name in ("changed", "error"))
 
@@ -197,7 +197,7 @@ def test_an_installed_wheel_needs_no_clone(tmp_path):
     site = next((tmp_path / "env" / "lib").glob("python*")) / "site-packages"
     (site / "others.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")  # whose own .pth files are not followed
     pip = [sys.executable, "-m", "pip", "--quiet", f"--python={tmp_path / 'env'}"]
-    subprocess.run([*pip, "install", "--no-deps", str(REPO)], check=True)
+    subprocess.run([*pip, "install", "--no-deps", str(ROOT)], check=True)
     (work := tmp_path / "work").mkdir()
     env = without("ICL_", "PYTHONPATH") | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
     program = [tmp_path / "env" / "bin" / "icl-circuits"]
@@ -247,17 +247,17 @@ def test_output_goes_to_the_cache_unless_it_is_sent_elsewhere(unset, tmp_path):
 
 
 def test_tests_write_outside_the_clone():
-    assert not paths.material().is_relative_to(REPO)
-    assert not paths.output("figures").is_relative_to(REPO)
+    assert not paths.material().is_relative_to(ROOT)
+    assert not paths.output("figures").is_relative_to(ROOT)
 
 
 def test_ci_runs_check_and_all_tests():
-    script = REPO / ".ci" / "run"
+    script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", str(script)], check=True)
-    text = script.read_text()
-    assert "set -euo pipefail" in text
-    assert "for target in check test test-all test-real test-oracles test-harness test-workflow; do" in text
+    said = script.read_text()
+    assert "set -euo pipefail" in said
+    assert "for target in check test test-all test-real test-oracles test-harness test-workflow; do" in said
 
 
 TOP_LEVEL = """
@@ -268,7 +268,7 @@ TOP_LEVEL = """
 
 
 def test_top_level_holds_the_agreed_entries_only():
-    assert {path.relative_to(REPO).parts[0] for path in tracked()} <= {*TOP_LEVEL.split()}
+    assert {path.relative_to(ROOT).parts[0] for path in tracked()} <= {*TOP_LEVEL.split()}
 
 
 def test_no_test_is_skipped_without_a_condition():
@@ -276,4 +276,4 @@ def test_no_test_is_skipped_without_a_condition():
     files = [
         path for path in tracked() if path.suffix == ".py" and path.name != "conftest.py" and path != Path(__file__)
     ]
-    assert not [path.name for path in files if path.is_relative_to(REPO / "tests") and pattern.search(path.read_text())]
+    assert not [path.name for path in files if path.is_relative_to(ROOT / "tests") and pattern.search(path.read_text())]

@@ -4,26 +4,24 @@ import re
 
 import pytest
 
+from tests.clone import text
 from tests.stored import intervals_in, rounded, values
-from util import paths
 from util.figures import FIGURES
 from util.figures.ioi_patching.show import few_edges, kept_alone
 from util.show.part import judged, made_of, written
 
-README, NOTEBOOKS, BENCHMARKS = (
-    (paths.root() / folder / "README.md").read_text(encoding="utf-8") for folder in ("", "notebooks", "data/benchmarks")
-)
+README, NOTEBOOKS, BENCHMARKS = map(text, ("README.md", "notebooks/README.md", "data/benchmarks/README.md"))
 
 
-def rows(text, link):
+def rows(page, link):
     """The cells of a table's lines that lead to a notebook."""
-    lines = [line for line in text.splitlines() if line.startswith("| ") and re.search(link, line)]
+    lines = [line for line in page.splitlines() if line.startswith("| ") and re.search(link, line)]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def test_readme_takes_two_minutes():
-    text = re.sub(r"```.*?```|^    .*?$|^[|!].*?$", "", README, flags=re.DOTALL | re.MULTILINE)
-    assert len(re.sub(r"\]\([^)]*\)", "]", text).split()) <= 900
+    prose = re.sub(r"```.*?```|^    .*?$|^[|!].*?$", "", README, flags=re.DOTALL | re.MULTILINE)
+    assert len(re.sub(r"\]\([^)]*\)", "]", prose).split()) <= 900
 
 
 @pytest.mark.parametrize("row, stem", list(zip(rows(README, r"<img"), FIGURES, strict=True)), ids=FIGURES)
@@ -65,8 +63,7 @@ def test_the_counts_of_gemma_in_readme_are_stored():
 def test_the_numbers_beside_other_tools_are_those_of_the_benchmarks():
     table = README.partition("## Beside other tools")[2].partition("\nAttention is")[0]
     told = re.findall(r"\d[\d,]*\.\d+|\d[\d,]*\d", " ".join(line.split("|", 2)[2] for line in table.splitlines()[4:]))
-    classes = (paths.root() / "data" / "classes" / "README.md").read_text(encoding="utf-8")
-    measured = set(re.findall(r"[\d,.]*\d", BENCHMARKS + classes))
+    measured = set(re.findall(r"[\d,.]*\d", BENCHMARKS + text("data/classes/README.md")))
     assert len(told) == 12 and set(told) <= measured
 
 

@@ -5,7 +5,7 @@ import re
 import nbformat
 import pytest
 
-from util import paths
+from tests.clone import ROOT, text
 from util.show.part import STORED, figure_of, findings, stored
 from workflow import gallery, report
 
@@ -13,7 +13,7 @@ STEM = "03_ioi_patching"
 
 
 def test_a_page_has_its_figures_and_the_index_its_findings(tmp_path):
-    notebook = nbformat.read(paths.root() / "notebooks" / f"{STEM}.ipynb", as_version=4)
+    notebook = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", as_version=4)
     nbformat.write(notebook, tmp_path / f"{STEM}.ipynb")
     index = report.write("embedded", tmp_path, tmp_path / "report")
     page = (index.parent / f"{STEM}.html").read_text(encoding="utf-8")
@@ -41,8 +41,8 @@ def test_without_executed_notebooks_a_sentence_says_what_makes_them(tmp_path):
 
 def test_the_gallery_is_not_stale():
     page = gallery.page()
-    assert page == (paths.root() / gallery.PAGE).read_text(encoding="utf-8"), "run `make gallery`"
-    assert {*gallery.SECTIONS} == {file.stem for file in (paths.root() / "notebooks").glob("*.ipynb")}
+    assert page == text(gallery.PAGE), "run `make gallery`"
+    assert {*gallery.SECTIONS} == {file.stem for file in (ROOT / "notebooks").glob("*.ipynb")}
 
 
 def told(notebook):
@@ -59,9 +59,9 @@ def told(notebook):
 @pytest.mark.parametrize("model", STORED[1:])
 def test_pages_of_published_models_are_not_stale(model):
     """They are what the values say now, every picture is that of figures/, and links lead somewhere."""
-    for notebook in (paths.root() / "notebooks").glob("*.ipynb"):
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         place = notebook.parent / model / notebook.name
-        made, text = nbformat.read(place, as_version=4), place.read_text(encoding="utf-8")
+        made, page = nbformat.read(place, as_version=4), place.read_text(encoding="utf-8")
         assert told(made) == told(gallery.with_outputs(notebook, model)), (
             f"{model}, {notebook.name}: run `make gallery`"
         )
@@ -71,4 +71,4 @@ def test_pages_of_published_models_are_not_stale(model):
             r"\]\(((?!https?:)[^)#]+)", "".join(cell.source for cell in made.cells if "outputs" not in cell)
         )
         assert [link for link in links if not (place.parent / link).exists()] == [] and links
-        assert place.stat().st_size < 1_500_000 and "/work/" not in text
+        assert place.stat().st_size < 1_500_000 and "/work/" not in page

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests import eager_runs
+from tests.clone import text
 from util import look as page
-from util import paths
 from util.commands.frame import main
 from util.engine.components import direct_effects
 from util.load_model_and_data import load_ICL_model
@@ -141,7 +141,7 @@ def test_a_notebook_shows_the_page_and_a_picture(model, monkeypatch):
 
 @pytest.mark.parametrize("model", STORED[1:])
 def test_the_committed_page_has_the_script_and_style_of_the_template(model):
-    committed = (paths.root() / "figures" / model / "look.html").read_text(encoding="utf-8")
+    committed = text(f"figures/{model}/look.html")
     template = Path(page.__file__).with_suffix(".html").read_text(encoding="utf-8")
     lines = [line for line in template.splitlines() if "{{" not in line and "{%" not in line]
     missing = [line for line in lines if line not in committed]

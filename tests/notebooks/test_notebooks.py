@@ -5,7 +5,6 @@ import base64
 import io
 import json
 import re
-from pathlib import Path
 
 import nbformat
 import papermill
@@ -13,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests import architectures
+from tests.clone import ROOT, text
 from tests.stored import FOLDERS, look_alike, values
 from util import paths
 from util.figures import FIGURES
@@ -20,7 +20,6 @@ from util.load_model_and_data import load_tokenizer
 from util.show.part import figure_of
 from util.study.study import conclusions, published
 
-ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -42,7 +41,7 @@ def test_a_notebook_is_thin_executed_and_comparable(file):
     outputs = [output for cell in cells for output in cell.outputs]
     assert all(output.get("name") != "stderr" for output in outputs), "a warning or a progress bar was stored"
     assert not re.search(r"hf_[A-Za-z]{8}|findfont", file.read_text())
-    assert f"notebooks/smollm2/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
+    assert f"notebooks/smollm2/{file.name}" in text("README.md"), "every notebook has its row in README"
 
 
 def names(targets):

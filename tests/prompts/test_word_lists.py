@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from data.embedded_models.recipe.words import PAIR_TASKS, held_out_inputs, promised
-from util import paths
+from tests.clone import ROOT, text
 from util.prompts.own_tasks import column, table
 from util.prompts.word_pairs import LISTS, TRAINED
 
@@ -93,9 +93,9 @@ def words_of(names):
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_the_file_is_plain(name):
-    text = (paths.root() / "data" / "word_lists" / f"{name}.csv").read_bytes().decode("ascii")
-    header, *lines = text.removesuffix("\n").split("\n")
-    assert text.endswith("\n") and header.split(",") == [*COLUMNS[name]]
+    words = (ROOT / f"data/word_lists/{name}.csv").read_bytes().decode("ascii")
+    header, *lines = words.removesuffix("\n").split("\n")
+    assert words.endswith("\n") and header.split(",") == [*COLUMNS[name]]
     assert len(lines) == len(table(name))
     for line in lines:
         cells = line.split(",")
@@ -147,8 +147,8 @@ def test_no_word_stands_in_two_lists():
 
 
 def test_the_readme_counts_the_rows():
-    text = (paths.root() / "data" / "word_lists" / "README.md").read_text(encoding="utf-8")
-    stated = {name: int(rows) for name, rows in re.findall(r"^\| `(\w+)\.csv` \|[^|]*\| (\d+)\b", text, re.MULTILINE)}
+    page = text("data/word_lists/README.md")
+    stated = {name: int(rows) for name, rows in re.findall(r"^\| `(\w+)\.csv` \|[^|]*\| (\d+)\b", page, re.MULTILINE)}
     assert stated == {name: len(table(name)) for name in (*COLUMNS, *TRAINED[::2], "categories")}
 
 

@@ -12,8 +12,8 @@ import pytest
 from tokenizers import AddedToken
 
 from tests import toys
+from tests.clone import ROOT
 from tests.tiers import quick
-from util import paths
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Misaligned, type_tokens
 from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
@@ -27,7 +27,7 @@ ALL = tuple(CORRUPTIONS)
 @cache
 def rows(name):
     """A word list without its header, read here a second time."""
-    file = paths.root() / "data" / "word_lists" / f"{name}.csv"
+    file = ROOT / f"data/word_lists/{name}.csv"
     with file.open(encoding="utf-8", newline="") as lines:
         return list(csv.reader(lines))[1:]
 

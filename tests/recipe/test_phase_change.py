@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data.embedded_models.recipe import phase_change
-from util import paths
+from tests.clone import text
 from util.figures.toy_induction_head.numbers import VOCABULARY
 from util.roles import attention_scores
 
@@ -28,7 +28,7 @@ def test_training_depends_on_the_seed_alone_and_its_log_begins_as_the_stored_one
     assert all(a != b for a, b in zip(other["later_copies"], run["later_copies"], strict=False))  # other weights
     step = phase_change.ROWS * phase_change.LENGTH
     assert run["tokens"] == [0, 2 * step, 4 * step, 5 * step]  # the last one too
-    log = json.loads((paths.root() / "data" / "phase_change.json").read_text())["seeds"]["0"]
+    log = json.loads(text("data/phase_change.json"))["seeds"]["0"]
     shapes = dict.fromkeys(phase_change.SCORES, (4, phase_change.LAYERS, phase_change.HEADS))
     for name, shape in (shapes | {"first_copy": (4,), "later_copies": (4,)}).items():
         assert np.shape(run[name]) == shape

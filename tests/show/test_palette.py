@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from util import paths
+from tests.clone import ROOT
 from util.roles.rules import Role
 from util.show.draw import ROLES
 from util.show.panels import ink
@@ -15,7 +15,7 @@ def test_every_role_has_letters_of_its_own_and_letters_on_a_colour_can_be_read()
     assert (ink("white"), ink("#6e2d13"), ink((1.0, 1.0, 0.0, 1.0))) == ("black", "white", "black")
 
 
-@pytest.mark.parametrize("file", sorted((paths.root() / "util" / "figures").rglob("*.py")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted((ROOT / "util/figures").rglob("*.py")), ids=lambda file: file.name)
 def test_colours_are_named_in_one_file(file):
     """So no figure gives a role a colour of its own, nor a role's colour to anything else."""
     assert re.findall(r"[\"'](#[0-9a-fA-F]{6}|tab:\w+|C\d)[\"']", file.read_text(encoding="utf-8")) == []

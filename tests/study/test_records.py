@@ -12,7 +12,7 @@ import torch
 from accelerate import cpu_offload
 
 from tests import architectures, toys
-from util import paths
+from tests.clone import ROOT
 from util.engine.call import UnsupportedModel
 from util.engine.finite import NotFinite
 from util.engine.handshake import prepare
@@ -257,8 +257,8 @@ def test_other_word_lists_are_a_miss_with_and_without_a_loaded_model(fresh, tmp_
     study = Listed(fresh(), folder=tmp_path / "records")
     first = study.sum()
     assert study.replace().sum() == first and Sums.computed == ["sum"]
-    shutil.copytree(paths.root() / "data" / "word_lists", tmp_path / "data" / "word_lists")
-    with (tmp_path / "data" / "word_lists" / "categories.csv").open("a") as file:
+    words = shutil.copytree(ROOT / "data/word_lists", tmp_path / "data/word_lists")
+    with (words / "categories.csv").open("a") as file:
         file.write("quince\n")
     monkeypatch.setenv("ICL_ROOT", str(tmp_path))
     for model in (study.model, fresh()):

@@ -11,10 +11,10 @@ import nbformat
 import pytest
 import yaml
 
-from util import paths
+from tests.clone import ROOT
 from workflow.grid import jobs
 
-WORKFLOW = paths.root() / "workflow"
+WORKFLOW = ROOT / "workflow"
 REAL: dict[str, Any] = {
     "models": {"embedded": None, "half": {"name": "gpt2", "dtype": "float16", "resources": "large"}},
     "notebooks": {"forerunner_heads": {"prompts": 8}, "ioi_patching": None, "role_atlas": {"ks": 2}},
@@ -62,8 +62,8 @@ def test_a_notebook_is_multiplied_by_the_axes_that_it_has_and_that_are_not_given
 
 
 def test_the_grid_beside_the_snakefile_is_right_and_every_notebook_can_be_swept(tmp_path):
-    assert len(jobs(paths.root() / "workflow" / "grid.yaml")) == 6
-    stems = [file.stem.partition("_")[2] for file in (paths.root() / "notebooks").glob("*.ipynb")]
+    assert len(jobs(WORKFLOW / "grid.yaml")) == 6
+    stems = [file.stem.partition("_")[2] for file in (ROOT / "notebooks").glob("*.ipynb")]
     assert len(made(tmp_path, notebooks=dict.fromkeys(stems), datasets=["trec"], k=[1], seeds=[3])) == 2 * len(stems)
 
 

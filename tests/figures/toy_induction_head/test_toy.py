@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tests import eager_runs
+from tests.clone import text
 from tests.tiny_models import tiny_model
-from util import paths
 from util.figures.edits import WHOLE
 from util.figures.toy_induction_head import measure, numbers, show
 from util.figures.toy_induction_head.numbers import formed_at
@@ -21,7 +21,7 @@ from util.study.study import Study
 
 
 def test_in_the_stored_log_the_loss_falls_when_the_heads_form():
-    log = json.loads((paths.root() / "data" / "phase_change.json").read_text())
+    log = json.loads(text("data/phase_change.json"))
     for found in log["seeds"].values():
         moment = found["tokens"].index(formed_at(found))
         assert found["later_copies"][moment] < 2 < 2.7 < found["later_copies"][moment - 15]  # not guessing any more
