@@ -110,7 +110,7 @@ def model(family="llama", seed=0):
     kind, own = FAMILIES[family]
     sizes: dict[str, Any] = SHAPE | {"initializer_range": 0.2, "max_position_embeddings": 1024} | own
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval().requires_grad_(False)
 
 
 def save(folder, model_=None):

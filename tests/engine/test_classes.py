@@ -201,7 +201,7 @@ def test_a_length_is_tried_once_and_leaves_instruments_alone(monkeypatch):
     model, longer = prepared("mistral", sliding_window=LONG, max_position_embeddings=1024), ids(1, LONG + 1)
     tried, own = [], handshake._Handshake.try_length
     monkeypatch.setattr(handshake._Handshake, "try_length", lambda *given: tried.append(given[1]) or own(*given))
-    with instrument(model, rows := CaptureRows(torch.tensor([LONG]))), torch.no_grad():
+    with instrument(model, rows := CaptureRows(torch.tensor([LONG]))):
         logits = model(longer, use_cache=False).logits
     assert rows.weights[0].shape[-1] == LONG + 1 and not rows.weights[0][..., 0].any()
     assert torch.equal(model(longer, use_cache=False).logits, logits)

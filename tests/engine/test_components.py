@@ -79,7 +79,6 @@ def hooks_of(model):
     return [(*module._forward_hooks, *module._forward_pre_hooks) for module in model.modules()]
 
 
-@torch.no_grad()
 def test_in_16_bits_a_large_bias_costs_no_digits_of_what_heads_write():
     """The projection's output less that of nothing was off by 5 % of what a head writes."""
     projection = toys.model("gpt2").transformer.h[0].attn.c_proj

@@ -33,7 +33,6 @@ def texts(count=8, length=12):
     return rows
 
 
-@torch.no_grad()
 def damaged(name, row=None, family="llama", before=True):
     """A toy model with NaN in a parameter (one row of it), put there before the handshake or after it."""
     model = toys.model(family)
@@ -91,8 +90,7 @@ def test_edited_runs_are_checked_too():
     change[2] = NAN
     with pytest.raises(NotFinite, match="direct effects on the logits of prompt 2"):
         direct_effects(model, rows, {1: change}, answers)
-    with torch.no_grad():
-        model.model.embed_tokens.weight[WORD] = NAN
+    model.model.embed_tokens.weight[WORD] = NAN
     rows[3, 4] = WORD
     with pytest.raises(NotFinite, match="logits of prompt 3 .*embed_tokens.weight is not finite"):
         replay(model, rows, [], answers)
@@ -104,8 +102,7 @@ def test_word_pairs_are_checked():
     model, groups = toys.model(), device_runs.groups(1000)
     prepare(model)
     alone = {*groups[1].base.ids} - {*groups[0].base.ids}
-    with torch.no_grad():
-        model.model.embed_tokens.weight[[*alone]] = NAN
+    model.model.embed_tokens.weight[[*alone]] = NAN
     for work in (partial(outcomes, model), partial(continuations, model, device_runs.Letters())):
         with pytest.raises(NotFinite, match="logits of prompt 1 .*embed_tokens.weight is not finite"):
             work(groups, WHOLE)
@@ -132,12 +129,11 @@ def test_an_experiment_that_overlooks_it_stores_nothing(tmp_path, monkeypatch):
 def test_what_only_padding_overflows_into_is_no_fault():
     """An overflow names the types that hold it."""
     model, rows = toys.model("gpt2"), texts()
-    with torch.no_grad():
-        model.transformer.wte.weight[0] = 0.0  # the token that fills rows up
-        model.transformer.wte.weight[0, 0] = 65472.0
-        model.transformer.h[2].mlp.c_proj.bias[0] = 300.0  # behind the last attention, which would spread it
-        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
-        model.lm_head.weight[0] = 0.0
+    model.transformer.wte.weight[0] = 0.0  # the token that fills rows up
+    model.transformer.wte.weight[0, 0] = 65472.0
+    model.transformer.h[2].mlp.c_proj.bias[0] = 300.0  # behind the last attention, which would spread it
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone(), requires_grad=False)
+    model.lm_head.weight[0] = 0.0
     prepare(model.half())
     assert not any(0 in row for row in rows)
     with pytest.raises(NotFinite, match="prompt 1 .* float16 ends at 65504.*bfloat16"):

@@ -74,8 +74,7 @@ def test_labels_are_scored_by_all_their_tokens(name, edit, wide_softmax):
     plan, layer = planned(), architectures.attention_layers(name)[-1]
     cells = [np.array([(len(ids) - 1, len(ids) - 3), (4, 2), (4, 3)]) for ids in plan.ids]
     cuts = [[(layer, head, *cell) for head in (1, 2) for cell in cut.tolist()] for cut in cells]
-    with torch.no_grad():
-        width = eager_runs.run(reference, {"input_ids": torch.tensor([[20, 21]])}).z[layer].shape[-1]
+    width = eager_runs.run(reference, {"input_ids": torch.tensor([[20, 21]])}).z[layer].shape[-1]
     vectors = torch.randn(16, 1, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(model.dtype)
 
     def ablated(batch):
@@ -178,8 +177,7 @@ def test_logits_are_those_of_the_tokens_that_are_asked_for(kind):
     """Whisper's decoder takes no `logits_to_keep`, and says nothing of it: it gives the logits of all tokens."""
     model = tiny_model(kind)
     prompts = [row.ids for row in device_runs.rows(3, 12)]
-    with torch.no_grad():
-        wanted = torch.stack([model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in prompts])
+    wanted = torch.stack([model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in prompts])
     np.testing.assert_allclose(next_token_logits(model, prompts), wanted, atol=1e-4)
 
 

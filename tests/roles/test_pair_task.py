@@ -46,8 +46,7 @@ def test_answers_are_those_of_plain_transformers(kind, toy, tmp_path):
         assert permuted != prompt.text and sorted(permuted) == sorted(prompt.text)
         for name, text in {"permuted": permuted, "bare": f"{query}\t", "shown": prompt.text}.items():
             ids = tokens(text)
-            with torch.no_grad():
-                logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1).numpy()
+            logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1).numpy()
             begins = sorted({tokens(text + output)[len(ids)] for output in outputs})
             np.testing.assert_allclose(found[name][number], logs[begins], atol=1e-4)
         answer = tokens(text + prompt.label())[len(ids)]

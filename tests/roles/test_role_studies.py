@@ -75,7 +75,6 @@ def test_nulls_and_effects_on_sequences_are_those_of_eager_runs(toy, chosen, tmp
 # ------------------------------------------------------------------------------------------------ IOI
 
 
-@torch.no_grad()
 def direct_by_hand(study, tokens, layer, head, answers):
     """By how much logits fall where a head writes what it writes in the source, and all else is as in the base."""
     model, base, source = study.pair[0], torch.tensor([tokens.base]), torch.tensor([tokens.source])

@@ -95,7 +95,7 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
         scored = np.setdiff1d(np.arange(1, len(plan.ids[number])), labels)
         ids = torch.tensor([plan.ids[number]])
         for found, knockouts in ((whole, []), (cut, [Knockout(torch.from_numpy(blocked[number]))])):
-            with torch.no_grad(), instrument(model, *knockouts):
+            with instrument(model, *knockouts):
                 logits = model(ids).logits[0].log_softmax(-1)
             assert found[number] == pytest.approx(-logits[scored - 1, ids[0, scored]].mean().item(), abs=1e-6)
     assert np.abs(whole - cut).min() > 1e-5
@@ -109,8 +109,7 @@ def test_reads_and_similarities_are_the_models_own(pair, plan):
     eager = toys.model("gpt2").double()
     eager.set_attn_implementation("eager")
     for number, tokens in enumerate(plan.tokens):
-        with torch.no_grad():
-            out = eager(torch.tensor([plan.ids[number]]), output_attentions=True, output_hidden_states=True)
+        out = eager(torch.tensor([plan.ids[number]]), output_attentions=True, output_hidden_states=True)
         labels, last = list(tokens.labels[:-1]), tokens.forerunners[-1]
         attention = np.stack([a[0, :, last][:, labels].numpy() for a in out.attentions])
         np.testing.assert_allclose(found["reads"][number], attention, atol=1e-6)

@@ -120,8 +120,7 @@ def test_in_16_bits_heads_are_compared_with_the_base_run_of_their_own_map(tmp_pa
 def test_in_16_bits_logit_differences_are_not_rounded_before_the_difference():
     model, ids, answers = toy("gpt2").bfloat16(), torch.arange(24).view(2, 12), torch.tensor([[3, 4], [5, 9]])
     prepare(model)
-    with torch.no_grad():
-        last = model.transformer(ids)[0][:, -1].float()
+    last = model.transformer(ids)[0][:, -1].float()
     logits = (last @ model.lm_head.weight.float().T).gather(1, answers)
     torch.testing.assert_close(measure.logit_difference(model, ids, answers), logits[:, 0] - logits[:, 1])
 
