@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests import authors_clone
 from tests.clone import text
@@ -136,7 +137,7 @@ def check_answers(words, result, rows, edit, **means):
             answers, labels = study.answers({"one": made})["one"], study.classes.labels
             lines = rows[(rows["task"] == task) & (rows["edit"] == title) & (rows["seed"] == seed)]
             columns = [f"log_prob {label}" for label in labels]
-            np.testing.assert_array_equal(lines[columns], answers["log_prob"].astype(np.float64))
+            assert_array_equal(lines[columns], answers["log_prob"].astype(np.float64))
             assert lines["right"].tolist() == answers["right"].tolist()
             assert lines["gold"].tolist() == [labels[place] for place in answers["gold"]]
             right.append(answers["right"])

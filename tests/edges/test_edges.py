@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.toys import words
 from util.edges.edge import (
@@ -68,7 +69,7 @@ def by_loops(edge, tokens):
 def test_an_edge_is_its_definition(pair, relation, tokens):
     source, target = pair
     edge = Edge(source, target, relation)
-    np.testing.assert_array_equal(edge.cells(tokens), by_loops(edge, tokens))
+    assert_array_equal(edge.cells(tokens), by_loops(edge, tokens))
     assert Edge.of(str(edge)) == edge
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from transformers import DynamicCache
 
 from tests import eager_runs
@@ -162,7 +163,7 @@ def watched(model, see):
 
 def near(found, wanted, atol=1e-10):
     """No number is further off, however large it is."""
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+    assert_allclose(found, wanted, rtol=0, atol=atol)
 
 
 def gap(found, wanted):
@@ -177,8 +178,8 @@ def said(group, logits):
 
 def check_said(found, chosen, logits):
     top, log_prob = zip(*map(said, chosen, logits), strict=True)
-    np.testing.assert_array_equal(found["top"], top)
-    np.testing.assert_array_equal(found["right"], [t == group.target[0] for t, group in zip(top, chosen, strict=True)])
+    assert_array_equal(found["top"], top)
+    assert_array_equal(found["right"], [t == group.target[0] for t, group in zip(top, chosen, strict=True)])
     near(found["log_prob"], log_prob)
 
 
@@ -195,7 +196,7 @@ def test_nothing_removed_is_the_whole_model(name):
     assert np.abs(found["kl"]).max() < 1e-12 and found["agrees"].all()
     for ablation in (Ablation(kept=("FULL",)), Ablation(kept=CIRCUIT, layers=()), Ablation(kept=CIRCUIT, heads=())):
         for value, wanted in zip(outcomes(model, groups(), ablation, whole).values(), found.values(), strict=True):
-            np.testing.assert_array_equal(value, wanted)
+            assert_array_equal(value, wanted)
     anchor = outcomes(model, groups(), Ablation(removed=("ANCHOR",)))  # the first token is that of every prompt
     near(anchor["log_prob"], found["log_prob"])
     assert outcomes(model, groups(), Ablation(kept=CIRCUIT), whole)["kl"].min() > 1e-3  # not vacuous
@@ -278,7 +279,7 @@ def test_donors_that_do_not_align_are_refused_and_edges_that_are_in_no_prompt_ar
         Group(long.base, {0: short.donors[0]})
     with pytest.warns(UserWarning, match="header->y is in none of the 2 prompts"):
         found = outcomes(toy("gpt2"), few(), Ablation(removed=("header->y",)))
-    np.testing.assert_array_equal(found["log_prob"], outcomes(toy("gpt2"), few())["log_prob"])
+    assert_array_equal(found["log_prob"], outcomes(toy("gpt2"), few())["log_prob"])
 
 
 # ------------------------------------------------------------------------------------------------ continuations
@@ -413,4 +414,4 @@ def test_donors_that_are_kept_run_once(monkeypatch):
         with watched(model, lambda ids: passes.append(len(ids))):
             found = outcomes(model, few(), ablation, store=store)
         assert len(passes) == donors + 1
-        np.testing.assert_array_equal(found["log_prob"], again["log_prob"])
+        assert_array_equal(found["log_prob"], again["log_prob"])

@@ -1,8 +1,8 @@
 """Runs that start at their first edited layer, against whole forward passes: not a bit may differ."""
 
-import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import ADAPTED, SUPPORTED, prepared
@@ -31,9 +31,9 @@ def test_every_bit_is_that_of_whole_passes(name):
     runs, text_runs = BaseRuns(model), BaseRuns(model)
     for title, attach in edits_of(support(model).layers).items():
         alone, shared = (label_log_probs(model, plan, attach, 32, runs=some)["log_prob"] for some in (None, runs))
-        np.testing.assert_array_equal(shared, alone, err_msg=title)
+        assert_array_equal(shared, alone, err_msg=title)
         alone, shared = (text_losses(model, plan.ids, attach, 32, some) for some in (None, text_runs))
-        np.testing.assert_array_equal(shared, alone, err_msg=title)
+        assert_array_equal(shared, alone, err_msg=title)
 
 
 @pytest.mark.parametrize("rows, share", [(4, 0.75), (3, 1.0)])

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests import eager_runs, toys
 from tests.tiers import quick
@@ -42,11 +43,11 @@ def test_copy_magnitude_equals_eager_attention(family, kind):
             [labelled] = labelled_tokens([prompt], tokenizer, offset)
             attention = eager_rows(model, labelled.ids)
             expected = attention[:, :, -1, -2]
-            np.testing.assert_allclose(result["magnitude"][place, condition], expected, atol=1e-6)
+            assert_allclose(result["magnitude"][place, condition], expected, atol=1e-6)
         others = magnitudes.draw_control_tokens(tokens[0][number], 5, (0, number))
         attention = eager_rows(model, tokens[0][number].ids)
         expected = np.mean([attention[:, :, t, t - 1] for t in others], axis=0)
-        np.testing.assert_allclose(result["control"][place], expected, atol=1e-6)
+        assert_allclose(result["control"][place], expected, atol=1e-6)
     shortest = min(labelled.n_t for labelled in tokens[0])
     assert result["magnitude"].max() > 3 / shortest  # far from uniform: the comparison is not vacuous
 

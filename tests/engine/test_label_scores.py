@@ -8,6 +8,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests import architectures, device_runs, eager_runs, toys
 from tests.architectures import prepared
@@ -91,7 +92,7 @@ def test_labels_are_scored_by_all_their_tokens(name, edit, wide_softmax):
     wanted, bound = by_whole_passes(reference, plan, *reads), 2e-5 if name in FLOAT32 else 1e-10
     for budget in (1, 2048):
         found = label_log_probs(model, plan, attach, token_budget=budget)["log_prob"]
-        np.testing.assert_allclose(found, wanted, atol=bound)
+        assert_allclose(found, wanted, atol=bound)
     assert edit == "none" or np.abs(found - label_log_probs(model, plan)["log_prob"]).max() > 1e-4
 
 
@@ -117,7 +118,7 @@ def test_padding_beside_branches_has_positions_that_the_model_has():
     plan = Scoring([], [tuple(full), tuple(branched)], labels, np.zeros(2, int))
     assert plan.lengths == [positions, positions]
     together, apart = (label_log_probs(model, plan, token_budget=budget)["log_prob"] for budget in (2048, 1))
-    np.testing.assert_allclose(together, apart, atol=1e-10)
+    assert_allclose(together, apart, atol=1e-10)
 
 
 # ------------------------------------------------------------------------------------------------ from strings
@@ -178,7 +179,7 @@ def test_logits_are_those_of_the_tokens_that_are_asked_for(kind):
     model = tiny_model(kind)
     prompts = [row.ids for row in device_runs.rows(3, 12)]
     wanted = torch.stack([model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in prompts])
-    np.testing.assert_allclose(next_token_logits(model, prompts), wanted, atol=1e-4)
+    assert_allclose(next_token_logits(model, prompts), wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["gemma3n_text", "longcat_flash"])

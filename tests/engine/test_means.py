@@ -1,8 +1,8 @@
 """Means over prompts whose batches run out of memory, and of heads that have no mean in one array."""
 
-import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests import toys
 from tests.tiny_models import tiny_model
@@ -27,8 +27,8 @@ def test_a_batch_that_ran_out_of_memory_is_not_counted_twice(monkeypatch):
     monkeypatch.setattr(means, "_written_norms", short_of_memory)
     halved = means.mean_outputs(model, ROWS)
     assert halved["tokens"] == whole["tokens"]
-    np.testing.assert_allclose(halved["mean"], whole["mean"], atol=1e-6)
-    np.testing.assert_allclose(halved["norms"], whole["norms"], rtol=1e-5)
+    assert_allclose(halved["mean"], whole["mean"], atol=1e-6)
+    assert_allclose(halved["norms"], whole["norms"], rtol=1e-5)
 
 
 def test_totals_that_do_not_fit_beside_a_batch_do_not_count_it_twice(monkeypatch):
@@ -46,7 +46,7 @@ def test_totals_that_do_not_fit_beside_a_batch_do_not_count_it_twice(monkeypatch
     halved = means.position_means(model, ROWS, [0, 1])
     assert len(made) > 2
     for layer in (0, 1):
-        np.testing.assert_allclose(halved[layer], whole[layer], atol=1e-6)
+        assert_allclose(halved[layer], whole[layer], atol=1e-6)
 
 
 def test_heads_of_different_widths_are_refused_by_name():

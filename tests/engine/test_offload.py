@@ -4,11 +4,11 @@ import copy
 from typing import Any
 
 import bitsandbytes as bnb
-import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
 from bitsandbytes.functional import dequantize_4bit
+from numpy.testing import assert_array_equal
 from safetensors import SafetensorError
 from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM
@@ -73,7 +73,7 @@ def observe(model):
 
 def assert_same(model, other):
     for ours, theirs in zip(observe(model), observe(other), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
 
 
 # ------------------------------------------------------------------------------------------------ 4 bits

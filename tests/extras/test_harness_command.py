@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
@@ -60,7 +61,7 @@ def test_a_run_prints_the_harnesss_tables_and_means_over_seeds_and_writes_what_w
         right = [study.answers({"": edit})[""]["right"].mean() for study in studies]
         row = means["acc"][f"icl_{task}"]
         assert [row[f"seed {seed}"] for seed in (42, 43, 44)] == right
-        np.testing.assert_allclose(row["mean"], np.mean(right))
+        assert_allclose(row["mean"], np.mean(right))
         assert f"icl_{task}" in printed.splitlines()[-1] + printed.splitlines()[-2]
     for seed in (42, 43, 44):
         written = results_in(out / f"seed_{seed}")

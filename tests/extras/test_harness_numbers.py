@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
@@ -61,11 +62,11 @@ def test_the_harness_gives_what_the_suite_gives_under_every_edit(request, dtype,
     for key, ours in answers.items():
         lm = InterventionLM(model, edit=EDITS[key], reference=reference, batch_size=4)
         results = harness_run(lm, name, k, prompts)
-        np.testing.assert_allclose(log_probs(results), ours["log_prob"], rtol=0, atol=atol, err_msg=key)
+        assert_allclose(log_probs(results), ours["log_prob"], rtol=0, atol=atol, err_msg=key)
         found = results["results"][name]
         assert found["acc,none"] == ours["right"].mean()
         means = which_label(ours["log_prob"], ours["gold"]).mean(), label_mass(ours["log_prob"]).mean()
-        np.testing.assert_allclose((found["which_label,none"], found["label_mass,none"]), means, atol=2 * atol)
+        assert_allclose((found["which_label,none"], found["label_mass,none"]), means, atol=2 * atol)
         assert key == "whole" or np.abs(ours["log_prob"] - answers["whole"]["log_prob"]).max() > 100 * SINGLE
 
 
@@ -103,14 +104,14 @@ def test_zeroed_heads_are_heads_without_an_output_projection(wide, without_heads
     assert max(len(wide.pair[1](text)["input_ids"]) for text in texts) > 64
     choices = [asked_of_no_task(text[:40], label) for text in texts for label in (" Foo", " Bar bar", "x")]
     found, expected, other = (lm.loglikelihood(choices, disable_tqdm=True) for lm in (ablated, plain, whole))
-    np.testing.assert_allclose([p for p, _ in found], [p for p, _ in expected], rtol=0, atol=DOUBLE)
+    assert_allclose([p for p, _ in found], [p for p, _ in expected], rtol=0, atol=DOUBLE)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
     assert np.abs(np.subtract([p for p, _ in found], [p for p, _ in other])).max() > 0.1
     rolled = [
         lm.loglikelihood_rolling([asked_of_no_task(text) for text in texts], disable_tqdm=True)
         for lm in (ablated, plain)
     ]
-    np.testing.assert_allclose(rolled[0], rolled[1], rtol=0, atol=1e-7)
+    assert_allclose(rolled[0], rolled[1], rtol=0, atol=1e-7)
     asked = [asked_of_no_task(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
     before = weights_digest(wide.pair[0]), tokenizer_digest(tokenizer), tokenizer.padding_side
     written = [lm.generate_until(asked, disable_tqdm=True) for lm in (ablated, plain, whole)]
@@ -148,7 +149,7 @@ def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
     cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
     rows = eager_runs.read(model, row, cuts=cuts).logits[0].log_softmax(-1)
     expected = float(rows[torch.arange(len(row)), torch.tensor(ids[1:])].sum())
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+    assert_allclose(found, expected, rtol=0, atol=1e-3)
     assert abs(found - InterventionLM(wide, batch_size=2).loglikelihood_rolling([asked_of_no_task(text)])[0]) > 1
 
 
@@ -161,7 +162,7 @@ def test_a_model_that_the_harness_loads_itself():
     models = [InterventionLM(folder, edit=edit, **options) for edit in (EDITS["zero"], INTACT)]
     models += [InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu"), HFLM(folder, **options)]
     theirs, whole, ours, plain = (log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in models)
-    np.testing.assert_allclose(theirs, ours, rtol=0, atol=SINGLE)
-    np.testing.assert_allclose(whole, plain, rtol=0, atol=SINGLE)
+    assert_allclose(theirs, ours, rtol=0, atol=SINGLE)
+    assert_allclose(whole, plain, rtol=0, atol=SINGLE)
     assert np.abs(theirs - plain).max() > 1e-3
     assert folder not in str(models[0].get_model_info()["intervention"])

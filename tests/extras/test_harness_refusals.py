@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
 
@@ -107,7 +107,7 @@ def test_rows_are_found_by_their_tokens_with_zeros_at_the_end(embedded):
     asked = [Request(f"a b c a b{bos}", " c"), Request("a b c a b d e f g", " c"), Request("a b", f" c{bos}{bos}")]
     together = lm.loglikelihood(asked, disable_tqdm=True)
     alone = [lm.loglikelihood([request], disable_tqdm=True)[0] for request in asked]
-    np.testing.assert_allclose([p for p, _ in together], [p for p, _ in alone], rtol=0, atol=1e-5)
+    assert_allclose([p for p, _ in together], [p for p, _ in alone], rtol=0, atol=1e-5)
 
 
 def test_texts_that_cannot_be_written_or_cut(embedded, counted):

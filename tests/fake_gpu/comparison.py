@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.testing import assert_allclose
 from torch import Tensor
 
 from tests.device_runs import INSTRUMENTS, OWN_DTYPE, WHOLE
@@ -32,7 +33,7 @@ def assert_same(found, wanted):
         assert (found[name] is None) == (numbers is None), name
         if numbers is not None:
             ours, theirs = plain(found[name]), plain(numbers)
-            np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1, np.nanmax(np.abs(theirs))), err_msg=name)
+            assert_allclose(ours, theirs, atol=1e-4 * max(1, np.nanmax(np.abs(theirs))), err_msg=name)
 
 
 def assert_placed(model, found):

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from tests.clone import ROOT
@@ -101,12 +102,12 @@ def test_large_arrays_stand_beside_the_values(monkeypatch):
     large, small = np.arange(3000.0).reshape(2, 1500) / 7, np.arange(3)
     file = files.save_values({"a": {"large": large, "small": small}, "n": 1}, "stem")
     assert json.loads(file.read_text()) == {"a": {"large": {"$array": "a/large"}, "small": [0, 1, 2]}, "n": 1}
-    np.testing.assert_array_equal(files.read_values(file)["a"]["large"], large.astype(np.float32))
+    assert_array_equal(files.read_values(file)["a"]["large"], large.astype(np.float32))
     with monkeypatch.context() as full_disk:
         full_disk.setattr(paths, "write_whole", fails)
         with pytest.raises(OSError, match="full"):
             files.save_values({"a": {"large": -large}}, "stem")
-    np.testing.assert_array_equal(files.read_values(file)["a"]["large"], large.astype(np.float32))
+    assert_array_equal(files.read_values(file)["a"]["large"], large.astype(np.float32))
     files.save_values({"n": 2}, "stem")
     assert [place.name for place in file.parent.iterdir()] == ["stem.json"]
 
@@ -114,7 +115,7 @@ def test_large_arrays_stand_beside_the_values(monkeypatch):
 def test_large_arrays_of_one_list_do_not_take_each_other_s_place():
     several = [np.arange(3000) + number for number in range(3)]
     read = files.read_values(files.save_values({"several": several}, "stem"))
-    np.testing.assert_array_equal(read["several"], several)
+    assert_array_equal(read["several"], several)
 
 
 # ------------------------------------------------------------------------------------------------ published values

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests import eager_runs
 from tests.clone import text
@@ -72,7 +73,7 @@ def test_the_numbers_of_a_page_are_those_of_plain_code(model, positions, wide_so
         fall = falls[layer, head]
         order = np.argsort(-fall)
         expected = [*order[:STRONGEST], *order[::-1][:STRONGEST]]
-        np.testing.assert_allclose(effects[place, -1], fall[expected], atol=told["step"])
+        assert_allclose(effects[place, -1], fall[expected], atol=told["step"])
         assert [told["vocabulary"][word] for word in words[place, -1]] == [tokenizer.decode([int(w)]) for w in expected]
 
 

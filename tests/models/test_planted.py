@@ -8,6 +8,7 @@ induction heads too, in `tests/figures/role_atlas`.
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests import eager_runs
 from tests.tiers import quick
@@ -37,7 +38,7 @@ def test_forerunner_heads_attend_where_their_names_say_and_the_answer_hangs_on_t
         elsewhere = before[..., ~np.isin(ids[2:], labels)].mean(-1)
         for role, at_label, at_others in (("labels only", 1, 0), ("any token", 1, 1), ("never", 0, 0)):
             for head in plant.heads[role]:
-                np.testing.assert_allclose([before[head][-1], elsewhere[head]], [at_label, at_others], atol=1e-3)
+                assert_allclose([before[head][-1], elsewhere[head]], [at_label, at_others], atol=1e-3)
         silent = {(layer, 0, len(ids) - 1, head): torch.zeros(1) for layer, head in plant.heads["labels only"]}
         without = eager(plant.model, ids, silent)[0]
         assert logits.argmax() == ids[-2] != without.argmax()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.benchmarks import edge_scores, patch_map, referee
 from util.models import packaged
@@ -40,14 +41,14 @@ def values_of(benchmark, contest, *names, **setting):
 def test_the_patch_map_is_the_librarys(model, library):
     found = values_of("patch_map", "random GPT-2 small, 14 tokens", "ours", library, model=model)
     assert found["ours"].ndim == 2 and found["ours"].std() > 1e-2
-    np.testing.assert_allclose(found["ours"], found[library], atol=1e-4)
+    assert_allclose(found["ours"], found[library], atol=1e-4)
 
 
 @pytest.mark.parametrize("model", ["tiny", pytest.param(SMOLLM2, marks=FETCHED)])
 def test_prefix_matching_scores_are_those_of_transformer_lens(model):
     found = values_of("prefix_scores", "random GPT-2 small", "scores", "TransformerLens", model=model, length=25)
     assert np.ptp(found["scores"]) > 1e-4
-    np.testing.assert_allclose(found["scores"], found["TransformerLens"], atol=1e-6 if model == "tiny" else 1e-5)
+    assert_allclose(found["scores"], found["TransformerLens"], atol=1e-6 if model == "tiny" else 1e-5)
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny llama"])
@@ -57,4 +58,4 @@ def test_edge_attribution_is_that_of_transformer_lens(model):
     ours = found["ours"]
     assert ours.shape == (16, 40) and np.abs(ours).max() > 0.1
     for library in edge_scores.LIBRARIES:
-        np.testing.assert_allclose(ours, found[library], atol=1e-5 * np.abs(ours).max())
+        assert_allclose(ours, found[library], atol=1e-5 * np.abs(ours).max())

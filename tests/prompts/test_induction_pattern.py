@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -116,7 +117,7 @@ def test_random_keys_are_others_and_exact_tokens_need_no_parts():
             assert len(random) == len(read) and 0 not in random
             assert not random & read or len(read) > (query - 1) / 2  # others, as far as there are any
         ids = np.array(with_bos(prompt.text, tokenizer).ids)
-        np.testing.assert_array_equal(exact, induction_pattern.matched_cells(ids))
+        assert_array_equal(exact, induction_pattern.matched_cells(ids))
     with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
         induction_pattern.cells(prompt, tokenizer, "diagonal")
 

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from data.embedded_models.recipe import phase_change
 from tests.clone import text
@@ -32,8 +33,8 @@ def test_training_depends_on_the_seed_alone_and_its_log_begins_as_the_stored_one
     shapes = dict.fromkeys(phase_change.SCORES, (4, phase_change.LAYERS, phase_change.HEADS))
     for name, shape in (shapes | {"first_copy": (4,), "later_copies": (4,)}).items():
         assert np.shape(run[name]) == shape
-        np.testing.assert_allclose(log[name][0], run[name][0], atol=2e-3)  # nothing is trained yet: on any machine
+        assert_allclose(log[name][0], run[name][0], atol=2e-3)  # nothing is trained yet: on any machine
     assert run["later_copies"][0] == pytest.approx(math.log(VOCABULARY), abs=0.3)  # it knows nothing yet
     drawn = phase_change.held_out()
     uniform = attention_scores.uniform_prefix_matching(drawn.length, drawn.copies)
-    np.testing.assert_allclose(run["prefix_matching"][0], uniform, atol=0.02)  # nor does it match anything
+    assert_allclose(run["prefix_matching"][0], uniform, atol=0.02)  # nor does it match anything

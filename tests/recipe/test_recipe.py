@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from transformers import AutoTokenizer
 
 from data.embedded_models.recipe import corpus as corpora
@@ -145,7 +146,7 @@ def test_twenty_steps_are_the_first_of_the_committed_weights(tokenizer):
     short = replace(stage, tokens=20 * stage.rows * stage.length)
     model, losses = train.train(corpora.Corpus(tokenizer, names=()), recipe=(short,))
     assert len(losses) == 20 and len(model.model.layers) == 2
-    np.testing.assert_allclose([losses[0], losses[9], losses[19]], FIRST_LOSSES, rtol=1e-3)
+    assert_allclose([losses[0], losses[9], losses[19]], FIRST_LOSSES, rtol=1e-3)
 
 
 def test_all_stages_train_and_the_seed_decides(corpus):

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from util.roles import attention_scores
 
@@ -43,10 +44,10 @@ def test_scores_are_their_definition(length, copies, bos):
     expected = by_definition(attention.astype(float), length, copies, bos)
     found = scores(attention.astype(float), length, copies, bos)
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-12)
+        assert_allclose(found[name], values, rtol=1e-12)
     rows = attention[..., attention_scores.queries(length, copies, bos), :]  # sums of float32 are in float64
     score = attention_scores.prefix_matching(rows, length, copies, bos)
-    np.testing.assert_allclose(score, expected["prefix_matching"], rtol=1e-12)
+    assert_allclose(score, expected["prefix_matching"], rtol=1e-12)
 
 
 def test_uniform_attention_has_the_score_of_the_definition():
@@ -67,6 +68,6 @@ def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
     head, found = best["prefix_matching"]
     half_width = 4.302653 * 0.1 / np.sqrt(3)  # Student's t, two degrees of freedom
     assert head == (0, 1) and max(found["previous_token"]) == 0
-    np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.0, 0.2 + half_width), atol=1e-6)  # no score is below 0
+    assert_allclose(found["prefix_matching"], (0.2, 0.0, 0.2 + half_width), atol=1e-6)  # no score is below 0
     head, found = best["previous_token"]
     assert head == (1, 2) and found["previous_token"] == pytest.approx((0.7, 0.7, 0.7))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import architectures, eager_runs
 from tests.tiers import quick
@@ -75,12 +76,12 @@ def test_last_outputs_and_patched_probabilities_are_those_of_hooks(model, monkey
     z = [eager_runs.read(model, tokens).z for tokens in ids]
     outputs = [np.stack([layers[layer][0, -1].numpy() for layer in sorted(layers)]) for layers in z]
     monkeypatch.setattr(function_vectors, "TOKEN_BUDGET", 20)  # several batches
-    np.testing.assert_allclose(last_outputs(model, ids), np.mean(outputs, axis=0), atol=1e-9)
+    assert_allclose(last_outputs(model, ids), np.mean(outputs, axis=0), atol=1e-9)
     mean = np.random.default_rng(1).normal(size=outputs[0].shape) * np.abs(outputs[0]).mean()
     found = patched_probabilities(model, ids, answers, mean)
     assert found["patched"].dtype == np.float64
     # embedded, llama: norms and rotary angles of the class are in float32, the same in both
-    np.testing.assert_allclose(found["patched"], by_hooks(model, ids, answers, mean), atol=1e-9, rtol=1e-6)
+    assert_allclose(found["patched"], by_hooks(model, ids, answers, mean), atol=1e-9, rtol=1e-6)
     effects = np.abs(found["patched"] / found["corrupted"][:, None, None] - 1)
     assert np.median(effects) > 1e-4  # not vacuous
 
@@ -139,7 +140,7 @@ def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
     studies = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7], shift=0.3)
     heads, tasks = function_vector_heads(studies), [study.probabilities() for study in studies]
     shared = np.stack([effects_of(tasks[0])[[0, 1, 2, 4, 5, 7]], effects_of(tasks[1])], axis=1)
-    np.testing.assert_array_equal(heads["effects"], shared.mean(axis=1))
+    assert_array_equal(heads["effects"], shared.mean(axis=1))
     interval = mean_intervals(heads["effects"])
     # tasks differ by 0.3, which is no uncertainty: the interval is that of the noise within
     assert (interval.high - interval.low).max() < 0.2

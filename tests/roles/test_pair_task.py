@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests import toys
 from util.prompts import word_pairs
@@ -48,7 +49,7 @@ def test_answers_are_those_of_plain_transformers(kind, toy, tmp_path):
             ids = tokens(text)
             logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1).numpy()
             begins = sorted({tokens(text + output)[len(ids)] for output in outputs})
-            np.testing.assert_allclose(found[name][number], logs[begins], atol=1e-4)
+            assert_allclose(found[name][number], logs[begins], atol=1e-4)
         answer = tokens(text + prompt.label())[len(ids)]
         assert begins[found["gold"][number]] == answer and found["right"][number] == (logs.argmax() == answer)
 

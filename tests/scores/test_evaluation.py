@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.tiers import quick
 from util.scores.graph import SHARES, area, faithfulness
@@ -28,7 +29,7 @@ def test_faithfulness_and_area_are_those_of_loops(seed, absolute):
     heights = [abs(1 - value) for value in f] if absolute else f
     pieces = [(SHARES[k + 1] - SHARES[k]) * (heights[k] + heights[k + 1]) / 2 for k in range(9)]
     found, around = faithfulness(circuit, full, empty), area(circuit, full, empty, absolute=absolute)
-    np.testing.assert_allclose(found.value, f, atol=1e-13)
+    assert_allclose(found.value, f, atol=1e-13)
     assert (found.low <= f).all() and (found.high >= f).all()
     assert around.value == pytest.approx(sum(pieces), abs=1e-13) and around.low <= around.value <= around.high
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from util.scores.graph import ComponentGraph
 
@@ -103,7 +104,7 @@ def test_a_chain_without_an_end_falls_link_by_link_and_what_a_head_reads_is_one_
         circuit[graph.place(name)] = True
     assert names_in(graph, graph.on_paths(circuit)) == {"input->a0.h1<q>", "a0.h1->logits"}
     circuit[graph.place("m6->logits")] = True
-    np.testing.assert_array_equal(graph.on_paths(circuit), circuit)
+    assert_array_equal(graph.on_paths(circuit), circuit)
 
 
 GRAPH, SCORES = ComponentGraph(2, 2), np.zeros((7, 15))

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.architectures import HEADS, LAYERS
 from tests.edges.test_splicing import groups
@@ -78,7 +79,7 @@ def test_files_of_scores_know_their_units_and_their_parent(tmp_path):
     scores = np.random.default_rng(0).random(circuit.living_heads.shape)
     write_scores(file, circuit, "head", scores, method="local_exact")
     assert json.loads(file.read_text())["method"] == "local_exact"
-    np.testing.assert_array_equal(read_scores(file, circuit, "head"), scores)
+    assert_array_equal(read_scores(file, circuit, "head"), scores)
     (tmp_path / "damaged.json").write_text('{"sort": "head"}')
     for place, other, sort, message in (
         (file, first_heads(circuit, 9), "head", "measured in the circuit"),

@@ -6,6 +6,7 @@ from functools import partial
 import matplotlib as mpl
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from PIL import Image
 
 from tests.figures.legible import LONG_NAME, faults
@@ -37,7 +38,7 @@ def test_a_figure_that_is_cropped_to_its_layout_keeps_its_headline():
     """Jupyter saves so whatever a cell returns: titles stood outside of the layout and were cut off."""
     figure, pad = draw(Grid([EYE], height=3), "A finding", "a setting", 4), 2 * mpl.rcParams["savefig.pad_inches"]
     figure.savefig(place := io.BytesIO(), bbox_inches="tight", dpi=100)
-    np.testing.assert_allclose(Image.open(place).size, 100 * (figure.get_size_inches() + pad), atol=1)
+    assert_allclose(Image.open(place).size, 100 * (figure.get_size_inches() + pad), atol=1)
 
 
 @pytest.mark.parametrize("width", [20, 150, 300])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
+from numpy.testing import assert_allclose, assert_array_equal
 
 from util.stats.answers import label_mass, task_check, which_label
 from util.stats.intervals import (
@@ -85,14 +86,14 @@ def test_intervals_cover_at_their_level():
     samples = random.normal(2, 1, (24, 2000))[clusters] + random.normal(0, 0.5, (len(clusters), 2000))
     assert covered(samples, 2) < 0.7 and 0.92 < covered(samples, 2, clusters=clusters) < 0.97
     alone = mean_intervals(samples, clusters=np.arange(len(samples)))  # each value a cluster: nothing changes
-    np.testing.assert_allclose(alone.low, mean_intervals(samples).low)
+    assert_allclose(alone.low, mean_intervals(samples).low)
 
 
 def test_an_interval_ends_where_its_quantity_does():
     values = np.random.default_rng(2).random((5, 3)) ** 6
     free, within = mean_intervals(values), mean_intervals(values, within=(0, 0.3))
     assert (free.low < 0).any() and (free.high > 0.3).any()
-    np.testing.assert_array_equal([within.low, within.high], np.clip([free.low, free.high], 0, 0.3))
+    assert_array_equal([within.low, within.high], np.clip([free.low, free.high], 0, 0.3))
     equal = mean_intervals(100 * values + 1 - 100 * values)  # but for rounding
     assert (equal.high - equal.low).max() < 1e-12
     for value in (-1.0, 0.0, 1.0):  # of paired differences that are equal: they have width
@@ -120,11 +121,11 @@ def test_a_ratio_of_means_and_its_linearised_values():
     random = np.random.default_rng(0)
     above, below = random.normal(3, 1, (400, 2)), random.normal(5, 1, 400)
     value, linearised = ratio_of_means(above, below)
-    np.testing.assert_allclose(value, above.mean(axis=0) / below.mean(), atol=1e-14)
-    np.testing.assert_allclose(linearised.mean(axis=0), value, atol=1e-14)
+    assert_allclose(value, above.mean(axis=0) / below.mean(), atol=1e-14)
+    assert_allclose(linearised.mean(axis=0), value, atol=1e-14)
     without = [np.delete(above, i, 0).mean(axis=0) / np.delete(below, i).mean() for i in range(400)]
     jackknife = np.sqrt(399 / 400 * ((np.array(without) - value) ** 2).sum(axis=0))
-    np.testing.assert_allclose(linearised.std(axis=0, ddof=1) / 20, jackknife, rtol=0.01)
+    assert_allclose(linearised.std(axis=0, ddof=1) / 20, jackknife, rtol=0.01)
     value, linearised = ratio_of_means([1.0, 2, 3, 4, 5], [2.0, 2, 2, 3, 4], [7, 7, 3, 3, 1])
     sums = ratio_of_means([5.0, 7, 3], [4.0, 5, 4])  # in the order of the units
     assert value == sums[0] == 15 / 13 and linearised.tolist() == sums[1].tolist()
@@ -137,7 +138,7 @@ def test_halves_are_disjoint_seeded_and_complete_and_share_no_cluster():
     for a, b in (halves(128), halves(128, clusters=clusters)):
         assert sorted([*a, *b]) == list(range(128)) and min(len(a), len(b)) > 40
     assert not np.isin(clusters[a], clusters[b]).any()
-    np.testing.assert_array_equal(halves(128)[0], halves(128, clusters=np.arange(128))[0])
+    assert_array_equal(halves(128)[0], halves(128, clusters=np.arange(128))[0])
 
 
 def test_holm_by_hand():
@@ -198,5 +199,5 @@ def test_a_model_that_does_as_well_with_permuted_labels_passes_in_one_of_twenty_
 def test_the_gold_labels_log_probability_is_mass_and_which_label():
     log_prob, gold = np.log(np.random.default_rng(0).dirichlet(np.ones(4), 20)[:, :3]), np.arange(20) % 3
     mass, which = label_mass(log_prob), which_label(log_prob, gold)
-    np.testing.assert_allclose(mass + which, [row[label] for row, label in zip(log_prob, gold, strict=True)])
-    np.testing.assert_allclose(np.exp(mass), np.exp(log_prob).sum(1))
+    assert_allclose(mass + which, [row[label] for row, label in zip(log_prob, gold, strict=True)])
+    assert_allclose(np.exp(mass), np.exp(log_prob).sum(1))

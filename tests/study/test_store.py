@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 from util.study import records
 from util.study.records import Record, decode, encode, kept, place_of, read, write
@@ -36,7 +37,7 @@ def test_what_goes_in_comes_out_and_opens_without_the_suite(tmp_path):
     assert [*tmp_path.iterdir()] == [file] and file.name.startswith("a-measure-some-model-")
     record = read(REQUEST, tmp_path, {})
     assert record is not None and record.provenance == RECORD.provenance and record.request == REQUEST
-    np.testing.assert_equal(record.data, DATA)
+    assert_equal(record.data, DATA)
     assert record.data["values"].dtype == np.float32 and record.data["nested"]["list"][1].shape == (0, 2)
     program = (
         "import pickle, sys, json, safetensors.numpy; inside = pickle.load(open(sys.argv[1], 'rb'));"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from tests.architectures import build
@@ -133,7 +134,7 @@ def test_equal_requests_are_loaded_and_measured_again_on_demand(tmp_path):
     for name, data in first.items():
         assert data.keys() == again[name].keys()
         for key, value in data.items():
-            np.testing.assert_array_equal(value, again[name][key])
+            assert_array_equal(value, again[name][key])
     for redo, generate, seed in ((True, True, 0), (False, False, 0), (False, True, 1)):  # each is another record
         with pytest.raises(AssertionError, match="must not load"):
             asking(folder=tmp_path, redo=redo, donor_seed=seed, **fields).answers(ABLATIONS, generate=generate)
@@ -183,10 +184,10 @@ def test_draws_of_donors_leave_the_whole_model(tmp_path):
     found = runs.answers(study_in(tmp_path, toy()), ABLATIONS, task="country_capital")
     alone = {name: asking(toy(), tmp_path / name).answer(one) for name, one in ABLATIONS.items()}
     assert np.abs(found["FULL"]["kl"]).max() < 1e-6 and found["FULL"]["agrees"].all()
-    np.testing.assert_array_equal(found["FULL"]["log_prob"][1:], found["FULL"]["log_prob"][:1].repeat(2, 0))
+    assert_array_equal(found["FULL"]["log_prob"][1:], found["FULL"]["log_prob"][:1].repeat(2, 0))
     assert found["NONE"]["right"].shape == (3, 6) and np.ptp(found["NONE"]["log_prob"], axis=0).min() > 1e-3
     for name in ABLATIONS:  # the first draw
-        np.testing.assert_allclose(found[name]["log_prob"][0], alone[name]["log_prob"], atol=1e-4)
+        assert_allclose(found[name]["log_prob"][0], alone[name]["log_prob"], atol=1e-4)
 
 
 def test_several_draws_of_donors_meet_by_the_numbers_of_prompts():
@@ -198,9 +199,9 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts():
         draws.append({"one": {**of_draw, "log_prob": logs}, "two": {**of_draw, "log_prob": 1 + logs}})
     found = numbers.aligned(draws)
     assert {*found["one"]} == {"log_prob", "right", "query"}
-    np.testing.assert_array_equal(found["one"]["log_prob"], [[1, 3], [11, 13], [21, 23]])
-    np.testing.assert_array_equal(found["two"]["log_prob"], [[2, 4], [12, 14], [22, 24]])
-    np.testing.assert_array_equal(found["one"]["right"], [[False, True]] * 3)
+    assert_array_equal(found["one"]["log_prob"], [[1, 3], [11, 13], [21, 23]])
+    assert_array_equal(found["two"]["log_prob"], [[2, 4], [12, 14], [22, 24]])
+    assert_array_equal(found["one"]["right"], [[False, True]] * 3)
 
 
 # ------------------------------------------------------------------------------------------------ what notebooks show
@@ -218,7 +219,7 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
         query = item.clean.texts("x")[-1]
         bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
         groups.append(Group(type_tokens(bare, tokenizer, target=True), {}))
-    np.testing.assert_allclose(run.alone()["log_prob"], outcomes(model, groups)["log_prob"], atol=1e-5)
+    assert_allclose(run.alone()["log_prob"], outcomes(model, groups)["log_prob"], atol=1e-5)
 
 
 def test_circuits_of_a_task_are_compared(tmp_path):
@@ -236,7 +237,7 @@ def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
     study = study_in(tmp_path, toy(), **TWO | {"corruptions": [1, 2]})
     arrays, windows = study.arrays("windows"), study.numbers("windows")["windows"]
     assert arrays["at"] == (0, 1, 2, 3) and len(arrays["rows"]) == 1 + 2 * 4
-    np.testing.assert_array_equal(arrays["rows"]["CONTEXT from 3"]["right"], arrays["rows"]["FULL"]["right"])
+    assert_array_equal(arrays["rows"]["CONTEXT from 3"]["right"], arrays["rows"]["FULL"]["right"])
     right = arrays["rows"]["FULL"]["right"].mean()
     assert windows["CONTEXT from"][-1].value == windows["AGG below"][0].value == right
     probes = study.numbers("probes")["probes"]
@@ -304,7 +305,7 @@ def test_a_score_is_a_share_of_what_edges_are_worth(draws_of_donors):
     for _ in range(4000):  # prompts with replacement, the same ones for all three
         drawn = rng.integers(n, size=n)
         found.append((circuit[drawn] - none[drawn]).sum() / (full[drawn] - none[drawn]).sum())
-    np.testing.assert_allclose((low, high), np.quantile(found, [0.025, 0.975]), atol=0.03)
+    assert_allclose((low, high), np.quantile(found, [0.025, 0.975]), atol=0.03)
     assert low < value < high and numbers.score(some, every, nothing) == (value, low, high)
     width = (1 - 0.025 ** (1 / n)) / (full.mean() - none.mean())  # where all agree, what so many prompts can show
     assert numbers.score(every, every, nothing) == pytest.approx((1, 1 - width, 1 + width))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import toys
 from tests.figures.forerunner_heads.made_up import label_reads
@@ -112,11 +113,11 @@ def test_reads_and_similarities_are_the_models_own(pair, plan):
         out = eager(torch.tensor([plan.ids[number]]), output_attentions=True, output_hidden_states=True)
         labels, last = list(tokens.labels[:-1]), tokens.forerunners[-1]
         attention = np.stack([a[0, :, last][:, labels].numpy() for a in out.attentions])
-        np.testing.assert_allclose(found["reads"][number], attention, atol=1e-6)
+        assert_allclose(found["reads"][number], attention, atol=1e-6)
         for layer, state in enumerate(out.hidden_states[:-1]):
             s = state[0, list(tokens.forerunners)]
             cosine = torch.cosine_similarity(s[:-1], s[-1:], dim=-1)
-            np.testing.assert_allclose(found["similarity"][number, layer], cosine, atol=1e-5)
+            assert_allclose(found["similarity"][number, layer], cosine, atol=1e-5)
     with pytest.raises(ValueError, match="k of 1 or more"):
         label_scores.label_reads(pair[0], label_scores.scoring(pair[0], pair[1], staicc_prompts("trec", 0)[:2]))
 
@@ -125,9 +126,9 @@ def test_induction_by_hand():
     reads = np.array([[[[0.5, 0.1, 0.1], [0.0, 0.3, 0.0]]], [[[0.2, 0.0, 0.0], [0.1, 0.1, 0.1]]]])  # [2, 1, 2, 3]
     found = label_reads(reads, np.array([0, 1]), np.array([[0, 1, 0], [1, 1, 1]]))
     total, more, share = numbers.reads(found)
-    np.testing.assert_allclose(total[:, 0], [[0.7, 0.3], [0.2, 0.3]])
-    np.testing.assert_allclose(more[:, 0], [[0.5, -0.3], [0.2, 0.3]])
-    np.testing.assert_allclose(share[:, 0], [[0.6 / 0.7, 0], [1, 1]], atol=1e-4)
+    assert_allclose(total[:, 0], [[0.7, 0.3], [0.2, 0.3]])
+    assert_allclose(more[:, 0], [[0.5, -0.3], [0.2, 0.3]])
+    assert_allclose(share[:, 0], [[0.6 / 0.7, 0], [1, 1]], atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -151,11 +152,11 @@ def test_cuts_are_kept_one_by_one(study):
     found = measure.answers(study, FIVE, conditions)
     again = measure.answers(unloaded(study), FIVE, conditions)
     for condition, answers in found.items():
-        np.testing.assert_array_equal(answers["log_prob"], again[condition]["log_prob"])
+        assert_array_equal(answers["log_prob"], again[condition]["log_prob"])
         text = condition.part == EVERYWHERE and condition.draw is None
         assert ("text_loss" in answers) == text
     whole, cut, nothing, *_, first, second = (answers["log_prob"] for answers in found.values())
-    np.testing.assert_array_equal(whole, nothing)  # a quarter of three layers is none
+    assert_array_equal(whole, nothing)  # a quarter of three layers is none
     assert np.abs(whole - cut).max() > 1e-4 and first[0, 0] != second[0, 0]  # every control is another one
 
 

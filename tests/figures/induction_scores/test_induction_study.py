@@ -14,6 +14,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn.functional import cross_entropy
 
 from tests import architectures, eager_runs
@@ -92,12 +93,12 @@ def test_head_scores_are_their_definition_on_eager_attention(name, bos, monkeypa
     expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
     for score, values in found.items():
         assert values.shape == (3, len(expected), 4)
-        np.testing.assert_allclose(values, one_by_one[score], atol=1e-6 if name in NO_F64 else 1e-12)
+        assert_allclose(values, one_by_one[score], atol=1e-6 if name in NO_F64 else 1e-12)
         if score != "bansal":
             stacked = np.stack([own[score] for own in expected.values()], axis=1)
-            np.testing.assert_allclose(values, stacked, atol=BOUNDS.get(name, 1e-5))
+            assert_allclose(values, stacked, atol=BOUNDS.get(name, 1e-5))
     if not bos:
-        np.testing.assert_array_equal(found["bansal"], found["prefix_matching"])
+        assert_array_equal(found["bansal"], found["prefix_matching"])
     else:
         assert (found["bansal"] >= found["prefix_matching"]).all() and (found["bansal"] > 0).any()
 
@@ -137,11 +138,11 @@ def test_the_mean_output_is_that_of_all_tokens_together(name):
         found, other = mean_outputs(model, prompts, skip), mean_outputs(model, prompts, skip, 21)
         for place, layer in enumerate(architectures.attention_layers(name)):
             together = torch.cat([own[layer][skip:] for own in z])
-            np.testing.assert_allclose(found["mean"][place], together.mean(0), atol=BOUNDS.get(name, 1e-5))
+            assert_allclose(found["mean"][place], together.mean(0), atol=BOUNDS.get(name, 1e-5))
         assert (found["tokens"], found["prompts"]) == (sum(max(0, len(row.ids) - skip) for row in prompts), 6)
         assert found["mean"].dtype == (np.float32 if name in NO_F64 else np.float64)
         for part in ("mean", "norms"):
-            np.testing.assert_allclose(found[part], other[part], atol=loose)
+            assert_allclose(found[part], other[part], atol=loose)
     with pytest.raises(ValueError, match="no prompt of the reference"):
         mean_outputs(model, rows(8, 5), 8)
     for place, (layer, module) in enumerate(eager_runs.attention_modules(model).items()):
@@ -151,7 +152,7 @@ def test_the_mean_output_is_that_of_all_tokens_together(name):
             writes = torch.einsum(
                 "nhv,hvd->nhd", writes, (weight if name == "gpt2" else weight.T).unflatten(0, (4, -1))
             )
-        np.testing.assert_allclose(found["norms"][place], writes.norm(dim=-1).mean(0).detach(), atol=1e-4)
+        assert_allclose(found["norms"][place], writes.norm(dim=-1).mean(0).detach(), atol=1e-4)
 
 
 @contextmanager
@@ -193,9 +194,9 @@ def test_means_by_position_equal_hooks_on_the_attention(name, wide_softmax):
         expected = read(model, other).z
     for budget, layer in product((1, 2048), (2, 0)):
         found = position_means(model, prompts, [2, 0], budget)
-        np.testing.assert_allclose(found[layer], means(z, layer), atol=atol)
+        assert_allclose(found[layer], means(z, layer), atol=atol)
         of_inputs = outputs_of_mean_inputs(model, prompts, [2, 0], budget)
-        np.testing.assert_allclose(of_inputs[layer], expected[layer][0], atol=atol)
+        assert_allclose(of_inputs[layer], expected[layer][0], atol=atol)
         assert {*found} == {*of_inputs} == {0, 2}
         assert not layer or np.abs(found[layer] - of_inputs[layer]).max() > 1e-3  # softmax: another mean
 
@@ -267,7 +268,7 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     expected |= {"whole": by_whole_passes(twin(model), plan)}
     expected |= {"knockout": by_whole_passes(twin(model), plan, cuts=cuts)}
     for name, scores in expected.items():
-        np.testing.assert_allclose(found[name], scores, atol=20 * bound(pair), err_msg=name)
+        assert_allclose(found[name], scores, atol=20 * bound(pair), err_msg=name)
     assert all(np.abs(found[name] - found["whole"]).max() > 1e-4 for name in edits if name != "whole")
 
 
@@ -282,7 +283,7 @@ def test_means_are_those_of_other_prompts_or_texts(pair, tmp_path):
     found, direct = study.means(), mean_outputs(pair[0], reference_rows(pair, study), 8)
     assert (found["prompts"], found["tokens"]) == (8, direct["tokens"])
     for part in ("mean", "norms"):
-        np.testing.assert_array_equal(found[part], direct[part])
+        assert_array_equal(found[part], direct[part])
     texts = study.replace(reference="staicc").means()
     assert texts["tokens"] > 2 * found["tokens"] and np.abs(texts["mean"] - found["mean"]).max() > 1e-3
 
@@ -303,7 +304,7 @@ def test_the_pattern_of_one_head_for_a_figure(pair, folder):
     found = study.pattern((2, 3))
     ids = pair[1](prompts_of(study)[0].text)["input_ids"]
     weights = read(pair[0], ids).weights[2][0, 3]
-    np.testing.assert_allclose(found["attention"], weights, atol=bound(pair))
+    assert_allclose(found["attention"], weights, atol=bound(pair))
     kinds = dict(zip(found["tokens"], found["kinds"], strict=True))
     assert (kinds[":"], kinds["A"], kinds["<s>"], kinds["se"]) == ("colon", "label", "", "")
     assert found["labels"] == prompts_of(study)[0].texts("y")
@@ -326,7 +327,7 @@ def test_the_loss_of_plain_texts(pair, tmp_path, monkeypatch):
         for name, writes in (("whole", {}), ("zero", zeros)):
             loss = float(cross_entropy(read(model, ids, writes=writes).logits[0, :-1], ids[0, 1:]))
             assert found[name][number] == pytest.approx(loss, abs=10 * bound(pair))
-    np.testing.assert_array_equal(found["none"], found["whole"])
+    assert_array_equal(found["none"], found["whole"])
     assert np.abs(found["zero"] - found["whole"]).min() > 1e-4
     before = len([*tmp_path.glob("*.pickle")])
     monkeypatch.setattr(task_study, "staicc_version", lambda: "another")
@@ -343,7 +344,7 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
     first, cached = study.answers(edits), unloaded(study)
     same = {"mean": Edit.ablate([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     for name, answers in cached.answers(dict(reversed(edits.items())) | same).items():
-        np.testing.assert_array_equal(answers["log_prob"], first[name]["log_prob"])
+        assert_array_equal(answers["log_prob"], first[name]["log_prob"])
     for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys")):
         with pytest.raises(AssertionError, match="must not load"):
             cached.answers({"other": edit})

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 
 from tests import architectures, text_rows, toys
 from tests.unloaded import NEVER
@@ -92,8 +92,8 @@ def test_all_tasks_share_the_records_of_means(pair, place, tmp_path):
     first, by_position = study.means(), study.means_by_position(edit)
     files = {file.name for file in tmp_path.iterdir()}
     other = study.replace(task="recursion", k=2, prompts=4, seed=7)
-    np.testing.assert_array_equal(other.means()["mean"], first["mean"])
-    np.testing.assert_array_equal(other.means_by_position(edit), by_position)
+    assert_array_equal(other.means()["mean"], first["mean"])
+    assert_array_equal(other.means_by_position(edit), by_position)
     assert {file.name for file in tmp_path.iterdir()} == files
     assert [*other.origins] == [*study.origins] and other.request != study.request
     assert study.replace(reference_prompts=4).means()["prompts"] == 4

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import architectures, eager_runs, toys
 from tests.tiers import quick
@@ -84,12 +85,12 @@ def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, wide_softm
     mike, emma = data["answers"]
     assert (texts[0] != texts[1]).sum() == 1 and texts[1][0].tolist() == data["source"].tolist()
     both = torch.cat([run.logits[:, -1] for run in (base, source)])
-    np.testing.assert_allclose(data["scores"], both[:, mike] - both[:, emma], atol=1e-5)  # from float32 logits
-    np.testing.assert_allclose(data["log_softmax"], both.log_softmax(1), atol=1e-5)
+    assert_allclose(data["scores"], both[:, mike] - both[:, emma], atol=1e-5)  # from float32 logits
+    assert_allclose(data["log_softmax"], both.log_softmax(1), atol=1e-5)
     assert [pair[1].decode([int(row.argmax())]) for row in both] == [words[0] for words in data["words"]]
     patched = naive(pair, texts[0], lambda layer, head: source.z[layer][0, :, head], data["answers"])
     plain = float(both[0, mike] - both[0, emma])
-    np.testing.assert_allclose(data["patched"], patched - plain, atol=1e-12)
+    assert_allclose(data["patched"], patched - plain, atol=1e-12)
     assert np.abs(patched - plain).max() > 1e-3
 
     def shuffled(layer, head):
@@ -97,11 +98,11 @@ def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, wide_softm
         order = np.random.default_rng(seeds).permutation(own.numel())
         return own.flatten()[torch.from_numpy(order)].view(own.shape)
 
-    np.testing.assert_allclose(data["permuted"], naive(pair, texts[0], shuffled, data["answers"]) - plain, atol=1e-12)
+    assert_allclose(data["permuted"], naive(pair, texts[0], shuffled, data["answers"]) - plain, atol=1e-12)
     norms = [base.z[layer][0].norm(dim=(0, 2)) for layer in sorted(base.z)]
-    np.testing.assert_allclose(data["norms"], torch.stack(norms), rtol=1e-5)
+    assert_allclose(data["norms"], torch.stack(norms), rtol=1e-5)
     stored = np.stack([part[0].numpy() for part in source.z.values()])
-    np.testing.assert_allclose(data["z"], stored, rtol=1e-5, atol=1e-6)  # z is kept in float32
+    assert_allclose(data["z"], stored, rtol=1e-5, atol=1e-6)  # z is kept in float32
 
 
 def test_in_16_bits_heads_are_compared_with_the_base_run_of_their_own_map(tmp_path):
@@ -114,7 +115,7 @@ def test_in_16_bits_heads_are_compared_with_the_base_run_of_their_own_map(tmp_pa
         model, base, measure.heads_of(model, source), torch.tensor([data["answers"]]), first
     )
     assert data["scores"][0] != plain[0]
-    np.testing.assert_array_equal(study.numbers("p5")["patched"], maps[0] - plain[0])
+    assert_array_equal(study.numbers("p5")["patched"], maps[0] - plain[0])
 
 
 def test_in_16_bits_logit_differences_are_not_rounded_before_the_difference():
@@ -159,11 +160,11 @@ def test_a_planted_circuit_is_found_exactly(options, tmp_path):
         found = numbers.normalised(data[name], data[base], data[source], data["clusters"]).value
         expected = np.zeros_like(found)
         expected[truth.heads["mover"][0]] = 1  # a backup has nothing to do
-        np.testing.assert_allclose(found, expected, atol=0.02)
+        assert_allclose(found, expected, atol=0.02)
     assert (data["base"] > 5).all() and (data["source"] < -5).all()
     # of the noised map, only what movers say goes to the output directly, and for them it is all of it
     base, whole = data["base"][:, None, None], (data["source"] - data["base"])[:, None, None]
-    np.testing.assert_allclose(data["direct"] / whole, (data["noised"] - base) / whole, atol=0.02)
+    assert_allclose(data["direct"] / whole, (data["noised"] - base) / whole, atol=0.02)
 
 
 def maps_of(shape, *sets):
@@ -188,7 +189,7 @@ def test_the_paths_of_a_planted_model(tmp_path):
     expected = {"duplicate token": 0, "copier": 0, "mover": 1}
     assert dict(zip(order, direct, strict=True)) == pytest.approx(expected, abs=0.02)
     # the mark is the same, the name under it is not: no edges; and none between heads of one layer
-    np.testing.assert_array_equal(np.isnan(edges), [[roles[a][0] >= roles[b][0] for b in order] for a in order])
+    assert_array_equal(np.isnan(edges), [[roles[a][0] >= roles[b][0] for b in order] for a in order])
     assert np.nanmax(np.abs(edges)) < 0.02
     study = study.replace(corruption="s2_rand")  # no second name, no mark
     data, row = measure.maps(study.replace(seed=1)), order.index("duplicate token")
@@ -208,7 +209,7 @@ def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
     everything, kept = [*np.ndindex(3, 4)], {"some": [(0, 1), (1, 0), (1, 3), (2, 2)], "none": []}
     circuit = measure.alone(study_of(pair, tmp_path, prompts=12), maps_of((3, 4), *kept.values(), everything))
     *alone, whole = circuit["alone"]
-    np.testing.assert_allclose(whole, circuit["whole"], atol=1e-5)
+    assert_allclose(whole, circuit["whole"], atol=1e-5)
     drawn = ioi_prompts(pair[1], 12, 1, "abc", sorted(HELD_OUT_FRAMES), sorted(HELD_OUT_NAMES))
     tokens = [ioi_tokens(one, pair[1]) for one in drawn]
     for number, one in enumerate(tokens):
@@ -232,7 +233,7 @@ def test_heads_of_a_hybrid_are_places_among_the_layers_with_attention(tmp_path):
     assert layers == 1 and heads > 1
     circuit = measure.alone(study, maps_of((1, heads), [*np.ndindex(1, heads)], []))
     whole, none = circuit["alone"]
-    np.testing.assert_array_equal(whole, circuit["whole"])
+    assert_array_equal(whole, circuit["whole"])
     assert np.abs(none - whole).max() > 1e-3
     paths = study.numbers("paths")["paths"]
     assert "no attention" in paths["refused"] and study.numbers("edges") == {"component graph": paths}
@@ -300,14 +301,14 @@ def test_prompts_that_share_a_frame_and_names_count_as_one():
         return [*population, *(of_sets[name]["1"] for name in ("without", "surplus", "faithfulness")), *heads]
 
     for once, copied in zip(results(1), results(8), strict=True):
-        np.testing.assert_allclose(once, copied)
+        assert_allclose(once, copied)
 
 
 def test_selectivity_by_hand():
     difference = np.zeros((2, 5, 4))
     difference[0] = np.array([1, 2, 3, 4, 6])[:, None] * [1, -1, 1, -1]
     difference[1, 4] = 1
-    np.testing.assert_allclose(numbers.selectivity(difference), [5 / 1.5, np.nan])
+    assert_allclose(numbers.selectivity(difference), [5 / 1.5, np.nan])
 
 
 def test_the_population_chooses_on_one_half_and_measures_on_the_other():
@@ -328,7 +329,7 @@ def test_the_intervals_of_an_untrained_models_heads_hold_together():
     data = drawn(np.zeros((3, 4)))
     found = intervals(many(data)["untrained"]["heads"])
     expected = mean_intervals(data["noised"] - data["base"][:, None, None], comparisons=12)
-    np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high], atol=1e-12)
+    assert_allclose([found.low, found.high], [expected.low, expected.high], atol=1e-12)
 
 
 def test_the_numbers_of_the_curve_by_hand():
@@ -369,10 +370,10 @@ def test_records_know_what_they_depend_on(pair, tmp_path):
     sets, members = maps_of((3, 4), [(0, 1), (2, 3)], []), [[(0, 1), (2, 3)], [(0, 1), (2, 2)], [(0, 2), (2, 3)]]
     texts = [text.replace("cafe", "school") for text in EXAMPLE]
     kept = measure.alone(study, sets)["alone"]
-    np.testing.assert_array_equal(measure.alone(never.replace(texts=texts), sets)["alone"], kept)
+    assert_array_equal(measure.alone(never.replace(texts=texts), sets)["alone"], kept)
     paths = [measure.paths_between(study, heads)["edges"] for heads in members]
     for heads, edges in zip(members, paths, strict=True):
-        np.testing.assert_array_equal(measure.paths_between(never, heads)["edges"], edges)
+        assert_array_equal(measure.paths_between(never, heads)["edges"], edges)
     with pytest.raises(AssertionError, match="must not load"):
         measure.alone(never.replace(corruption="s2_rand"), sets[:1])
 

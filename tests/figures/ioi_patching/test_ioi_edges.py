@@ -5,6 +5,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests import architectures
 from tests.unloaded import unloaded
@@ -159,7 +160,7 @@ def test_scores_are_of_some_pairs_and_exact_effects_and_circuits_of_fresh_ones(s
         assert arrays["full"][number] == pytest.approx(float(logits[0] - logits[1]), abs=1e-5)
     for by_ranking in arrays["circuits"].values():
         for run in by_ranking.values():  # the whole model is the last circuit
-            np.testing.assert_allclose(run["runs"][-1], arrays["full"], atol=1e-4)
+            assert_allclose(run["runs"][-1], arrays["full"], atol=1e-4)
 
 
 @pytest.mark.slow
@@ -169,8 +170,8 @@ def test_effects_of_edges_do_not_depend_on_blocks(study, monkeypatch, tmp_path):
         monkeypatch.setattr(measure, name, size)
     again = study.replace(folder=tmp_path).arrays("edges")
     for name, means in arrays["means"].items():
-        np.testing.assert_allclose(again["means"][name], means, atol=1e-5)
-    np.testing.assert_allclose(again["effects"], arrays["effects"], atol=1e-4)
+        assert_allclose(again["means"][name], means, atol=1e-5)
+    assert_allclose(again["effects"], arrays["effects"], atol=1e-4)
 
 
 def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkeypatch):

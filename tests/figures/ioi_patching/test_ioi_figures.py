@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.stored import read
 from util.figures.ioi_patching import numbers, show
@@ -47,7 +48,7 @@ def test_streams_are_shares_from_the_first_token_that_differs():
     arrays = {"refused": "", "effects": effects, "base": 4.0, "source": -6.0, "tokens": ["a", "b", " $a", "\n", " to"]}
     found = numbers.streams(arrays, None)
     assert found["streams"]["tokens"] == [" $a", "\n", " to"]
-    np.testing.assert_array_equal(found["streams"]["shares"], streams(4)["shares"])
+    assert_array_equal(found["streams"]["shares"], streams(4)["shares"])
     assert [*FIGURE.parts["streams"].says(found)] == [
         'Attention in layer 1 brings most to " to", 0.90 of the effect',
         'More than half of it stands at " $a" up to layer 1, at " to" from layer 2 on.',

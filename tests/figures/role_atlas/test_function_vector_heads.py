@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests import eager_runs
 from util.edges.splicing import groups_of
@@ -70,7 +71,7 @@ def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path, monkeypatch):
     for item in (item for prompts in pairs.drawn["search"] for item in prompts.items):
         z = eager_runs.read(model, tokenizer(item.clean.text).input_ids).z
         outputs.append(np.stack([z[layer][0, 8:].double().numpy() for layer in sorted(z)], axis=1))
-    np.testing.assert_allclose(mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
+    assert_allclose(mean, np.concatenate(outputs).mean(axis=0), atol=1e-6)
     for task, prompts in zip(pairs.found, pairs.drawn["test"], strict=True):
         groups = groups_of(prompts.items, tokenizer)
         likeliest = [by_hooks(model, group.prompt, mean)[-1].argmax().item() for group in groups]

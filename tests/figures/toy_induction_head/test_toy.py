@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from torch.nn.functional import cross_entropy
 
 from tests import eager_runs
@@ -118,7 +119,7 @@ def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(study)
     found, (model, tokenizer) = study.arrays("patterns"), study.pair
     weights = eager_runs.read(model, repeated_sequences(tokenizer, 10, 3, range(4)).ids[-1]).weights
     for role, ((layer, head), _) in found["best"].items():
-        np.testing.assert_allclose(found["attention"][role], weights[layer][0, head], atol=1e-6)
+        assert_allclose(found["attention"][role], weights[layer][0, head], atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------ plain text
@@ -173,12 +174,12 @@ def test_losses_by_token_are_those_of_plain_passes(tmp_path):
         return cross_entropy(run.logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
 
     whole = eager_runs.read(model, ids)
-    np.testing.assert_allclose(found["losses"][numbers.WHOLE], slow := loss(whole), atol=1e-4)
+    assert_allclose(found["losses"][numbers.WHOLE], slow := loss(whole), atol=1e-4)
     matching = study.arrays("heads")["trained"]["prefix_matching"].mean(axis=0)
     assert found["heads"] == [head for head in np.ndindex(matching.shape) if matching[head] >= 0.3] != []
     means = {layer: whole.z[layer][:, 8:].mean(dim=(0, 1)) for layer, _ in found["heads"]}  # [H, dv], of both excerpts
     places = product(found["heads"], range(2), range(511))
     writes = {(layer, row, token, head): means[layer][head] for (layer, head), row, token in places}
     without = loss(eager_runs.read(model, ids, writes))
-    np.testing.assert_allclose(found["losses"][numbers.WITHOUT], without, atol=1e-4)
+    assert_allclose(found["losses"][numbers.WITHOUT], without, atol=1e-4)
     assert np.abs(without - slow).max() > 1
