@@ -9,15 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import StaICC
 import torch
-from StaICC.util import hgf_dataset_loader
 
+from tests.prompts.test_prompts import phrasebank
 from util import inference, load_model_and_data
 
 
 def test_counts_through_the_doors_equal_those_of_eager_attention():
-    bench = StaICC.Normal(4, datasets=[hgf_dataset_loader.financial_phrasebank])
+    theirs = phrasebank(4)
     model, tokenizer = load_model_and_data.load_ICL_model(
         "embedded", huggingface_token=None, quantized=False, device="cpu"
     )
@@ -25,7 +24,7 @@ def test_counts_through_the_doors_equal_those_of_eager_attention():
     eager.set_attn_implementation("eager")
     seen = 0
     for correct in (True, False):
-        strings, queries = load_model_and_data.load_data_from_StaICC_experimentor(bench[0], "label_words", correct)
+        strings, queries = load_model_and_data.load_data_from_StaICC_experimentor(theirs, "label_words", correct)
         assert len(strings) == len(queries) == 512
         stored = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, strings[:12])
         for sample, text in enumerate(strings[:12]):

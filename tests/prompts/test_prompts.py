@@ -37,10 +37,15 @@ def test_strings_are_those_of_the_reference(dataset):
     assert tuple(digest([p.with_label(o) for p in prompts]) for o in (0, 1)) == FIXTURES[dataset]
 
 
+def phrasebank(k):
+    """StaICC's own experimentor of a data set."""
+    return StaICC.Normal(k, datasets=[hgf_dataset_loader.financial_phrasebank])[0]
+
+
 @pytest.mark.parametrize("k", [0, 4])
 def test_cuts_and_door_agree_with_the_experimentor(k):
-    bench = StaICC.Normal(k, datasets=[hgf_dataset_loader.financial_phrasebank])
-    raw, prompts = bench[0].prompt_set()[:512], loading.staicc_prompts("financial_phrasebank", k)
+    theirs = phrasebank(k)
+    raw, prompts = theirs.prompt_set()[:512], loading.staicc_prompts("financial_phrasebank", k)
     for correct in (True, False):
         cuts = {
             "none": [r.removesuffix(" ") for r in raw],
@@ -48,23 +53,23 @@ def test_cuts_and_door_agree_with_the_experimentor(k):
             "label_words": [p.with_label(0 if correct else 1) for p in prompts],
         }
         for mode, expected in cuts.items():
-            strings, queries = loading.load_data_from_StaICC_experimentor(bench[0], mode, correct)
-            assert strings == expected and queries == [bench[0].test_set()[i][0][0] for i in range(512)]
+            strings, queries = loading.load_data_from_StaICC_experimentor(theirs, mode, correct)
+            assert strings == expected and queries == [theirs.test_set()[i][0][0] for i in range(512)]
     assert {len(p.spans["s"]) for p in prompts} == {k + 1} and {len(p.spans["y"]) for p in prompts} == {k}
     with pytest.raises(ValueError, match="unknown prompt cut"):
-        loading.load_data_from_StaICC_experimentor(bench[0], "labels")
+        loading.load_data_from_StaICC_experimentor(theirs, "labels")
 
 
 def test_abstract_labels_keep_their_indices():
-    bench = StaICC.Normal(2, datasets=[hgf_dataset_loader.financial_phrasebank])
-    before = loading.prompts_from_experimentor(bench[0])
-    bench[0].prompt_former.change_label_space(["A", "B", "C"])
-    after = loading.prompts_from_experimentor(bench[0])
+    theirs = phrasebank(2)
+    before = loading.prompts_from_experimentor(theirs)
+    theirs.prompt_former.change_label_space(["A", "B", "C"])
+    after = loading.prompts_from_experimentor(theirs)
     assert [p.gold for p in after] == [p.gold for p in before] and after[0].labels == ("A", "B", "C")
     assert [p.demonstrations for p in after] == [p.demonstrations for p in before]
-    bench[0].prompt_former.set_label_wrong_rate(1.0)
+    theirs.prompt_former.set_label_wrong_rate(1.0)
     with pytest.raises(ValueError, match="another layout"):
-        loading.prompts_from_experimentor(bench[0])
+        loading.prompts_from_experimentor(theirs)
 
 
 def test_bad_requests_name_the_cure():
