@@ -96,23 +96,23 @@ def test_a_rule_adds_to_the_ban_on_the_query():
 
 
 @pytest.mark.parametrize(
-    "rows, labels, match",
+    "more, labels, match",
     [
-        ((*OWN, ("a b", "down")), ("up", "down"), "rows of own, row 7: 'a b' occurs more than once, as 1"),
-        (OWN, ("up", "down", "up"), "labels of own.*more than once"),
-        (OWN, ("up",), "its rows have"),
-        (OWN, ("up", "down", "left"), "its rows have"),
-        ((*OWN, ("x:y", "up")), ("up", "down"), "separators"),
-        ((*OWN, ("x\n\ny", "up")), ("up", "down"), "separators"),
-        ((*OWN, ("", "up")), ("up", "down"), "empty"),
-        ((*OWN, ("x", "left:")), ("up", "down", "left:"), "labels of own.*separators"),
+        ([("a b", "down")], ("up", "down"), "rows of own, row 7: 'a b' occurs more than once, as 1"),
+        ([], ("up", "down", "up"), "labels of own.*more than once"),
+        ([], ("up",), "its rows have"),
+        ([], ("up", "down", "left"), "its rows have"),
+        ([("x:y", "up")], ("up", "down"), "separators"),
+        ([("x\n\ny", "up")], ("up", "down"), "separators"),
+        ([("", "up")], ("up", "down"), "empty"),
+        ([("x", "left:")], ("up", "down", "left:"), "labels of own.*separators"),
     ],
 )
-def test_rows_that_cannot_be_told_apart_are_refused(rows, labels, match):
+def test_rows_that_cannot_be_told_apart_are_refused(more, labels, match):
     with pytest.raises(ValueError, match="there are repetition, recursion"):
         tasks.task("palindrome")
     with pytest.raises(ValueError, match=match):
-        Task("own", rows, labels)
+        Task("own", (*OWN, *more), labels)
 
 
 # --- demonstrations of their own -------------------------------------------------------------------------------------
