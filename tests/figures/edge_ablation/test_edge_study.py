@@ -9,7 +9,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from tests.architectures import build
+from tests.architectures import prepared
+from tests.tiers import quick
 from tests.toys import refuse_tasks, words
 from tests.unloaded import NEVER, never, no_pass
 from util.edges.edge import ALONE, ALWAYS, CIRCUITS, TYPE_PAIRS, WHOLE, Ablation, Edge, edges, single_edges, type_pairs
@@ -32,9 +33,7 @@ ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ab
 
 @cache
 def pair():
-    model = build("llama", vocab_size=len(words()), max_position_embeddings=128)
-    prepare(model)
-    return model, words()
+    return prepared("llama", vocab_size=len(words()), max_position_embeddings=128), words()
 
 
 @pytest.mark.parametrize("left", [("copying",), ("copying", "capitalization")])
@@ -64,7 +63,7 @@ def test_tasks_that_the_tokenizer_does_not_carry_are_left_out(left, tmp_path, mo
 PLANTED = {*edges("y->last_separator", "query->last_separator"), Edge("x", "y", "same")}
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param({"family": "llama"}, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("options", quick([{}], [{"family": "llama"}]), ids=str)
 def test_the_planted_edges_are_those_that_are_found(options, tmp_path, monkeypatch):
     """By the search and by the map of single edges, which names no other."""
     model, truth = planted_control(planted.lookup, options)

@@ -18,6 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn.functional import cross_entropy
 
 from tests import architectures, eager_runs
+from tests.architectures import prepared
 from tests.eager_runs import read, twin
 from tests.engine.test_label_scores import by_whole_passes
 from tests.roles.test_attention_scores import by_definition
@@ -37,7 +38,7 @@ from util.figures.induction_scores import measure
 from util.figures.induction_scores.measure import answered_right, check_task
 from util.figures.induction_scores.numbers import TASKS, by_shots, planned
 from util.figures.task_study import TaskStudy, task_studies
-from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.load_model_and_data import staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.induction_pattern import Sequences
@@ -59,9 +60,7 @@ CLASSES = ("gpt2", "llama", "gemma2", "gpt_oss", "qwen3_next")
 @cache
 def toy(name, dtype=None):
     """A prepared random model of one architecture, float64 where there are kernels for it."""
-    model = architectures.build(name, dtype or (torch.float32 if name in NO_F64 else F64))
-    prepare(model)
-    return model
+    return prepared(name, dtype or (torch.float32 if name in NO_F64 else F64))
 
 
 def drawn(length=8, copies=3, sequences=2, bos=True):
@@ -209,8 +208,7 @@ HEADS = [(0, 1), (2, 0), (2, 3)]  # of Llama's, (2, 3) and not (2, 0) shares key
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def pair(request):
-    model = architectures.build(request.param, F64, vocab_size=len(words()), max_position_embeddings=1024)
-    return load_ICL_model((model, words()), verbose=False)
+    return prepared(request.param, F64, vocab_size=len(words()), max_position_embeddings=1024), words()
 
 
 @pytest.fixture(scope="module")

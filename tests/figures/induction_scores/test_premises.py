@@ -13,7 +13,7 @@ from util.engine.call import NO_LIMIT
 from util.figures import task_study
 from util.figures.edits import Edit
 from util.figures.task_study import TaskStudy, samples
-from util.load_model_and_data import load_ICL_model, load_tokenizer
+from util.load_model_and_data import load_tokenizer
 from util.study.model import Model, digest
 from util.study.study import Study
 
@@ -41,10 +41,8 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def pair(request):
     tokenizer = toys.words()
-    model = architectures.build(
-        request.param, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=CONTEXT
-    )
-    return load_ICL_model((model, tokenizer), verbose=False)
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT}
+    return architectures.prepared(request.param, torch.float64, **sizes), tokenizer
 
 
 def study_of(pair, place, folder, **options):

@@ -36,12 +36,12 @@ def words():
 
 
 def toy(family):
-    return architectures.build(family, torch.float64, vocab_size=len(words()), max_position_embeddings=64)
+    return architectures.prepared(family, torch.float64, vocab_size=len(words()), max_position_embeddings=64)
 
 
 @pytest.fixture(scope="module", params=("gpt2", "llama"))
 def pair(request):
-    return load_ICL_model((toy(request.param), words()), verbose=False)
+    return toy(request.param), words()
 
 
 def study_of(pair, folder, **options):
@@ -226,9 +226,8 @@ def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
 @pytest.mark.slow
 def test_heads_of_a_hybrid_are_places_among_the_layers_with_attention(tmp_path):
     """Its one layer with attention is the model's layer 1 and place 0 of every array."""
-    model = architectures.build("qwen3_next", vocab_size=len(words()), max_position_embeddings=64)
-    pair = load_ICL_model((model, words()), verbose=False)
-    study = study_of(pair, tmp_path, prompts=8, name="given:hybrid", untrained_control=False)
+    model = architectures.prepared("qwen3_next", vocab_size=len(words()), max_position_embeddings=64)
+    study = study_of((model, words()), tmp_path, prompts=8, name="given:hybrid", untrained_control=False)
     layers, heads = study.arrays("population")["trained"]["noised"].shape[1:]
     assert layers == 1 and heads > 1
     circuit = measure.alone(study, maps_of((1, heads), [*np.ndindex(1, heads)], []))

@@ -12,7 +12,7 @@ from tests.unloaded import unloaded
 from util.engine.call import UnsupportedModel
 from util.figures.ioi_patching import measure, numbers, show
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, EXACT, drawn_edges
-from util.load_model_and_data import load_ICL_model, load_tokenizer
+from util.load_model_and_data import load_tokenizer
 from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph, circuits_of
 from util.show.part import drawn
@@ -134,8 +134,7 @@ SMALL = {"prompts": 8, "edge_pairs": 4, "exact_edges": 20, "held_out": True, "un
 @pytest.fixture(scope="module")
 def pair():
     tokenizer = load_tokenizer("embedded")
-    toy = architectures.build("gpt2", vocab_size=len(tokenizer), max_position_embeddings=64)
-    return load_ICL_model((toy, tokenizer), verbose=False)
+    return architectures.prepared("gpt2", vocab_size=len(tokenizer), max_position_embeddings=64), tokenizer
 
 
 @pytest.fixture(scope="module")
