@@ -401,17 +401,18 @@ def test_nothing_to_do():
 
 # ------------------------------------------------------------------------------------------------------- errors
 
+ROW, OF_TWO = torch.tensor([3]), torch.tensor([[1], [2]])  # a row, and one of each of two prompts
 WRONG: dict[str, tuple[Any, ...]] = {  # what is raised, with which instrument and which arguments
     "CaptureRows rows: negative index -1": (CaptureRows, torch.tensor([-1])),
-    "CaptureRows: layers .3. have no attention": (CaptureRows, torch.tensor([3]), None, [1, LAYERS]),
+    "CaptureRows: layers .3. have no attention": (CaptureRows, ROW, None, [1, LAYERS]),
     "PatchHeads heads: index 4 is out of range": (PatchHeads, 0, [0, HEADS], 0.0),
     "rows of .query, key. or": (Knockout, torch.tensor([[0, 0, 3, 1]])),
     "CaptureRows rows: expected integers": (CaptureRows, torch.tensor([1.0])),
     "CaptureRows rows: index 14 is out of range": (CaptureRows, torch.tensor([TOTAL])),
-    "CaptureRows rows: given for 2 examples, the batch has 3": (CaptureRows, torch.tensor([[1], [2]])),
-    "CaptureRows keys: index 14 is out of range": (CaptureRows, torch.tensor([3]), torch.tensor([[TOTAL]])),
-    "2 rows of keys for 1 rows": (CaptureRows, torch.tensor([3]), torch.tensor([[1], [2]])),
-    "PatchHeads positions: given for 2": (PatchHeads, 0, 0, 0.0, torch.tensor([[1], [2]])),
+    "CaptureRows rows: given for 2 examples, the batch has 3": (CaptureRows, OF_TWO),
+    "CaptureRows keys: index 14 is out of range": (CaptureRows, ROW, torch.tensor([[TOTAL]])),
+    "2 rows of keys for 1 rows": (CaptureRows, ROW, OF_TWO),
+    "PatchHeads positions: given for 2": (PatchHeads, 0, 0, 0.0, OF_TWO),
     "Knockout queries: index 14 is out of range": (Knockout, torch.tensor([[TOTAL, 0]])),
     "Knockout keys: index 14 is out of range": (Knockout, torch.tensor([[3, TOTAL]])),
     "Knockout examples: index 3 is out of range": (Knockout, torch.tensor([[BATCH, 3, 1]])),

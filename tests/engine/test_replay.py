@@ -213,15 +213,16 @@ def broken(place):
 
 
 BASE = prompts()[0]
+GIVEN, NOTHING = (BASE, ANSWERS, FIRST), Edit(0, lambda place: [])
 WRONG = [  # prompts, answers and more arguments of a replay
-    ((BASE, ANSWERS, FIRST), Edit(1, broken), KeyboardInterrupt, None),
-    ((BASE, ANSWERS, FIRST), Edit(7, lambda place: []), ValueError, None),
-    ((BASE, ANSWERS, FIRST), Edit(0, lambda place: [PatchHeads(0, 99, 0.0)]), ValueError, "99"),
+    (GIVEN, Edit(1, broken), KeyboardInterrupt, None),
+    (GIVEN, Edit(7, NOTHING.instruments), ValueError, None),
+    (GIVEN, Edit(0, lambda place: [PatchHeads(0, 99, 0.0)]), ValueError, "99"),
     *(
-        (arguments, Edit(0, lambda place: []), ValueError, "different lengths")
+        (arguments, NOTHING, ValueError, "different lengths")
         for arguments in ((BASE[0], ANSWERS), (BASE, ANSWERS[:1]), (BASE, ANSWERS, LENGTH), (BASE, ANSWERS, -1))
     ),
-    ((BASE, ANSWERS, FIRST, False, 100), Edit(0, lambda place: []), MemoryError, "budget"),
+    ((*GIVEN, False, 100), NOTHING, MemoryError, "budget"),
 ]
 
 
