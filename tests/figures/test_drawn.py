@@ -8,6 +8,7 @@ import pytest
 from tests.clone import ROOT
 from tests.figures.legible import LONG_NAME, faults
 from tests.stored import FOLDERS, look_alike, picture, read
+from tests.tiers import quick
 from util.figures import FIGURES
 from util.show.draw import COLUMN, WIDTH
 from util.show.files import png_of
@@ -39,9 +40,7 @@ def of_model(stem, model):
 MODELS = [(model, width) for model in ("embedded", "smollm2", "gemma3", "large") for width in (WIDTH, COLUMN)]
 
 
-@pytest.mark.parametrize(
-    "model, width", [MODELS[0], *(pytest.param(*other, marks=pytest.mark.slow) for other in MODELS[1:])]
-)
+@pytest.mark.parametrize("model, width", quick(MODELS[:1], MODELS))
 @pytest.mark.parametrize("stem", FIGURES)
 def test_every_picture_is_the_stored_one_and_can_be_read_at_any_width(stem, model, width):
     values, parts = of_model(stem, model), figure_of(stem).parts
