@@ -23,8 +23,12 @@ from util.study.study import conclusions, published
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+def cells_of(file):
+    return nbformat.read(file, as_version=4).cells
+
+
 def code_cells(file):
-    return [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+    return [cell for cell in cells_of(file) if cell.cell_type == "code"]
 
 
 by_notebook = pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
@@ -57,7 +61,7 @@ def test_a_notebook_reads_like_a_paper(file):
     """
     bound: dict[str, int] = {}
     looped = set()
-    for number, cell in enumerate(nbformat.read(file, as_version=4).cells):
+    for number, cell in enumerate(cells_of(file)):
         if cell.cell_type == "markdown":
             words = len(re.sub(r"<img[^>]*>", "", cell.source).split())
             assert words <= 120, f"cell {number} has {words} words"
@@ -200,7 +204,7 @@ def test_a_notebook_runs_whole_on_another_model_and_few_prompts(
 @by_notebook
 def test_a_notebook_begins_with_what_published_models_show_and_ends_with_what_its_own_does(file):
     """Made of stored values; no number is typed there."""
-    cells, stem = nbformat.read(file, as_version=4).cells, file.stem.partition("_")[2]
+    cells, stem = cells_of(file), file.stem.partition("_")[2]
     assert cells[1].source.startswith("## What this shows") and not re.search(r"\d\.\d", cells[1].source)
     first, last = (
         [output.data["text/markdown"] for output in cell.outputs if "text/markdown" in output.get("data", {})]

@@ -140,13 +140,14 @@ def test_the_score_in_context_is_late_loss_minus_early_loss():
     assert change[numbers.WITHOUT].value == lost[numbers.WITHOUT].value == pytest.approx(1)
     assert change["without other heads 1"].value == pytest.approx(0) and lost["without other heads 1"].value == 1
     assert found["beyond"]["change"].value == pytest.approx(1) and found["beyond"]["lost"].value == pytest.approx(0)
-    said = [*show.FIGURE.parts["in_context"].says({"in context": found})]
+    says = show.FIGURE.parts["in_context"].says
+    said = [*says({"in context": found})]
     assert said[0] == "Gain from context shrinks 1.00 nats without induction heads, ≤ 0.00 without others"
     assert "equal odds" not in "".join(said)
     worse = numbers.in_context(made_losses() | {"uniform": 4.0}, None)
-    assert "no better than equal odds" in "".join(show.FIGURE.parts["in_context"].says(worse))
+    assert "no better than equal odds" in "".join(says(worse))
     alone = {"heads": [], "losses": {WHOLE: made_losses()["losses"][WHOLE]}}
-    [sentence] = show.FIGURE.parts["in_context"].says(numbers.in_context(made_losses() | alone, None))
+    [sentence] = says(numbers.in_context(made_losses() | alone, None))
     assert sentence.endswith("no head is an induction head")
 
 
