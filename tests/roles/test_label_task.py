@@ -25,8 +25,8 @@ def test_a_data_set_is_named_by_its_name_or_index():
 def test_prompts_are_the_last_of_the_data_set():
     prompts = staicc_prompts("trec", 2)[-3:]
     permuted = [prompt.permuted(number) for number, prompt in enumerate(prompts)]
-    assert LabelTask(dataset="trec", k=2, prompts=3).items == prompts
-    assert LabelTask(dataset="trec", k=2, prompts=3, permuted=True).items == permuted
+    assert LabelTask(k=2, prompts=3).items == prompts
+    assert LabelTask(k=2, prompts=3, permuted=True).items == permuted
 
 
 def inputs(prompt):
@@ -45,4 +45,4 @@ def test_another_seed_asks_other_queries_behind_other_demonstrations():
         assert len({*demonstrations}) == 3 and {*demonstrations} != shown[query]
     assert staicc_prompts("trec", 3, seed=1) == other != staicc_prompts("trec", 3, seed=2)
     assert staicc_prompts("trec", 3) == own, "StaICC's own experimentor is as it was"
-    assert LabelTask(dataset="trec", k=3, prompts=4, seed=1).items == other[-4:]
+    assert LabelTask(k=3, prompts=4, seed=1).items == other[-4:]
