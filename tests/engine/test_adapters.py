@@ -12,7 +12,7 @@ from transformers import BloomForCausalLM, DynamicCache, PreTrainedModel
 from tests import eager_runs
 from tests.architectures import ADAPTED, LAYERS, build
 from tests.device_runs import ids
-from tests.engine.test_attention import batch, close, logits, moved, prepared
+from tests.engine.test_attention import PLAIN, batch, close, logits, moved, prepared
 from tests.engine.test_offload import assert_same
 from util.engine import adapters
 from util.engine.attention import support
@@ -53,7 +53,7 @@ def test_copies_and_pickles_stay_prepared(name):
     model = prepared(name)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301
         assert own_classes(twin) == (name not in ADAPTED)
-        assert torch.equal(twin(**batch("plain").inputs).logits, logits(model, batch("plain").inputs))
+        assert torch.equal(twin(**PLAIN).logits, logits(model, PLAIN))
         with pytest.raises(ValueError, match="prepare"):
             support(twin)
         assert prepare(twin).tried == support(model).tried
@@ -64,9 +64,9 @@ def test_copies_and_pickles_stay_prepared(name):
 @pytest.mark.parametrize("fault", ["scaled", "crashes"])
 def test_a_model_that_fails_is_left_as_it_was(name, fault, monkeypatch):
     """A copy of an adapted model too is compared with the class's own path, not with itself."""
-    fresh, inputs = build(name), batch("plain").inputs
+    fresh = build(name)
     adapted = copy.deepcopy(prepared(name))
-    implementation, before = fresh.config._attn_implementation, fresh(**inputs).logits
+    implementation, before = fresh.config._attn_implementation, fresh(**PLAIN).logits
     engine = adapters._attention
 
     def broken(module, query, *arguments, **keywords):
@@ -81,7 +81,7 @@ def test_a_model_that_fails_is_left_as_it_was(name, fault, monkeypatch):
             prepare(model)
         assert own_classes(model)
         assert model.config._attn_implementation == implementation
-        assert torch.equal(model(**inputs).logits, before)
+        assert torch.equal(model(**PLAIN).logits, before)
         with pytest.raises(ValueError, match="prepare"):
             support(model)
 
@@ -96,9 +96,9 @@ def test_training_has_its_dropout(name):
             for attribute in {"attn_dropout_p", "dropout", "p"} & vars(module).keys():
                 setattr(module, attribute, 0.3)
         torch.manual_seed(0)
-        outputs.append(one.train()(**batch("plain").inputs).logits)
+        outputs.append(one.train()(**PLAIN).logits)
     assert torch.equal(*outputs)
-    moved(outputs[0], build(name)(**batch("plain").inputs).logits)
+    moved(outputs[0], build(name)(**PLAIN).logits)
 
 
 @names
@@ -124,8 +124,7 @@ def test_a_table_of_rotations_in_float32():
             module.embed_positions = module.embed_positions.float()
     prepare(model)
     z = CaptureHeads()
-    inputs = batch("plain").inputs
-    close(logits(model, inputs, z).float(), twin(**inputs).logits, 2e-2)
+    close(logits(model, PLAIN, z).float(), twin(**PLAIN).logits, 2e-2)
     assert z.z[0].dtype == torch.bfloat16
 
 

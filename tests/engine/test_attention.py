@@ -78,6 +78,7 @@ def batch(layout):
     return Batch(inputs, real, [TOTAL - length for length in LENGTHS])
 
 
+PLAIN = batch("plain").inputs
 prepared = lru_cache(architectures.prepared)
 
 
@@ -164,14 +165,14 @@ layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 @names
 def test_handshake(name):
-    model, inputs = prepared(name), batch("plain").inputs
+    model = prepared(name)
     found = prepare(model)
     assert found is support(model)
     stock = build(name)
     own = stock.config._attn_implementation
     assert model.config._attn_implementation == (own if name in ADAPTED else IMPLEMENTATION)
     if name not in SINKS | SOFTCAP | OWN_KERNEL:
-        assert own == "sdpa" and torch.equal(model(**inputs).logits, stock(**inputs).logits)
+        assert own == "sdpa" and torch.equal(model(**PLAIN).logits, stock(**PLAIN).logits)
     assert found.layers == attention_layers(name)
     assert found.heads == HEADS
     assert {module is None for module in found.projections.values()} == {name in GATED}
@@ -279,10 +280,10 @@ def test_double_precision_leaves_rounding_alone(check, layout):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", *ADAPTED])
 def test_order_of_entry(name):
     """A capture sees the patches that were attached before it."""
-    model, inputs, z = prepared(name), batch("plain").inputs, baseline(name, "plain").z[1].clone()
+    model, z = prepared(name), baseline(name, "plain").z[1].clone()
     first, second, third = (CaptureHeads(layers=1) for _ in range(3))
     with instrument(model, first, PatchHeads(1, 0, 1.0)):
-        logits(model, inputs, second, PatchHeads(1, [0, 1], 2.0, torch.tensor([3])), third)
+        logits(model, PLAIN, second, PatchHeads(1, [0, 1], 2.0, torch.tensor([3])), third)
     close(first.z[1], z)
     z[:, :, 0] = 1.0
     close(second.z[1], z)
@@ -292,18 +293,18 @@ def test_order_of_entry(name):
 
 @names
 def test_restored_bit_for_bit_after_an_exception(name):
-    model, inputs = prepared(name), batch("plain").inputs
-    before = model(**inputs).logits
+    model = prepared(name)
+    before = model(**PLAIN).logits
     first = attention_layers(name)[0]
     edits = Knockout(torch.tensor([[6, 5]])), PatchHeads(first, 0, 0.0)
 
     def failing():
-        moved(model(**inputs).logits, before)
+        moved(model(**PLAIN).logits, before)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), instrument(model, *edits), instrument(model, CaptureHeads()):
         failing()
-    assert torch.equal(model(**inputs).logits, before)
+    assert torch.equal(model(**PLAIN).logits, before)
 
 
 # --------------------------------------------------------------------------- autograd, modes, caches, types, memory
@@ -344,7 +345,7 @@ def test_suffix_on_a_cached_prefix(name, prefix):
 
     Edits of a suffix: test_replay.py.
     """
-    model, ids, full = prepared(name), batch("plain").inputs["input_ids"], baseline(name, "plain")
+    model, ids, full = prepared(name), PLAIN["input_ids"], baseline(name, "plain")
     last = torch.tensor([TOTAL - 1 - prefix])
     rows, z, cache = CaptureRows(last), CaptureHeads(last), DynamicCache()
     model(ids[:, :prefix], past_key_values=cache)
@@ -372,7 +373,8 @@ def test_no_square_matrix_per_head(name):
     length = 1024
     model = architectures.prepared(name, max_position_embeddings=length)
     inputs = dict(input_ids=random_ids(1, length), use_cache=False, logits_to_keep=1)
-    rows, z = CaptureRows(torch.tensor([length - 1])), CaptureHeads(torch.tensor([length - 1]))
+    last = torch.tensor([length - 1])
+    rows, z = CaptureRows(last), CaptureHeads(last)
     with LargestTensor() as memory:
         logits(model, inputs, rows, z, Knockout(torch.tensor([[length - 1, length - 2]])), PatchHeads(0, 1, 0.0))
     assert length < memory.largest <= length * length  # a boolean mask [T, T] is all a sliding class may build
@@ -380,7 +382,7 @@ def test_no_square_matrix_per_head(name):
 
 def test_a_dropped_model_is_freed():
     model = architectures.prepared("llama")
-    logits(model, batch("plain").inputs, CaptureHeads())
+    logits(model, PLAIN, CaptureHeads())
     gone = weakref.ref(model), weakref.ref(next(model.parameters()))
     del model
     gc.collect()
@@ -392,11 +394,11 @@ def test_a_dropped_model_is_freed():
 
 def test_nothing_to_do():
     """No cells, or cells that were closed already, change nothing; the latter are pointed out."""
-    model, inputs = prepared("llama"), batch("plain").inputs
-    plain = logits(model, inputs)
-    assert torch.equal(logits(model, inputs, Knockout(torch.zeros(0, 2, dtype=torch.long))), plain)
+    model = prepared("llama")
+    plain = logits(model, PLAIN)
+    assert torch.equal(logits(model, PLAIN, Knockout(torch.zeros(0, 2, dtype=torch.long))), plain)
     with pytest.warns(UserWarning, match="Knockout"):
-        close(logits(model, inputs, Knockout(torch.tensor([[5, 9]]))), plain)
+        close(logits(model, PLAIN, Knockout(torch.tensor([[5, 9]]))), plain)
 
 
 # ------------------------------------------------------------------------------------------------------- errors
@@ -422,12 +424,12 @@ WRONG: dict[str, tuple[Any, ...]] = {  # what is raised, with which instrument a
 
 @pytest.mark.parametrize("message", WRONG)
 def test_wrong_arguments_are_refused_and_leave_the_model_as_it_was(message):
-    model, inputs = prepared("llama"), batch("plain").inputs
-    before = logits(model, inputs)
+    model = prepared("llama")
+    before = logits(model, PLAIN)
     kind, *arguments = WRONG[message]
     with pytest.raises(ValueError, match=message):
-        logits(model, inputs, kind(*arguments))
-    assert torch.equal(logits(model, inputs), before)
+        logits(model, PLAIN, kind(*arguments))
+    assert torch.equal(logits(model, PLAIN), before)
 
 
 def test_a_row_may_not_be_emptied_by_any_means():
@@ -443,12 +445,12 @@ def test_a_row_may_not_be_emptied_by_any_means():
     for name, layout, knockouts in cases:
         with pytest.raises(ValueError, match="Knockout"):
             logits(prepared(name), batch(layout).inputs, *knockouts)
-    logits(prepared("llama"), batch("plain").inputs, Knockout(window))
+    logits(prepared("llama"), PLAIN, Knockout(window))
 
 
 def test_unprepared_training_and_switched_models():
-    model, inputs = build("llama"), batch("plain").inputs
-    for use in (lambda: support(model), lambda: logits(model, inputs, CaptureHeads())):
+    model = build("llama")
+    for use in (lambda: support(model), lambda: logits(model, PLAIN, CaptureHeads())):
         with pytest.raises(ValueError, match="prepare"):
             use()
     model.train()
@@ -458,15 +460,15 @@ def test_unprepared_training_and_switched_models():
     prepare(model)
     model.train()
     with pytest.raises(ValueError, match="train|eval"):
-        logits(model, inputs, CaptureHeads())
+        logits(model, PLAIN, CaptureHeads())
     model.eval()
     model.set_attn_implementation("eager")
     with pytest.raises(ValueError, match="prepare"):  # silence would mean an instrument that does nothing
-        logits(model, inputs, CaptureHeads())
-    plain = model(**inputs).logits
+        logits(model, PLAIN, CaptureHeads())
+    plain = model(**PLAIN).logits
     prepare(model)
     assert model.config._attn_implementation == IMPLEMENTATION
-    close(logits(model, inputs), plain)
+    close(logits(model, PLAIN), plain)
 
 
 # ----------------------------------------------------------------------------------------------------- refusals
@@ -474,14 +476,13 @@ def test_unprepared_training_and_switched_models():
 
 def check_refused(model, message):
     """The handshake fails, and leaves the model as it was."""
-    inputs = batch("plain").inputs
-    implementation, before = model.config._attn_implementation, model(**inputs).logits
+    implementation, before = model.config._attn_implementation, model(**PLAIN).logits
     with pytest.raises(UnsupportedModel, match=message):
         prepare(model)
     assert model.config._attn_implementation == implementation
-    assert torch.equal(model(**inputs).logits, before)
+    assert torch.equal(model(**PLAIN).logits, before)
     with pytest.raises(ValueError, match="prepare"):
-        logits(model, inputs, CaptureHeads())
+        logits(model, PLAIN, CaptureHeads())
 
 
 @pytest.mark.parametrize("name", BYPASSING)
@@ -560,10 +561,10 @@ def test_bfloat16(name):
     model = build(name, torch.bfloat16, spread=0.06)
     twin = eager_runs.reference(copy.deepcopy(model).to(torch.bfloat16 if name == "gpt_oss" else torch.float32))
     prepare(model)
-    inputs, cells, positions = batch("plain").inputs, torch.tensor([[9, 8]]), torch.tensor([9, 13])
+    cells, positions = torch.tensor([[9, 8]]), torch.tensor([9, 13])
     rows, z = CaptureRows(positions), CaptureHeads(positions)
-    ours = logits(model, inputs, rows, z, Knockout(cells))
-    after = eager_runs.run(twin, inputs, cuts=every_cell(cells))
+    ours = logits(model, PLAIN, rows, z, Knockout(cells))
+    after = eager_runs.run(twin, PLAIN, cuts=every_cell(cells))
     close(ours.float(), after.logits.float(), 2e-2)
     for layer in range(LAYERS):
         assert rows.weights[layer].dtype == torch.float32
