@@ -25,6 +25,10 @@ def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
     return CONFIGS.validate_python([given])[0]
 
 
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
 def contents(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
@@ -33,7 +37,7 @@ def run(config, model, folder):
     """The result, as it is written."""
     study, out, request = edge_configs.prepared(config, model, folder=folder)
     edge_configs.write(config, study, out, request)
-    return json.loads((out / "result.json").read_text())
+    return result(out)
 
 
 @pytest.mark.parametrize("example", edge_configs.EXAMPLES, ids=lambda config: config["action"])

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 from tests import authors_clone
 from tests.clone import text
-from tests.commands.test_edge_configs import contents
+from tests.commands.test_edge_configs import contents, result
 from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
 from util.figures.edits import INTACT, Edit
@@ -87,9 +87,9 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
         return
     argv = [name, *words] if name == "edges" else [name, *words, *SMALL[name], "--out", str(out)]
     main(argv)
-    result = json.loads((out / "result.json").read_text())
-    assert result["results"] and result["provenance"]["revision"] and capsys.readouterr().out
-    CHECKS[name](words, result, pd.read_csv(out / "rows.csv", float_precision="round_trip"))
+    found = result(out)
+    assert found["results"] and found["provenance"]["revision"] and capsys.readouterr().out
+    CHECKS[name](words, found, pd.read_csv(out / "rows.csv", float_precision="round_trip"))
     first = contents(out)
     assert any(file.endswith(".png") for file in first) == ("--figure" in words)
     monkeypatch.setattr(model_room, "load_ICL_model", None)  # the second time, no model is loaded
@@ -145,9 +145,10 @@ def check_answers(words, result, rows, edit, **means):
 
 
 def check_ablate(words, result, rows):
-    means = {"reference_prompts": 8, "reference": flag(words, "reference", "task")}
-    means["data"] = flag(words, "data")
-    check_answers(words, result, rows, lambda heads: Edit.ablate(heads, flag(words, "mode")), **means)
+    check_answers(
+        words, result, rows, lambda heads: Edit.ablate(heads, flag(words, "mode")),
+        reference_prompts=8, reference=flag(words, "reference", "task"), data=flag(words, "data"),
+    )  # fmt: skip
 
 
 def check_knockout(words, result, rows):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.commands.test_edge_configs import result
 from tests.tiers import quick
 from util.commands import edge_configs
 from util.figures.edge_ablation.runs import Draw, Run
@@ -55,7 +56,7 @@ def test_a_config_has_files_and_layouts_by_name(tmp_path):
     (config,), model = edge_configs.CONFIGS.validate_python([given]), Model("embedded", verbose=False)
     study, out, whole = edge_configs.prepared(config, model, folder=tmp_path)
     edge_configs.write(config, study, out, whole)
-    stored = json.loads((out / "result.json").read_text())["request"]
+    stored = result(out)["request"]
     assert stored["request"]["task"] == "animals" and str(tmp_path) not in json.dumps(stored)
     prompt = Run(Study("edge_ablation", model, folder=tmp_path), config.draws[0]).drawn.items[0].clean
     assert prompt.text.count(": ") == 3 and "\t" not in prompt.text
