@@ -21,10 +21,10 @@ N = 16
 ASKED = {"prompts": 32, "sequences": 32, "pairs": 128, "word_prompts": 24}
 
 
-def evidence(role, shape, having, seed=0):
-    """Evidence in which just some heads have a role."""
+def evidence(role, having=(), seed=0):
+    """Evidence in which just some of four layers of eight heads have a role."""
     rng = np.random.default_rng(seed)
-    value = rng.normal(0.1, 0.01, (N, *shape))
+    value = rng.normal(0.1, 0.01, (N, 4, 8))
     for head in having:
         value[(slice(None), *head)] = rng.normal(0.8, 0.02, N)
     score = Score(value, np.full(1, 0.2))
@@ -43,20 +43,20 @@ def picture(found):
 
 
 def test_an_atlas_without_roles_can_be_read():
-    assert faults(picture(values(*(evidence(role, (4, 8), ()) for role in Role)))) == []
+    assert faults(picture(values(*(evidence(role) for role in Role)))) == []
 
 
 def test_the_title_says_how_many_and_where():
     """Of one head, and of no induction head; of several: the stored cards."""
-    one, none = evidence(Role.INDUCTION, (4, 8), {(2, 1)}), evidence(Role.INDUCTION, (4, 8), ())
+    one, none = evidence(Role.INDUCTION, {(2, 1)}), evidence(Role.INDUCTION)
     finding = "1 of 32 heads has a role that its effect confirms"
     assert numbers.finding([one]) == f"{finding}; the induction head is L2H1"
-    assert numbers.finding([evidence(Role.MOVER, (4, 8), {(2, 1)}), none]) == finding
+    assert numbers.finding([evidence(Role.MOVER, {(2, 1)}), none]) == finding
 
 
 def test_roles_are_counted_once_for_each_head():
     both = values(
-        evidence(Role.MOVER, (4, 8), {(1, 1), (2, 2)}), evidence(Role.INDUCTION, (4, 8), {(1, 1)}, seed=1),
+        evidence(Role.MOVER, {(1, 1), (2, 2)}), evidence(Role.INDUCTION, {(1, 1)}, seed=1),
         left_out=["labels: left out"],
     )  # fmt: skip
     assert both["heads"] == 2 and both["shape"] == [4, 8]
@@ -73,7 +73,7 @@ def test_roles_are_counted_once_for_each_head():
 
 
 def test_heads_are_judged_in_every_role_by_the_rule_of_the_atlas():
-    found = [evidence(Role.INDUCTION, (4, 8), {(2, 1), (3, 0)}), evidence(Role.MOVER, (4, 8), (), 1)]
+    found = [evidence(Role.INDUCTION, {(2, 1), (3, 0)}), evidence(Role.MOVER, seed=1)]
     found.append(Evidence(Role.INHIBITION, found[0].score, -found[0].effect, np.zeros(1)))
     rows = numbers.of_heads(found, [(2, 1), (0, 0)])
     verdicts = rows.set_index(["head", "role"])["verdict"].str.split(":").str[0]
@@ -86,7 +86,7 @@ def test_heads_are_judged_in_every_role_by_the_rule_of_the_atlas():
 
 
 def test_what_controls_say():
-    one, none = evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.MOVER, (4, 8), ())
+    one, none = evidence(Role.MOVER, {(1, 1)}), evidence(Role.MOVER)
     assert numbers.roles([none])["mover"]["detectable"] is None and not len(show.atlas_table(values(none)))
     truths = {"right": {(1, 1)}, "one more": {(1, 1), (2, 2)}, "none": set()}
     circuits = {name: {"evidence": [one], "roles": {Role.MOVER: truth}} for name, truth in truths.items()}
