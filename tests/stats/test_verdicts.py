@@ -12,6 +12,10 @@ from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Eff
 MARGIN = 0.1
 
 
+def judged(effect, bound=MARGIN):
+    return verdicts.judged("", effect, bound, above=True)
+
+
 def answers(rng, n, whole, kept, gained=0.05):
     """What each of n queries loses, and whether the whole model has it right."""
     right = rng.random(n) < whole
@@ -30,7 +34,7 @@ def test_control_sets_are_a_sample_too():
         sets = [((one - edited).mean(), 1.0) for one in without.astype(float)]
         for counted in (True, False):
             effect = Effect.of((others - edited, whole), sets=sets if counted else ())
-            wrong[counted] += verdicts.judged("", effect, MARGIN, above=True).verdict != CANNOT_BE_TOLD
+            wrong[counted] += judged(effect).verdict != CANNOT_BE_TOLD
     assert wrong[True] <= 30 < 60 < wrong[False]
 
 
@@ -41,7 +45,7 @@ def test_the_interval_is_what_the_test_does_not_refuse():
         value, low, high = effect.interval()
         assert low < value < high
         bound = rng.uniform(0, 0.5)
-        part = verdicts.judged("", effect, bound, above=True)
+        part = judged(effect, bound)
         assert part.verdict == (HOLDS if low >= bound else DOES_NOT_HOLD if high <= bound else CANNOT_BE_TOLD)
         opposite = verdicts.judged("", effect, bound, above=False)
         assert opposite.p == part.p[::-1]
@@ -66,7 +70,7 @@ def test_with_nothing_to_lose_nothing_is_told():
     rng = np.random.default_rng(0)
     noise = rng.choice([-1.0, 1.0], 100)
     for top in (np.ones(100), -np.ones(100)):
-        part = verdicts.judged("", Effect.of((top, noise)), MARGIN, above=True)
+        part = judged(Effect.of((top, noise)))
         assert part.verdict == CANNOT_BE_TOLD and part.needed is None and np.isnan(part.low)
         assert part.queries == 100 and part.enough == "no number of queries would do"
         assert part.number.endswith(", no interval")
@@ -77,16 +81,16 @@ def test_as_many_queries_as_are_needed_decide_and_one_less_does_not():
     rng = np.random.default_rng(0)
     effect = Effect.of(answers(rng, 100, 0.8, 0.7), sets=rng.normal([0.2, 0.8], 0.005, (20, 2)))
     for bound in (0.1, 0.15, 0.3, 0.4):
-        part = verdicts.judged("", effect, bound, above=True)
+        part = judged(effect, bound)
         assert part.needed is not None
         decided = [
-            verdicts.judged("", replace(effect, over_queries=effect.over_queries * 100 / n), bound, above=True).verdict
+            judged(replace(effect, over_queries=effect.over_queries * 100 / n), bound).verdict
             for n in (part.needed, part.needed - 1)
         ]
         assert decided[0] != CANNOT_BE_TOLD == decided[1]
-    unsure = verdicts.judged("", replace(effect, over_sets=effect.over_sets * 1e4), 0.1, above=True)
+    unsure = judged(replace(effect, over_sets=effect.over_sets * 1e4))
     assert unsure.needed is None, "more queries do not help where control sets are too few"
-    assert verdicts.judged("", Effect.of((np.tile([0.0, 0.2], 50), 1.0)), 0.1, above=True).needed is None
+    assert judged(Effect.of((np.tile([0.0, 0.2], 50), 1.0))).needed is None
 
 
 def part(*p):

@@ -28,15 +28,23 @@ THERE = dict.fromkeys(["a", "b", "c"], 300)
 MATTERS, IDLE = task(added=180, removed=120), task()
 
 
+def explained(answers):
+    return numbers.explained(answers, 300, 0.15)
+
+
+def differs(tasks):
+    return numbers.differs(tasks, THERE, 0.15)
+
+
 def test_a_circuit_explains_most_and_more_than_random_ones_do():
     random = {random_name(draw): rows(250, x=40)["x"] for draw in range(1, 21)}
-    assert numbers.explained(rows(250, found=245) | random, 300, 0.15).verdict == HOLDS
-    lost = numbers.explained(rows(250, found=150) | random, 300, 0.15)
+    assert explained(rows(250, found=245) | random).verdict == HOLDS
+    lost = explained(rows(250, found=150) | random)
     assert lost.verdict == DOES_NOT_HOLD and lost.parts[0].value == pytest.approx(0.4)
-    assert len(numbers.explained(rows(250, found=245), 300, 0.15).parts) == 1, "no other circuit is as large"
+    assert len(explained(rows(250, found=245)).parts) == 1, "no other circuit is as large"
     alike = {random_name(draw): rows(250, x=245)["x"] for draw in range(1, 21)}
-    assert numbers.explained(rows(250, found=245) | alike, 300, 0.15).verdict == CANNOT_BE_TOLD
-    few = numbers.explained(rows(20, found=19) | {name: rows(20, x=3)["x"] for name in random}, 300, 0.15)
+    assert explained(rows(250, found=245) | alike).verdict == CANNOT_BE_TOLD
+    few = explained(rows(20, found=19) | {name: rows(20, x=3)["x"] for name in random})
     assert few.verdict == CANNOT_BE_TOLD and (few.parts[0].needed or 0) > 20
 
 
@@ -48,13 +56,13 @@ def test_a_loss_is_sure_only_after_all_are_counted():
 
 
 def test_tasks_differ_only_where_adding_and_removing_both_say_so():
-    assert numbers.differs({"a": MATTERS, "b": IDLE, "c": IDLE}, THERE, 0.15).verdict == HOLDS
-    assert numbers.differs({"a": IDLE, "b": IDLE}, THERE, 0.15).verdict == DOES_NOT_HOLD
-    added_alone = numbers.differs({"a": task(added=180), "b": IDLE}, THERE, 0.15)
+    assert differs({"a": MATTERS, "b": IDLE, "c": IDLE}).verdict == HOLDS
+    assert differs({"a": IDLE, "b": IDLE}).verdict == DOES_NOT_HOLD
+    added_alone = differs({"a": task(added=180), "b": IDLE})
     assert added_alone.verdict == DOES_NOT_HOLD
-    found = numbers.differs({"a": MATTERS, "b": IDLE}, THERE, 0.15)
+    found = differs({"a": MATTERS, "b": IDLE})
     assert found.parts[0].name.startswith("a against b") and found.note == "the clearest of 2 ordered pairs of tasks"
-    assert numbers.differs({"a": MATTERS}, THERE, 0.15).verdict == NO_PREMISE
+    assert differs({"a": MATTERS}).verdict == NO_PREMISE
 
 
 def test_what_contextualisation_brings_back_is_a_share_of_the_whole_models_accuracy():
