@@ -24,6 +24,11 @@ def eager(model, ids, writes=None):
     return run.logits[0, -1], torch.cat([*run.weights.values()]).numpy()
 
 
+def silent(ids, heads):
+    """What leaves heads without an output at the last token."""
+    return {(layer, 0, len(ids) - 1, head): torch.zeros(1) for layer, head in heads}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", planted.FAMILIES)
 def test_forerunner_heads_attend_where_their_names_say_and_the_answer_hangs_on_them(family):
@@ -39,8 +44,7 @@ def test_forerunner_heads_attend_where_their_names_say_and_the_answer_hangs_on_t
         for role, at_label, at_others in (("labels only", 1, 0), ("any token", 1, 1), ("never", 0, 0)):
             for head in plant.heads[role]:
                 assert_allclose([before[head][-1], elsewhere[head]], [at_label, at_others], atol=1e-3)
-        silent = {(layer, 0, len(ids) - 1, head): torch.zeros(1) for layer, head in plant.heads["labels only"]}
-        without = eager(plant.model, ids, silent)[0]
+        without = eager(plant.model, ids, silent(ids, plant.heads["labels only"]))[0]
         assert logits.argmax() == ids[-2] != without.argmax()
 
 
@@ -60,8 +64,8 @@ def test_a_backup_does_the_movers_work_where_the_mover_does_not(family):
     ids = [7, 300, 100, 301, 101, 302, 303, 101, 304]
     for backup in (False, True):
         plant = planted.ioi(500, range(100, 110), backup, family=family, bos=7)
-        silent = {(layer, 0, 8, head): torch.zeros(1) for layer, head in plant.heads["mover"] if layer == 1}
-        whole, without = (eager(plant.model, ids, writes)[0][[100, 101]] for writes in (None, silent))
+        first = silent(ids, [head for head in plant.heads["mover"] if head[0] == 1])
+        whole, without = (eager(plant.model, ids, writes)[0][[100, 101]] for writes in (None, first))
         assert whole[0] - whole[1] > 3 and (without[0] - without[1] > 3) == backup
 
 
