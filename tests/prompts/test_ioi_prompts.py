@@ -268,9 +268,9 @@ def test_other_answers_are_names_that_neither_prompt_holds():
 
 def test_pairs_that_do_not_align_are_dropped():
     options = {"count": 300, "corruption": "names_swap", "frames": FRAMES[:1], "names": NAMES[:8]}
-    x, y = NAMES[:2]
-    whole, fewer = ioi_prompts(toy(), **options), ioi_prompts(with_tokens(f"{x} and {y}"), **options)
-    hit = [any(f"{x} and {y}" in prompt.text for prompt in (pair.base, pair.source)) for pair in whole]
+    both = " and ".join(NAMES[:2])
+    whole, fewer = ioi_prompts(toy(), **options), ioi_prompts(with_tokens(both), **options)
+    hit = [any(both in prompt.text for prompt in (pair.base, pair.source)) for pair in whole]
     assert 0 < sum(hit) < 60 and fewer == [pair for pair, bad in zip(whole, hit, strict=True) if not bad]
     all_merged = with_tokens(*(f"{x} and {y}" for x in NAMES[:8] for y in NAMES[:8] if x != y))
     with pytest.raises(ValueError, match="none of 300 IOI pairs .*take other frames or names"):

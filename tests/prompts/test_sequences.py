@@ -56,8 +56,8 @@ def test_drawn_are_all_and_only_the_middle_ranks(kind, exclude):
 def test_merges_as_strings_and_repeated_results():
     fast = toys.tokenizer()
     state = json.loads(fast.backend_tokenizer.to_str())
-    state["model"]["merges"] = [" ".join(pair) for pair in state["model"]["merges"]]
-    state["model"]["merges"] += state["model"]["merges"][:5]  # a token's first merge is its rank
+    merges = [" ".join(pair) for pair in state["model"]["merges"]]
+    state["model"]["merges"] = merges + merges[:5]  # a token's first merge is its rank
     older = SimpleNamespace(
         backend_tokenizer=SimpleNamespace(to_str=lambda: json.dumps(state)),
         all_special_ids=[0, 1],

@@ -22,6 +22,7 @@ TASKS = ("copying", "capitalization", "country_capital", "present_past", "person
 SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")
 RING = dict(zip(SPORTS, (*SPORTS[1:], SPORTS[0]), strict=True))
 ALL = tuple(CORRUPTIONS)
+by_task = pytest.mark.parametrize("name", quick(["country_capital", "ambiguous_present_past"], TASKS))
 
 
 @cache
@@ -119,7 +120,7 @@ def test_prompts_hold_what_the_lists_say(name, kind):
             assert item.clean.marks == ()
 
 
-@pytest.mark.parametrize("name", quick(["country_capital", "ambiguous_present_past"], TASKS))
+@by_task
 def test_a_prompt_depends_on_its_index_alone(name):
     ten = made(name, "bpe")
     assert ten.items[:3] == made(name, "bpe", n=3).items
@@ -136,7 +137,7 @@ def test_donor_seeds_leave_clean_prompts_alone():
         assert sum(both[0][i].donors[c] != both[1][i].donors[c] for i in common) >= 5
 
 
-@pytest.mark.parametrize("name", quick(["country_capital", "ambiguous_present_past"], TASKS))
+@by_task
 def test_splits_are_disjoint_halves_of_the_queries(name):
     task = word_pairs.find(name)
     search, test = task.queries("search"), task.queries("test")

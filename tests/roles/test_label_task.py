@@ -34,15 +34,19 @@ def inputs(prompt):
     return [prompt.text[start:stop] for start, stop in prompt.spans["x"]]
 
 
+def query(prompt):
+    return inputs(prompt)[-1]
+
+
 def test_another_seed_asks_other_queries_behind_other_demonstrations():
     own, other = staicc_prompts("trec", 3), staicc_prompts("trec", 3, seed=1)
-    gold = {inputs(prompt)[-1]: prompt.gold for prompt in own}
-    assert {inputs(prompt)[-1]: prompt.gold for prompt in other} == gold and len(gold) == 512  # the same queries, ...
-    assert {inputs(prompt)[-1] for prompt in other[:256]} == {inputs(prompt)[-1] for prompt in own[256:]}
-    shown = {inputs(prompt)[-1]: {*inputs(prompt)[:-1]} for prompt in own}
+    gold = {query(prompt): prompt.gold for prompt in own}
+    assert {query(prompt): prompt.gold for prompt in other} == gold and len(gold) == 512  # the same queries, ...
+    assert {query(prompt) for prompt in other[:256]} == {query(prompt) for prompt in own[256:]}
+    shown = {query(prompt): {*inputs(prompt)[:-1]} for prompt in own}
     for prompt in other:
-        *demonstrations, query = inputs(prompt)
-        assert len({*demonstrations}) == 3 and {*demonstrations} != shown[query]
+        *demonstrations, asked = inputs(prompt)
+        assert len({*demonstrations}) == 3 and {*demonstrations} != shown[asked]
     assert staicc_prompts("trec", 3, seed=1) == other != staicc_prompts("trec", 3, seed=2)
     assert staicc_prompts("trec", 3) == own, "StaICC's own experimentor is as it was"
     assert LabelTask(k=3, prompts=4, seed=1).items == other[-4:]
