@@ -34,7 +34,7 @@ OTHERS = [
 def test_copy_magnitude_equals_eager_attention(family, kind):
     model, tokenizer = toys.model(family).double(), toys.tokenizer(kind)
     prompts = staicc_prompts(0, 2)[:6]
-    run = tokens, _ = magnitudes.label_run(model, tokenizer, prompts, appended=(0, 1))
+    run = tokens, _ = magnitudes.label_run(model, tokenizer, prompts)
     order, budget = ([3, 0, 5, 4, 1, 2], 300) if kind == "bpe" else (range(6), 1)  # in several batches, or one by one
     result = magnitudes.copy_magnitudes(model, run, control_tokens=5, numbers=order, token_budget=budget)
     for place, number in enumerate(order):

@@ -168,8 +168,7 @@ def one_less(circuit, sort, place):
 def ours(name, chosen, circuit):
     """The loss of each prompt in lock-step and beside donors that ran before."""
     run, numbers = PrunedRun(toy(name), chosen, circuit), list(range(len(chosen)))
-    with torch.no_grad():
-        apart = run.losses(numbers, run.run_donors(numbers))[0]
+    apart = run.losses(numbers, run.run_donors(numbers))[0]
     said = answers(toy(name), chosen, circuit, token_budget=10**6)
     together = -said["log_prob"] / [len(group.target) for group in chosen]
     near(apart, together)
@@ -235,14 +234,13 @@ def pruned_alone(model, chosen, circuit):
     """The mean over prompts of how far the loss changes where one living unit more is pruned [L, H, K], by sort."""
     run, numbers = PrunedRun(model, chosen, circuit), list(range(len(chosen)))
     found = {}
-    with torch.no_grad():
-        donors = run.run_donors(numbers)
-        before = run.losses(numbers, donors)[0]
-        for sort in SORTS:
-            found[sort] = np.zeros(circuit.living(sort).shape)
-            for place in np.argwhere(circuit.living(sort)):
-                run.set_circuit(one_less(circuit, sort, place))
-                found[sort][tuple(place)] = float((run.losses(numbers, donors)[0] - before).abs().mean())
+    donors = run.run_donors(numbers)
+    before = run.losses(numbers, donors)[0]
+    for sort in SORTS:
+        found[sort] = np.zeros(circuit.living(sort).shape)
+        for place in np.argwhere(circuit.living(sort)):
+            run.set_circuit(one_less(circuit, sort, place))
+            found[sort][tuple(place)] = float((run.losses(numbers, donors)[0] - before).abs().mean())
     return found
 
 
