@@ -87,7 +87,7 @@ REQUESTS = {  # what is said of a draw's fields
     "revision = 'main'": {"model": __file__, "revision": "main"},
     "'sep': input should be 'separator', 'join'": {"layout": {"sep": ":"}},
 }
-FIELDS = {  # what is said of an action's
+FIELDS: dict[str, dict] = {  # what is said of an action's
     "accuracy": {
         "config 0.accuracy.tsk: Extra inputs are not permitted": {"tsk": "copying"},
         "give edges to ablate, and for no other action": {"removed": ["AGG"]},

@@ -8,4 +8,5 @@ from util.study.model import Model
 
 @pytest.fixture(scope="session")
 def toy():
-    return Model.given(*toys.pair_with_words(), "given:toy")
+    model, tokenizer = toys.pair_with_words()
+    return Model.given(model, tokenizer, "given:toy")

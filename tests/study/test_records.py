@@ -165,11 +165,11 @@ def test_the_twin_has_other_weights_and_a_request_of_its_own(study):
     ],
 )
 def test_a_given_model_is_what_its_name_says(name, options, message, fresh, toy_folder):
-    pair = fresh().pair
-    assert Model.given(*pair, str(toy_folder)).loaded == pair
-    assert Model.given(*pair, "given:mine").request["model"] == "given:mine"
+    model, tokenizer = fresh().pair
+    assert Model.given(model, tokenizer, str(toy_folder)).loaded == (model, tokenizer)
+    assert Model.given(model, tokenizer, "given:mine").request["model"] == "given:mine"
     with pytest.raises(ValueError, match=message):
-        Model.given(*pair, name, **options)
+        Model.given(model, tokenizer, name, **options)
 
 
 CHANGES = {  # what decides a result: the weights, and settings
