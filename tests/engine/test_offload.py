@@ -76,6 +76,10 @@ def assert_same(model, other):
         assert_array_equal(ours, theirs)
 
 
+def assert_as_on_the_cpu(model, folder):
+    assert_same(model, toys.load(folder, device="cpu"))
+
+
 # ------------------------------------------------------------------------------------------------ 4 bits
 
 
@@ -162,7 +166,7 @@ def test_device_maps_change_no_bit(family, folder, kind):
     chosen = MAPS.get(kind) or spread(family, "disk" if kind == "layers" else "cpu")
     model = toys.load(folder, device_map=chosen, dtype="float32")
     assert ("meta" in {p.device.type for p in model.parameters()}) == (kind in {"disk", "layers"} or "second" in kind)
-    assert_same(model, toys.load(folder, device="cpu"))
+    assert_as_on_the_cpu(model, folder)
 
 
 def test_replayed_runs_of_offloaded_layers_are_those_of_the_plain_model(tmp_path):
@@ -182,7 +186,7 @@ def test_accelerates_own_offload_changes_no_bit(folder, kind, tmp_path):
     built = cpu_offload(built, CPU) if kind == "cpu_offload" else disk_offload(built, tmp_path, CPU)
     model = toys.load(built)
     assert model.device.type == "meta" and input_device(model) == CPU
-    assert_same(model, toys.load(folder, device="cpu"))
+    assert_as_on_the_cpu(model, folder)
 
 
 @pytest.mark.parametrize("family_", ["llama", "mixtral"])
@@ -193,7 +197,7 @@ def test_weights_that_are_written_anew_need_a_folder_with_room(family_, tmp_path
         toys.load(folder, **options)
     model = toys.load(folder, offload_folder=tmp_path / "room", **options)
     assert any((tmp_path / "room").iterdir())
-    assert_same(model, toys.load(folder, device="cpu"))
+    assert_as_on_the_cpu(model, folder)
 
     def full(*args, **kwargs):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
