@@ -109,7 +109,7 @@ def test_the_file_is_plain(name):
 )
 def test_no_input_and_no_capital_is_there_twice(name, title):
     counts = Counter(cell.casefold() for cell in column(name, title))
-    assert [cell for cell, count in counts.items() if count > 1] == []
+    assert not [cell for cell, count in counts.items() if count > 1]
 
 
 def test_countries_agree_with_those_written_here():
@@ -131,15 +131,15 @@ def test_every_past_is_regular_or_written_here():
 
 def test_no_past_is_shared_or_the_present_of_another_verb():
     pasts, presents = Counter(column("present_past", "past")), {*column("present_past", "present")}
-    assert [past for past, count in pasts.items() if count > 1] == []
-    assert [row for row in table("present_past") if row["past"] in presents and row["past"] != row["present"]] == []
+    assert not [past for past, count in pasts.items() if count > 1]
+    assert not [row for row in table("present_past") if row["past"] in presents and row["past"] != row["present"]]
 
 
 def test_no_word_stands_in_two_lists():
     """A word of another list is foreign to a task only so; names are taken apart, as "Bird" is a word too."""
     names = [*COLUMNS]
     for number, name in enumerate(names):
-        assert words_of([name]) & words_of(names[number + 1 :]) == set()
+        assert not words_of([name]) & words_of(names[number + 1 :])
 
 
 def test_the_readme_counts_the_rows():
