@@ -105,8 +105,7 @@ def test_a_folder_is_loaded_in_one_step(bias, suffix, tmp_path, capsys):
     model, tokenizer = load_ICL_model(tmp_path, dtype="float64", device="cpu")
     assert "LlamaForCausalLM, 2 layers x 6 heads" in capsys.readouterr().out
     ids = tokenizer("abc ab c cab", return_tensors="pt").input_ids
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, theirs(ids).logits, atol=1e-9, rtol=0)
+    torch.testing.assert_close(model(ids).logits, theirs(ids).logits, atol=1e-9, rtol=0)
     assert prepare(model).heads == 6
 
 
