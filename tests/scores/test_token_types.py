@@ -331,6 +331,7 @@ def test_local_exact_scores_are_true_where_donors_score_far_above_the_prompt(nam
     def measured(call, others, rows):
         found = joint_scores(call, others, rows)
         own, theirs = found[0].chunk(2, -1)
+        assert (own[:, :, torch.arange(call.keys) > rows[:, None]] == -torch.inf).all()  # what no row can read
         gaps.append(float((theirs.amax(-1) - own.amax(-1)).max()))
         return found
 
