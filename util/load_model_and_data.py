@@ -647,14 +647,14 @@ def _experimentor(name: str, k: int) -> Any:
         raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
     if k > pool:
         raise ValueError(f"k = {k} demonstrations, but {name} has a pool of {pool}; choose a smaller k")
-    other = copy.copy(_experimentor(name, 0)) if k else None  # the data are read and split once
     # StaICC copies the numbers of its whole pool one by one for every prompt; a copy of their list has the same draws
     copies = mock.patch.object(stable_random, "copy", SimpleNamespace(deepcopy=list))
     with copies, contextlib.redirect_stdout(io.StringIO()):  # StaICC reports its progress on stdout
-        if other is None:
+        if not k:
             return StaICC.Normal(0, datasets=[getattr(hgf_dataset_loader, name)])[0]
+        other = copy.copy(_experimentor(name, 0))  # the data are read and split once
         other.set_k(k)
-    return other
+        return other
 
 
 def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:

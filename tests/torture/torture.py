@@ -18,7 +18,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from tests.golden.compare import flat
+from tests.golden.compare import digests, flat
 from util import paths
 from util.figures.forerunner_heads import measure as forerunner
 from util.figures.ioi_patching import measure
@@ -119,15 +118,13 @@ def _measure(small, folder, work):
 
 
 def contents(folder):
-    """A digest of the data of every record, by the name of its file. Raises ValueError for anything else."""
+    """What each record holds, arrays by their digests, by the name of its file. Raises ValueError for other files."""
     found = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.suffix != ".lock" and not file.name.startswith(paths.UNFINISHED):
-            leaves = [  # the entries of a file's header have no order
-                (path, leaf.dtype.str, leaf.shape, leaf.tobytes()) if isinstance(leaf, np.ndarray) else (path, leaf)
-                for path, leaf in flat(records.decode(file.read_bytes()).data)
-            ]
-            found[file.name] = sha256(repr(leaves).encode()).hexdigest()
+            leaves = dict(flat(records.decode(file.read_bytes()).data))
+            arrays = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, np.ndarray)}
+            found[file.name] = repr(leaves | digests(arrays))  # not the bytes: the header's entries have no order
     return found
 
 
