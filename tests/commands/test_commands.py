@@ -89,15 +89,19 @@ WRONG_INPUT = [
     ("ablate --task sorts.csv,./sorts.csv --labels +1,Yes! --k 2", "--task sorts.csv,./sorts.csv: give each task once"),
     ("ablate --task words.csv", "the columns text and label; it has input, output, and its first row red, der"),
     ("ablate --task my_tasks.py", "my_tasks.py:plural"),
+    ("ablate --task labels.csv", "labels.csv, row 2: label 'Up' is 'up' before"),
+    ("edges config.json", "words.csv, row 2: 'red' is an input twice, also of row 1"),
     ("ablate --k -1", "--k -1"),
     ("ablate --reference mnli --reference-data /nowhere", "--reference-data '/nowhere': there is no"),
     ("means --reference-data /nowhere", "leave it out with reference 'task'"),
     ("ablate --task sst2 --data /nowhere", "there is no folder"),
+    ("ablate --task wordseq1 --data /nowhere", "no configuration there has the task 'f_a_f_p'; give a clone"),
     ("scores --frequent-exclude 0.5", "--frequent-exclude 0.5"),
     ("ablate --labels Foo", "give each a word of its own"),
     ("forerunner --dataset trek", "trek"),
     ("forerunner --prompts 3", "--prompts 3"),
     ("ioi --prompts 4", "--prompts 4: input should be greater than or equal to 8"),
+    ("ioi --names Mike,Anna", "texts and names"),
     ("draw embedded --figure none", "--figure none: there are toy_induction_head"),
     ("draw gpt2", "no values of toy_induction_head of gpt2 are stored"),
     (f"card --out {__file__}", "name a folder that can be written to"),
@@ -128,10 +132,12 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
         monkeypatch.chdir(tmp_path)
     for name, text in {"deep": "[" * 100_000, "list": "[1]"}.items():
         (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "labels.csv").write_text("text,label\na,up\nb,Up\n")
     (tmp_path / "sorts.csv").write_text(
         "text,label\n" + "".join(f"{i},{'up' if i % 2 else 'Up!'}\n" for i in range(99))
     )
-    (tmp_path / "words.csv").write_text("red,der\n")
+    (tmp_path / "words.csv").write_text("red,der\nred,dre\n")
+    (tmp_path / "config.json").write_text('{"action": "accuracy", "request": {"task": "words.csv"}}')
     found, message = ends(line.split(), capsys)
     assert found == status and said in message and message.count("\n") == 1 and len(message) < 600
 

@@ -8,7 +8,7 @@ from tests.unloaded import NEVER
 from util.figures.ioi_patching.show import EXAMPLE
 from util.study.study import Study
 
-BASE = EXAMPLE[0]
+BASE, SOURCE = EXAMPLE
 TEXTS = "texts and names: .*give two texts that differ"
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # by figure: settings, the start of the message
     "toy_induction_head": [
@@ -36,10 +36,9 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # by figure: settings,
         ({"text_tasks": ["x"]}, "text_tasks.0 = 'x': no text task 'x'"),
     ],
     "ioi_patching": [
-        ({"texts": (BASE, BASE)}, TEXTS),  # others: tests/prompts/test_ioi_prompts.py
-        ({"names": ("Mike", "Anna")}, TEXTS),
-        ({"texts": (BASE,)}, "texts"),
-        ({"texts": (BASE, "")}, "texts"),
+        *(({"texts": texts}, TEXTS) for texts in [(BASE, BASE), (BASE, SOURCE + " the")]),
+        *(({"names": names}, TEXTS) for names in [("Mike", "Anna"), ("Emma", "Mike")]),
+        *(({"texts": texts}, "texts") for texts in [(BASE,), (BASE, "")]),
         ({"corruption": "swap"}, "corruption = .*s2_swap.*random_name"),
         ({"edge_pairs": 1}, "edge_pairs = 1"),
         ({"exact_edges": 3}, "exact_edges = 3"),

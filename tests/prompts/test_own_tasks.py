@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import toys
+from util.load_model_and_data import load_tokenizer
 from util.prompts import classification, own_tasks, word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.word_pairs import LISTS, Pair
@@ -234,3 +235,7 @@ def test_rows_that_a_tokenizer_cannot_carry_have_their_number(tmp_path):
         UnsupportedTokenizer, match=r"row 1: .*cannot carry 'red' and 'der' .*another layout \(tab, arrow, colon\)"
     ):
         word_pair_prompts.prompts(colon, word_tokenizer(), 2, k=2)
+
+
+def test_a_tokenizer_is_read_without_its_weights():
+    assert len(load_tokenizer("embedded")) == 5120
