@@ -96,8 +96,8 @@ def load_ICL_model(
     - verbose: print one line on what was loaded.
     - with_twin: refuse the model, too, where it fits but not together with its untrained twin.
 
-    Raises ValueError for an empty name, for a revision of what does not come from the hub, and where there is no
-    tokenizer. Raises, before any weight is downloaded, UnsupportedModel for a class that is known not to work, and
+    Raises ValueError for an empty name, a folder without a model, a revision of what does not come from the hub, and
+    where there is no tokenizer. Raises, before any weight is downloaded, UnsupportedModel for a class that is known not to work, and
     MemoryError where the weights need more than a device has free. Raises TypeError for a built model without its
     tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found or a disk
     is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
@@ -113,7 +113,7 @@ def load_ICL_model(
     else:
         if not isinstance(name, Place) or not str(name):
             raise ValueError(f"name = {name!r}: give a hub id, a folder, a GGUF file, or one of {_offered()}")
-        check_revision(name, revision)
+        check_name(name, revision)
         if device != "auto":
             _check_device(device)
         with _hub_errors(name, device_map):
@@ -284,8 +284,13 @@ def request_name(name: Place) -> str:
     return local
 
 
-def check_revision(name: Place, revision: str | None) -> None:
-    """Raises ValueError for a revision of a folder, a file, or a model that comes with the suite or in a package."""
+def check_name(name: Place, revision: str | None) -> None:
+    """Raises ValueError for a folder without a model, which would be digested whole, and a revision of what has none.
+
+    A folder, a file, and a model that comes with the suite or in a package have no revisions.
+    """
+    if _is_local(name) and (folder := _path(name)).is_dir() and not (folder / "config.json").is_file():
+        raise ValueError(f"{name} has no config.json; give a folder that `save_pretrained` wrote, or a GGUF file")
     if revision is not None and (_is_local(name) or _is_bundled(name) or str(name).startswith(LOCAL)):
         raise ValueError(
             f"revision = {revision!r}: {shown_name(name)} does not come from the hub and has no revisions; leave it out"

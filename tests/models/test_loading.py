@@ -121,6 +121,12 @@ def test_what_cannot_be_loaded_is_refused_in_words(name, options, error, said, f
     assert not isinstance(caught.value, PermissionError)
 
 
+@pytest.mark.parametrize("use", [Model, loading.load_ICL_model])
+def test_a_folder_without_a_model_is_refused_at_once(use, tmp_path):
+    with pytest.raises(ValueError, match=r"has no config\.json; give a folder that `save_pretrained` wrote"):
+        use(str(tmp_path))
+
+
 @pytest.mark.parametrize("device_map", [{"": 999}, {"": None}, {"": [1]}, {}], ids=str)
 def test_a_device_map_that_does_not_fit_is_refused(device_map, folder):
     with pytest.raises(ValueError, match=r"^tiny cannot be loaded \(.*, and device_map=\{.*\} one for its modules"):

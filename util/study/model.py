@@ -25,7 +25,7 @@ from util.engine.call import UnsupportedModel
 from util.engine.handshake import input_device
 from util.load_model_and_data import (
     LOCAL,
-    check_revision,
+    check_name,
     describe,
     dtype_name,
     load_ICL_model,
@@ -202,7 +202,7 @@ class Model:
     with_twin: bool = field(default=False, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_revision(self.name, self.revision)
+        check_name(self.name, self.revision)
 
     @classmethod
     def given(cls, model: PreTrainedModel, tokenizer: Any, name: str, **options: Any) -> Model:
