@@ -97,13 +97,13 @@ def load_ICL_model(
     - with_twin: refuse the model, too, where it fits but not together with its untrained twin.
 
     Raises ValueError for an empty name, a folder without a model, a revision of what does not come from the hub, and
-    where there is no tokenizer. Raises, before any weight is downloaded, UnsupportedModel for a class that is known not to work, and
-    MemoryError where the weights need more than a device has free. Raises TypeError for a built model without its
-    tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found or a disk
-    is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
-    for 4-bit weights that would be offloaded, for a built 4-bit model that has already run on a CPU whose kernels
-    repack its weights, where no file has a parameter, and for a GGUF file that would load as another model; and
-    models.packaged.FetchError where a packaged model cannot be fetched.
+    where there is no tokenizer. Raises, before any weight is downloaded, UnsupportedModel for a class that is known not
+    to work, and MemoryError where the weights need more than a device has free. Raises TypeError for a built model
+    without its tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found
+    or a disk is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing
+    offload_folder, for 4-bit weights that would be offloaded, for a built 4-bit model that has already run on a CPU
+    whose kernels repack its weights, where no file has a parameter, and for a GGUF file that would load as another
+    model; and models.packaged.FetchError where a packaged model cannot be fetched.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
