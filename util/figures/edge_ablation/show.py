@@ -144,7 +144,7 @@ def circuits_say(values: Values) -> Iterator[str]:
     yield f"Accuracy falls significantly {'; '.join(falls)}" if falls else ""
     able = done(values)
     for name in (CTX_AGG, AGG_ONLY):
-        scores = [f"{values['scores'][task][name][0]:.2f} in `{task}`" for task in able]
+        scores = [f"{written(values['scores'][task][name])} in `{task}`" for task in able]
         none = "none, since no task is done"
         yield f"Primary endpoint, the score of `{name}`: {listed(scores) or none}."
     if undone := [f"`{task}`" for task in values["scores"] if task not in able]:
