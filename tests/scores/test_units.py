@@ -80,11 +80,15 @@ def test_files_of_scores_know_their_units_and_their_parent(tmp_path):
     write_scores(file, circuit, "head", scores, method="local_exact")
     assert json.loads(file.read_text())["method"] == "local_exact"
     assert_array_equal(read_scores(file, circuit, "head"), scores)
+    lines = json.loads(file.read_text())
+    fewer = dict([*lines["scores"].items()][1:])
+    (tmp_path / "fewer.json").write_text(json.dumps({**lines, "scores": fewer}))
     (tmp_path / "damaged.json").write_text('{"sort": "head"}')
     for place, other, sort, message in (
         (file, first_heads(circuit, 9), "head", "measured in the circuit"),
         (file, whole(start=Ablation(removed=("CONTEXT",))), "head", "measured in the circuit"),
         (file, circuit, "edge", "72 head units; the circuit has 372 edge units"),
+        (tmp_path / "fewer.json", circuit, "head", "71 head units; the circuit has 72 head units"),
         (tmp_path / "damaged.json", circuit, "head", "holds no scores of units"),
         (tmp_path / "none.json", circuit, "head", "holds no scores of units"),
     ):
