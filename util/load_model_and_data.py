@@ -54,7 +54,7 @@ SMALL = 64 << 20  # bytes of a folder that is digested each time
 SETTLED = 2_000_000_000  # nanoseconds after a change in which a file system may give another change the same time
 
 # bitsandbytes warns where it finds no kernels for 4-bit weights on the CPU, which `_keep_4bit_exact` turns off anyway.
-logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda said: "gemm_4bit_forward" not in str(said.msg))
+logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda record: "gemm_4bit_forward" not in str(record.msg))
 
 # ------------------------------------------------------------------------------------------------ models
 
@@ -127,8 +127,8 @@ def load_ICL_model(
             resolved = resolve_dtype(dtype, device, config)
             if device_map not in memory.AUTO:  # automatic maps use only what is free
                 needed = partial(memory.estimate, config, device_map=device if device_map is None else device_map)
-                own: Options = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
-                memory.check(needed(**own), lambda: _smaller(needed, **own))
+                settings: Options = {"dtype": resolved, "quantized": quantized, "with_twin": with_twin}
+                memory.check(needed(**settings), lambda: _smaller(needed, **settings))
             if intern:
                 weights = internlm2.weights(_files(source, *internlm2.WEIGHTS), intern)
                 source = {"pretrained_model_name_or_path": None, "state_dict": weights}
@@ -159,14 +159,14 @@ def _smaller(
     needed: Callable[..., memory.Estimate], dtype: torch.dtype, quantized: bool, with_twin: bool
 ) -> dict[str, memory.Estimate]:
     """The estimates of a model with settings that take less memory than its own, by how they are written."""
-    found = {}
+    estimates = {}
     if with_twin:
-        found["untrained_control=False"] = needed(dtype=dtype, quantized=quantized)
+        estimates["untrained_control=False"] = needed(dtype=dtype, quantized=quantized)
     if dtype.itemsize > 2:
-        found["dtype='bfloat16'"] = needed(dtype=torch.bfloat16, quantized=quantized, with_twin=with_twin)
+        estimates["dtype='bfloat16'"] = needed(dtype=torch.bfloat16, quantized=quantized, with_twin=with_twin)
     if not quantized:
-        found["quantized=True"] = needed(dtype=torch.bfloat16, quantized=True, with_twin=with_twin)
-    return found
+        estimates["quantized=True"] = needed(dtype=torch.bfloat16, quantized=True, with_twin=with_twin)
+    return estimates
 
 
 def _tokenizer(name: Place, source: Options, intern: Options | None) -> Any:

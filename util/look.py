@@ -204,10 +204,10 @@ def _run(
         return torch.cat([*(one.values for one in both), *(one.indices.to(effect) for one in both)], -1)
 
     with instrument(model, rows, *columns):
-        found = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
-        if found is None:
+        effects = direct_effects(model, torch.tensor([ids]), dict.fromkeys(layers), every, queries, strongest)
+        if effects is None:
             forward(model, Batch.of([Row(tuple(ids))]))
-    return rows, columns, None if found is None else found[0]
+    return rows, columns, None if effects is None else effects[0]
 
 
 def example(task: str, model: Model) -> str:

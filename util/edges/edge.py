@@ -146,11 +146,11 @@ def _are(types: NDArray[np.str_], examples: Ints, name: str) -> Cells:
 
 def edges(*texts: str, relation: str = "any") -> tuple[Edge, ...]:
     """Edges of texts such as "x,t->y,n", every source with every target."""
-    found: list[Edge] = []
+    every: list[Edge] = []
     for text in texts:
         sources, targets = (side.split(",") for side in text.split("->"))
-        found += [Edge(source, target, relation) for source, target in product(sources, targets)]
-    return tuple(found)
+        every += [Edge(source, target, relation) for source, target in product(sources, targets)]
+    return tuple(every)
 
 
 # ------------------------------------------------------------------------------------------------ families and circuits
@@ -328,19 +328,19 @@ class Ablation:
 WHOLE = Ablation()
 
 
-def circuit_ablations(found: tuple[Edge, ...], random: int, seed: int) -> dict[str, Ablation]:
+def circuit_ablations(circuit: tuple[Edge, ...], random: int, seed: int) -> dict[str, Ablation]:
     """What a circuit that was found is compared with, by name: FULL and NONE; itself; the model without its type pairs.
 
     random: and so many random circuits, with as many type pairs; and so many that also have the circuit's reads of the
     last token, if it has others too, by the pairs that were drawn.
     """
-    drawn = random_circuits(found, random, seed)
-    last = [edge for edge in type_pairs(found) if edge.target == "last_separator"]
-    aggregating = random_circuits(found, random, seed, last) if last else []
+    drawn = random_circuits(circuit, random, seed)
+    last = [edge for edge in type_pairs(circuit) if edge.target == "last_separator"]
+    aggregating = random_circuits(circuit, random, seed, last) if last else []
     return {
         **{name: Ablation(kept=CIRCUITS[name]) for name in (FULL, NONE)},
-        FOUND: Ablation(kept=found),
-        without(FOUND): Ablation(removed=type_pairs(found)),
+        FOUND: Ablation(kept=circuit),
+        without(FOUND): Ablation(removed=type_pairs(circuit)),
         **{random_name(number): Ablation(kept=kept) for number, kept in enumerate(drawn, 1)},
         **{
             AGGREGATING + ", ".join(str(edge) for edge in type_pairs(kept) if edge not in last): Ablation(kept=kept)

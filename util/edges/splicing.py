@@ -98,13 +98,13 @@ def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
 def of_layouts(groups: Sequence[Group], compute: Callable[[TypedTokens], Layout]) -> list[Layout]:
     """What a function gives for each prompt, computed once for each layout, of which there are few."""
     known: dict[Any, Layout] = {}
-    found = []
+    computed = []
     for tokens in (group.base for group in groups):
         layout = tokens.types, tokens.examples, tokens.slots
         if layout not in known:
             known[layout] = compute(tokens)
-        found.append(known[layout])
-    return found
+        computed.append(known[layout])
+    return computed
 
 
 class Ablated:
@@ -157,12 +157,12 @@ class Ablated:
 
     def ids(self, numbers: Numbers, donor: int | None = None) -> list[Ids]:
         """The tokens of these prompts, or of their donors of a corruption."""
-        found = []
+        rows = []
         for number in numbers:
             group = self.groups[number]
             tokens = group.base if donor is None else group.donors[donor]
-            found.append(tokens.ids[: self.lengths[number]])
-        return found
+            rows.append(tokens.ids[: self.lengths[number]])
+        return rows
 
     def answer_places(self, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the tokens [S] of the answers, prompt after prompt: whose they are, and their places in these.

@@ -365,8 +365,8 @@ class Before(DynamicCache):
     def together(self) -> tuple[Tensor, ...]:
         """Keys and values [R, H, P + T, d] of all tokens."""
         return tuple(
-            own if before is None else torch.cat([repeated(before, len(own)), own], dim=2)
-            for before, own in zip(self.before, self.own, strict=True)
+            new if before is None else torch.cat([repeated(before, len(new)), new], dim=2)
+            for before, new in zip(self.before, self.own, strict=True)
         )
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -88,10 +88,10 @@ class Edit:
 
 def head_edit(layer: int, head: int, z: Tensor) -> Edit:
     """A run in which a head puts out what it has in z [N, T, H, dv]."""
-    own = z[:, :, head : head + 1].clone()  # z is not kept
+    output = z[:, :, head : head + 1].clone()  # z is not kept
 
     def instruments(place: Place) -> list[PatchHeads]:
-        return [PatchHeads(layer, head, own[place.prompts, place.tokens], examples=place.examples)]
+        return [PatchHeads(layer, head, output[place.prompts, place.tokens], examples=place.examples)]
 
     return Edit(layer, instruments)
 

@@ -116,8 +116,8 @@ def known_task(name: str) -> str:
 
     Raises ValueError, with all names, for a task that there is not.
     """
-    own = own_tasks.find(name, classification.Task, (*classification.NAMES, *TEXT_TASKS, *DATASETS))
-    return own.name if own else name
+    task = own_tasks.find(name, classification.Task, (*classification.NAMES, *TEXT_TASKS, *DATASETS))
+    return task.name if task else name
 
 
 TaskName = Annotated[str, AfterValidator(known_task)]

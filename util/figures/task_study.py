@@ -97,8 +97,8 @@ class TaskStudy(Measurement):
     @cached_property
     def classes(self) -> classification.Task:
         """The task, with its rows and labels."""
-        own = self._texts[0]
-        return own if self.labels is None else classification.relabelled(own, self.labels)
+        classes = self._texts[0]
+        return classes if self.labels is None else classification.relabelled(classes, self.labels)
 
     @cached_property
     def _texts(self) -> tuple[classification.Task, dict[str, str]]:

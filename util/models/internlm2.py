@@ -46,7 +46,7 @@ def weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     InternLM2's `wqkv` [(H + 2 G) d, D] holds for each of its G key-value heads: the queries that share it, its key, and
     its value.
     """
-    files = next((found for pattern in WEIGHTS if (found := sorted(folder.glob(pattern)))), [])
+    files = next((matches for pattern in WEIGHTS if (matches := sorted(folder.glob(pattern)))), [])
     if not files:
         raise FileNotFoundError(f"{folder.name} has no weights, {' or '.join(WEIGHTS)}")
     stored: dict[str, Tensor] = {}

@@ -140,8 +140,8 @@ def task(name: str) -> Task:
 
     Letter tasks have 500 rows, word-pair tasks 512, or 1,024 in four classes; all classes have equally many rows.
     """
-    if own := own_tasks.find(name, Task, NAMES):
-        return own
+    if given := own_tasks.find(name, Task, NAMES):
+        return given
     if name in PATTERNS:
         classes = [_letter_rows(name, pattern) for pattern in PATTERNS[name]]
     else:

@@ -88,19 +88,19 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
     former: str | None = None  # the class of the part before, and its tokens
     before: Ints = ()
     for (kind, (start, end)), touched in zip(prompt_parts, positions, strict=True):
-        own = tuple(token for token in touched if token > last)
-        if (len(own) < len(touched) and owner is not None) or (kind is not None and not own):
+        new = tuple(token for token in touched if token > last)
+        if (len(new) < len(touched) and owner is not None) or (kind is not None and not new):
             around = prompt.text[max(0, start - 12) : end + 12]
             raise UnsupportedTokenizer(
                 f"the tokenizer does not split a prompt at its parts, so they cannot be cut: {around!r}"
             )
-        if own:
-            last, owner = own[-1], kind
-        followers[former] += own[:1] if former in FIRST_TOKEN_ONLY else own
+        if new:
+            last, owner = new[-1], kind
+        followers[former] += new[:1] if former in FIRST_TOKEN_ONLY else new
         keys = [] if kind is None else followers[kind]
         part_keys = before if keys and pattern == "previous part" else keys
-        pairs += [(query, key) for query in own for key in part_keys if key < query]
-        former, before = kind, own
+        pairs += [(query, key) for query in new for key in part_keys if key < query]
+        former, before = kind, new
     induction = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     if pattern == "random keys":
         return _random_keys(induction, tokens.spans.count(None), (seed, len(prompt.text)))

@@ -112,7 +112,7 @@ def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appende
     """
     texts = [prompt.with_label(appended) for prompt in prompts]
     tokens = tokens_of_each(texts, tokenizer)
-    return [_locate(*each, tokenizer) for each in zip(prompts, texts, tokens, strict=True)]
+    return [_locate(*one, tokenizer) for one in zip(prompts, texts, tokens, strict=True)]
 
 
 def _locate(prompt: Prompt, text: str, whole: "Tokens", tokenizer: Any) -> LabelledTokens:

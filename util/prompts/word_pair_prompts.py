@@ -93,7 +93,7 @@ def check_rows(task: WordPairTask, tokenizer: Any) -> None:
 def first_tokens(task: WordPairTask, tokenizer: Any) -> dict[str, int]:
     """The first token of each output of a task as an answer; outputs that cannot stand in prompts are left out."""
     counted = [(y, _count(tokenizer, task.layout, x, y)) for x, y, _ in task.pairs]
-    return {output: found[1] for output, found in counted if not isinstance(found, str)}
+    return {output: counts[1] for output, counts in counted if not isinstance(counts, str)}
 
 
 _Listed = tuple[str, frozenset[str], frozenset[int]]  # how a word is written, the lists and the rows that have it
@@ -102,13 +102,13 @@ _Listed = tuple[str, frozenset[str], frozenset[int]]  # how a word is written, t
 @cache
 def _listed(lists: Strings) -> dict[str, _Listed]:
     """The words of lists, case-folded."""
-    found: dict[str, _Listed] = {}
+    words: dict[str, _Listed] = {}
     entries = [(name, row) for name in lists for row in table(name)]
     for number, (name, row) in enumerate(entries):
         for word in row.values():
-            written, having, rows = found.get(word.casefold(), (word, frozenset(), frozenset()))
-            found[word.casefold()] = written, having | {name}, rows | {number}
-    return found
+            written, having, rows = words.get(word.casefold(), (word, frozenset(), frozenset()))
+            words[word.casefold()] = written, having | {name}, rows | {number}
+    return words
 
 
 class _Stock:
@@ -289,8 +289,8 @@ class _Stock:
             if x is None or y is None:
                 return None
             pairs.append((x.x, y.y))
-        asked = pick(FOREIGN, QUERY, query, False) if c == 0 else query
-        return (pairs, asked.x) if asked else None
+        replaced = pick(FOREIGN, QUERY, query, False) if c == 0 else query
+        return (pairs, replaced.x) if replaced else None
 
 
 def _permuted(shown: Sequence[_Word], rng: Random | None, few: bool) -> list[str] | None:

@@ -215,10 +215,10 @@ def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
     """
     if isinstance(task, WordPairTask):
         return task
-    own = own_tasks.find(task, WordPairTask, NAMES)
-    if own is None:
+    given = own_tasks.find(task, WordPairTask, NAMES)
+    if given is None:
         return _built_in(task, trained)
-    return replace(own, lists=TRAINED) if trained and own.lists == LISTS else own
+    return replace(given, lists=TRAINED) if trained and given.lists == LISTS else given
 
 
 # ------------------------------------------------------------------------------------------------ pairs of a user

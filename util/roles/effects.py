@@ -59,16 +59,16 @@ def evidence(
     join: Join,
     effect: Callable[[Fields], Iterable[Floats]] = itemgetter("cut", "control"),
     part: str = "effects",
-    **asked: Any,
+    **fields: Any,
 ) -> Evidence:
     """Returns the evidence on a role: the effects of the heads that its score chooses are measured.
 
     measure: of a block of numbers; blocks: what is measured before it is kept; effect: the effect and its control,
-    [M, C] each, of what was measured; part, asked: what the record's request has, else the role.
+    [M, C] each, of what was measured; part, fields: what the record's request has, else the role.
     """
     if not score.chosen:
         return Evidence(role, score, np.empty(0), np.empty(0))
-    request = {"part": part, "heads": [*map(list, score.chosen)], **(asked or {"role": str(role)})}
+    request = {"part": part, "heads": [*map(list, score.chosen)], **(fields or {"role": str(role)})}
     record = study.measured_in_blocks(blocks, measure, join, **request)
     return Evidence(role, score, *effect(record.data))
 

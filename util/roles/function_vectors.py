@@ -401,14 +401,14 @@ class VectorRoles(Measurement):
         """The likeness to the own task's mean and to those of the others, means over tasks [P, L, H] each."""
         means = self._means.astype(np.float64)
         means /= np.linalg.norm(means, axis=-1, keepdims=True)
-        own, other = [], []
+        same, other = [], []
         for number, prompts in enumerate(self._prompts):
             z = each_last_output(self.pair[0], prompts["intact"].tolist())
             z /= np.linalg.norm(z, axis=-1, keepdims=True)
             likeness = np.einsum("nlhd,tlhd->tnlh", z, means)
-            own.append(likeness[number])
+            same.append(likeness[number])
             other.append(np.delete(likeness, number, axis=0).mean(axis=0))
-        return {"own": np.mean(own, axis=0), "other": np.mean(other, axis=0)}
+        return {"own": np.mean(same, axis=0), "other": np.mean(other, axis=0)}
 
     # -------------------------------------------------------------------------------------------- effect
 
@@ -431,8 +431,8 @@ class VectorRoles(Measurement):
             writes = [(head, self._means[(of, *head)]) for of in means_of for head in self._score.chosen]
             ids, answers = prompts["corrupted"].tolist(), prompts["answer"].tolist()
             corrupted, patched = probabilities_under(self.pair[0], ids, answers, writes)
-            own, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)
-            return {"own": own, "other": other}
+            same, other = np.split((patched - corrupted[:, None]).astype(np.float64), 2, axis=1)
+            return {"own": same, "other": other}
 
         def mean_of_tasks(added: Fields) -> Iterator[Floats]:
             return (added[name].reshape(tasks, count, -1).mean(axis=0) for name in ("own", "other"))

@@ -65,9 +65,9 @@ def layer_gradients(parts: Components, layer: int, hidden: Tensor, after: Tensor
     shared = parts.heads // call.key.shape[1]
     members = []  # of each group of heads that share keys and values, one head at a time
     for member in range(shared):
-        own = torch.zeros_like(of_z)
-        own[:, :, member::shared] = of_z[:, :, member::shared]
-        members.append(torch.autograd.grad(z, states, own, retain_graph=True))
+        direction = torch.zeros_like(of_z)
+        direction[:, :, member::shared] = of_z[:, :, member::shared]
+        members.append(torch.autograd.grad(z, states, direction, retain_graph=True))
     query = torch.stack([member[0] for member in members]).sum(0)
     readers = before.new_zeros(len(before), 3 * parts.heads + 1, *before.shape[1:])
     heads, mlp = readers[:, :-1], readers[:, -1]
@@ -103,9 +103,9 @@ def _back(owned: Columns | None, state: Tensor, gradient: Tensor, reads: list[Re
 
 def _of(head: int, gradient: Tensor) -> Tensor:
     """The gradient of a state [N, heads, T, d'] where only this head has one."""
-    own = torch.zeros_like(gradient)
-    own[:, head] = gradient[:, head]
-    return own
+    of_head = torch.zeros_like(gradient)
+    of_head[:, head] = gradient[:, head]
+    return of_head
 
 
 _OWNED: "weakref.WeakKeyDictionary[Block, dict[int, Columns | None]]" = weakref.WeakKeyDictionary()

@@ -118,7 +118,7 @@ def _edits(parts: Components, graph: ComponentGraph, source: Parts, layer: int, 
         rows = (read - changes[[writers.index(sender) for sender, _ in of_mlp]]).flatten(0, 1)
         added = parts.adds(layer, rows).unflatten(0, (len(of_mlp), -1)) - parts.base.mlp[layer]
         behind = parts.base.hidden[layer + 1].to(added.device)
-        edits |= {edge: Edit(layer + 1, _nothing, behind + own) for edge, own in zip(of_mlp, added, strict=True)}
+        edits |= {edge: Edit(layer + 1, _nothing, behind + term) for edge, term in zip(of_mlp, added, strict=True)}
     return edits
 
 
@@ -332,8 +332,8 @@ def _metric(parts: Components, source: Parts, projected: Sequence[Tensor], kept:
         for layer, start in enumerate(range(1, len(kept), heads + 1)):
             device = source.z[layer].device
             stream, weights = stream.to(device), weights.to(device)
-            own = torch.einsum("ph,nthd->pntd", weights[:, start : start + heads], of_heads[layer])
-            stream = stream + parts.blocks[layer].added(projected[layer] + own)
+            from_heads = torch.einsum("ph,nthd->pntd", weights[:, start : start + heads], of_heads[layer])
+            stream = stream + parts.blocks[layer].added(projected[layer] + from_heads)
             if start + heads < len(kept):
                 stream = stream + _mixed(weights[:, start + heads], of_mlps[layer], source.mlp[layer])
         return stream
@@ -365,13 +365,13 @@ def _mixed_attention(read: Call, patterns: int, which: Tensor) -> Tensor:
     shared = heads // read.key.shape[1]
     mask = None if read.mask is None else read.mask[:prompts]
     query, key, value = (state.unflatten(0, (patterns, prompts)) for state in (read.query, read.key, read.value))
-    own, z = torch.arange(heads), []
+    indices, z = torch.arange(heads), []
     for member in range(shared):  # of the heads that share keys and values, one head of each group at a time
-        asking = own[member::shared]
+        asking = indices[member::shared]
         call: Call = replace(
             read,
             mask=mask,
-            query=query[which[0], :, own].transpose(0, 1),
+            query=query[which[0], :, indices].transpose(0, 1),
             key=key[which[1, asking], :, asking // shared].transpose(0, 1),
             value=value[which[2, asking], :, asking // shared].transpose(0, 1),
         )

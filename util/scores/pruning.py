@@ -185,12 +185,12 @@ def random_living(circuit: Circuit, like: Circuit, sort: Sort, draws: int, seed:
     and none where `like` has all units of the circuit, or none of them.
     """
     rng, living = np.random.default_rng(seed), circuit.living(sort)
-    places, size, own = np.flatnonzero(living), like.count(sort), like.living(sort)
+    places, size, compared = np.flatnonzero(living), like.count(sort), like.living(sort)
     sets: dict[bytes, Alive] = {}
     for _ in range(20 * draws if 0 < size < len(places) else 0):
         chosen = np.zeros(living.shape, bool)
         chosen.flat[rng.choice(places, size, replace=False)] = True
-        if len(sets) < draws and (chosen != own).any():
+        if len(sets) < draws and (chosen != compared).any():
             sets.setdefault(chosen.tobytes(), chosen)
     return list(sets.values())
 
@@ -198,13 +198,13 @@ def random_living(circuit: Circuit, like: Circuit, sort: Sort, draws: int, seed:
 # ------------------------------------------------------------------------------------------------ files of scores
 
 
-def write_scores(path: Path, circuit: Circuit, sort: Sort, scores: Floats, **about: Any) -> None:
+def write_scores(path: Path, circuit: Circuit, sort: Sort, scores: Floats, **fields: Any) -> None:
     """Write the scores [L, H, K] that the units of a circuit had, as JSON with the units' names.
 
-    about: what else the file says. "parent" in the file is the digest of the circuit.
+    fields: what else the file says. "parent" in the file is the digest of the circuit.
     """
     named = dict(zip(circuit.all_names(sort), scores.ravel().tolist(), strict=True))
-    lines = {"sort": sort, "parent": circuit.digest, **about, "scores": named}
+    lines = {"sort": sort, "parent": circuit.digest, **fields, "scores": named}
     write_whole(path, json.dumps(lines, indent=0) + "\n")
 
 

@@ -64,9 +64,9 @@ class PrunedRun(Ablated):
         self, model: PreTrainedModel, groups: Sequence[Group], circuit: Circuit, store: Store | None = None
     ) -> None:
         super().__init__(model, groups, circuit.start, store)
-        there = len(self.support.layers), self.support.heads
-        if circuit.living_heads.shape[:2] != there:
-            raise ValueError(f"the circuit has {circuit.living_heads.shape[:2]} layers and heads, the model {there}")
+        shape = len(self.support.layers), self.support.heads
+        if circuit.living_heads.shape[:2] != shape:
+            raise ValueError(f"the circuit has {circuit.living_heads.shape[:2]} layers and heads, the model {shape}")
         if any(0 not in group.donors for group in groups):
             raise ValueError("a prompt has no donor of corruption 0, which pruned units are read from")
         self.no_type = len(circuit.types)
@@ -214,8 +214,8 @@ def _estimated(run: PrunedRun, numbers: Numbers) -> tuple[list[Part], Tensor, Te
             if layer in swapped:
                 gradient = gradient.masked_fill(swapped[layer].to(gradient.device)[..., None], 0)
             change = in_double(((donor_z - z) * gradient).sum(-1))  # [B, T, H]
-            own = nn.functional.one_hot(types, dead.shape[1])[..., :-1].to(change)
-            parts.append(("head", place, torch.einsum("bth,btk->bhk", change, own)))
+            of_type = nn.functional.one_hot(types, dead.shape[1])[..., :-1].to(change)
+            parts.append(("head", place, torch.einsum("bth,btk->bhk", change, of_type)))
             parts.append(("edge", place, _edge_effects(call, states, gradient, codes, run.tables[layer])))
     return parts, lost.detach(), log_probs
 

@@ -134,9 +134,9 @@ def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
 # ------------------------------------------------------------------------------------------------ curves and intervals
 
 
-def curve(ax: Axes, found: Curve, first: int = 0, **options: Any) -> None:
+def curve(ax: Axes, values: Curve, first: int = 0, **options: Any) -> None:
     """A line [X] over whole numbers from `first` on, with the band of its intervals, and points where they are few."""
-    mean, low, high = (np.asarray(found[name], dtype=float) for name in ("mean", "low", "high"))
+    mean, low, high = (np.asarray(values[name], dtype=float) for name in ("mean", "low", "high"))
     x = np.arange(first, first + len(mean))
     ax.plot(x, mean, **{"marker": "o" if len(x) < 20 else None, "ms": 3, "lw": 1.2, **options})
     ax.fill_between(x, low, high, color=options["color"], alpha=0.25, lw=0)

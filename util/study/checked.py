@@ -54,8 +54,8 @@ def _line(cls: type, error: Any) -> str:
         return f"{cls.__name__} has no argument {where!r}; it has {names}"
     if error["type"] == "missing":
         return f"{where} is missing; give it"
-    own = message if error["type"] == "value_error" else message[:1].lower() + message[1:]
-    return f"{where} = {error['input']!r}: {own}"
+    text = message if error["type"] == "value_error" else message[:1].lower() + message[1:]
+    return f"{where} = {error['input']!r}: {text}"
 
 
 def _no_bool(value: Any) -> Any:

@@ -98,8 +98,8 @@ def refuse_hooks(model: PreTrainedModel) -> None:
         kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
         unknown = [("hook", hook) for hooks in kinds for hook in hooks.values()]
         forward = vars(module).get("forward")
-        own = getattr(forward, "__func__", forward) in (None, type(module).forward)
-        if not own and not hasattr(module, "_hf_hook"):
+        unhooked = getattr(forward, "__func__", forward) in (None, type(module).forward)
+        if not unhooked and not hasattr(module, "_hf_hook"):
             unknown.append(("forward", forward))
         for kind, function in unknown:
             function = getattr(function, "func", function)  # of a partial
@@ -123,9 +123,9 @@ def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
     settings = [json.dumps(config, sort_keys=True, default=str)]
     settings += [f"{name} {getattr(tokenizer, name, None)}" for name in SPECIAL]
     for place, module in model.named_modules():
-        own = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("util."))  # not its adapter
-        settings.append(f"{place} {own.__qualname__}")
-        if own.__module__.startswith("bitsandbytes"):  # they note there what has run
+        base = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("util."))  # not its adapter
+        settings.append(f"{place} {base.__qualname__}")
+        if base.__module__.startswith("bitsandbytes"):  # they note there what has run
             continue
         attributes = {name: value for name, value in vars(module).items() if name[0] != "_" and name not in UNRELATED}
         if module is model:  # it has notes of the loader too

@@ -176,17 +176,17 @@ def kept(request: Fields, folder: Path, expected: Mapping[str, Any], *, redo: bo
         record = None if redo else read(request, folder, expected)
         return [record] if record else []
 
-    if found := stored():
-        yield found
+    if records := stored():
+        yield records
         return
     with _writing(folder):
         lock = paths.locked(file, f"measures {file.name}")
     with lock:
-        found = stored()  # what another process has measured meanwhile
-        missing = not found
-        yield found
+        records = stored()  # what another process has measured meanwhile
+        missing = not records
+        yield records
         if missing:
-            write(found[0], folder)
+            write(records[0], folder)
 
 
 def chunks(numbers: Sequence[int], size: int) -> list[list[int]]:
@@ -293,9 +293,9 @@ class Records:
             yield [self._records[file]]
         else:
             expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
-            with kept(request, self.folder, expected, redo=self.redo) as found:
-                yield found
-                self._records[file] = found[0]
+            with kept(request, self.folder, expected, redo=self.redo) as records:
+                yield records
+                self._records[file] = records[0]
         self._asked.clear()
         self._asked.update(before | {file: None})
 
@@ -305,22 +305,22 @@ class Records:
         origin = self._provenance | {"prompt_digest": digest(texts())}
         return Record(request, origin | more, check_record(data, self.pair[0]))
 
-    def record(self, measure: str, compute: Compute, texts: Texts, **asked: Any) -> Record:
+    def record(self, measure: str, compute: Compute, texts: Texts, **fields: Any) -> Record:
         """The record of one measurement, loaded or computed now.
 
-        measure: its name, with a version where its numbers have changed. asked: all that decides its numbers beside
+        measure: its name, with a version where its numbers have changed. fields: all that decides its numbers beside
         the model, in plain JSON. compute: its data, and as "provenance", if anything, what the record's has more.
         texts: gives its prompts, or texts that determine them, for the record's digest. Raises what `compute` and
         `kept` raise, and NotFinite.
         """
-        request = {"measure": measure, **self.model.request, **asked}
-        with self._asked_for(request, texts) as found:
-            if not found:
-                found.append(self._made(request, compute(), texts))
-        return found[0]
+        request = {"measure": measure, **self.model.request, **fields}
+        with self._asked_for(request, texts) as records:
+            if not records:
+                records.append(self._made(request, compute(), texts))
+        return records[0]
 
     def blocks(
-        self, measure: str, blocks: Blocks, compute: ComputeBlock, join: Join, texts: Texts, **asked: Any
+        self, measure: str, blocks: Blocks, compute: ComputeBlock, join: Join, texts: Texts, **fields: Any
     ) -> Record:
         """The record of a measurement that takes long, see `record`; what was measured of it outlives an interruption.
 
@@ -328,10 +328,10 @@ class Records:
         a block; join: makes the data of those of all blocks, in order. A block is kept until the record is there, and
         is not measured again before, not even under redo.
         """
-        request = {"measure": measure, **self.model.request, **asked}
+        request = {"measure": measure, **self.model.request, **fields}
         folder = self.folder / "blocks" / place_of(request, self.folder).stem
-        with self._asked_for(request, texts) as found:
-            if not found:
+        with self._asked_for(request, texts) as records:
+            if not records:
                 origin, parts = self._provenance | {"prompt_digest": digest(texts())}, list[Record]()
                 for numbers in self.progress(blocks(), measure, "block"):
                     named = {**request, "block": list(numbers)}
@@ -339,9 +339,9 @@ class Records:
                         if not part:
                             part.append(Record(named, origin, check_record(compute(numbers), self.pair[0])))
                     parts += part
-                found.append(self._made(request, join([part.data for part in parts]), texts))
+                records.append(self._made(request, join([part.data for part in parts]), texts))
         shutil.rmtree(folder, ignore_errors=True)
-        return found[0]
+        return records[0]
 
     def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
         """The items, with a bar that says what is measured, how much is left, and where records are kept."""

@@ -128,12 +128,14 @@ class Study(Records):
     @property
     def description(self) -> str:
         """The model in words, as its records have it; its title where nothing of it was measured."""
-        own = self.model.request.items()
-        described = [record.provenance["model"] for record in self._records.values() if record.request.items() >= own]
+        request = self.model.request.items()
+        described = [
+            record.provenance["model"] for record in self._records.values() if record.request.items() >= request
+        ]
         described += [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
-        found = next(iter(described), self.model.title)
+        line = next(iter(described), self.model.title)
         twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
-        return "".join([self.model.title, *found.partition(": ")[1:]]) if twin else found
+        return "".join([self.model.title, *line.partition(": ")[1:]]) if twin else line
 
     def save(self) -> Text:
         """Writes the values file, and returns what it says: the `findings` of all parts.
@@ -141,8 +143,8 @@ class Study(Records):
         Verdicts on claims are those that the file has, if any: `make claims` writes them.
         """
         values = self.values
-        own = {name: entry for name, entry in values.items() if name != "claims"}
-        files.save_values(own, self.figure.stem, self.model.name)
+        measured = {name: entry for name, entry in values.items() if name != "claims"}
+        files.save_values(measured, self.figure.stem, self.model.name)
         return conclusions(self.figure, values)
 
     def show(self, part: str) -> Any:

@@ -115,8 +115,8 @@ def checked_reference(
     """All that decides the means in plain JSON, premises by a digest. Raises ValueError for what there is not."""
     request = TaskStudy(Model("embedded"), **reference).own_request
     given = {name: value for name, value in request.items() if name.startswith("reference")}
-    own = {"k": k, "prompts": prompts, "seed": seed} if given["reference"] == "task" else {}
-    return given | own
+    drawn = {"k": k, "prompts": prompts, "seed": seed} if given["reference"] == "task" else {}
+    return given | drawn
 
 
 def takes_means(edit: Edit) -> bool:

@@ -219,9 +219,9 @@ def checked_tasks(study: Study) -> dict[str, TaskCheck]:
     """Whether the model does each task that its tokenizer carries, and the ambiguous one, from its demonstrations."""
     s, ambiguous, checks = study.settings, dict.fromkeys(study.settings.tasks) | {AMBIGUOUS: 0}, dict[str, TaskCheck]()
     for task, count in ambiguous.items():
-        asked = PairTask(study.model, task, s.k, seed=s.seed, ambiguous=count, layout=s.layout, **study.places)
+        pair_task = PairTask(study.model, task, s.k, seed=s.seed, ambiguous=count, layout=s.layout, **study.places)
         with suppress(UnsupportedTokenizer):
-            checks[task] = asked.check(len(ambiguous))
+            checks[task] = pair_task.check(len(ambiguous))
     return checks
 
 

@@ -118,8 +118,8 @@ class LookUp:
     def request(self) -> Data:
         """All that decides the prompts and donors, in plain JSON: entries as those of a `Draw`."""
         defaults = {field.name: field.default for field in fields(Draw)}
-        own = {"task": self.task, "prompts": self.prompts, "k": self.k, "corruptions": [0], "two_pass": False}
-        return {**defaults, **own}
+        changes = {"task": self.task, "prompts": self.prompts, "k": self.k, "corruptions": [0], "two_pass": False}
+        return {**defaults, **changes}
 
     def drawn(self, tokenizer: Any) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors: words of one token, of which a prompt and its donor share none."""

@@ -180,8 +180,8 @@ def copy_magnitudes(
             if len(cells_read) > len(served):
                 control[places[owner]] = read[..., len(served) : len(cells_read)].mean(-1)
 
-    asked, owners, *_ = zip(*planned, strict=True)
-    halved = run_rows(model, asked, visit, token_budget, prompts=owners)
+    branched, owners, *_ = zip(*planned, strict=True)
+    halved = run_rows(model, branched, visit, token_budget, prompts=owners)
     return {"magnitude": magnitude, "control": control, "oom_backoff": halved}
 
 

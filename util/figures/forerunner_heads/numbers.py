@@ -270,14 +270,14 @@ def scores(answer: Arrays) -> dict[str, Floats]:
     the label mass. Demonstrations teach the first; the second says that a label comes.
     """
     log_prob, gold = answer["log_prob"].astype(np.float64), answer["gold"]
-    found: Numbers = {
+    measured: Numbers = {
         "which label": which_label(log_prob, gold),
         "label mass": label_mass(log_prob),
         "accuracy": right(log_prob, gold).astype(np.float64),
     }
     if "text_loss" in answer:
-        found["text loss"] = answer["text_loss"].astype(np.float64)
-    return found
+        measured["text loss"] = answer["text_loss"].astype(np.float64)
+    return measured
 
 
 def changes(answers: Mapping[Condition, Arrays], score: str, comparisons: int = 1) -> tuple[Numbers, Numbers]:

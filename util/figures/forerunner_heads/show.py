@@ -438,14 +438,14 @@ def grid_panels(values: Values) -> Grid:
     title, ticks = "on how many data sets a head is frequent", np.arange(0, sets + 1, max(1, sets // 3))
     shown = [
         partial(panels.heads, values=shared, limits=(0, sets), title=title, bar="data sets", ticks=ticks),
-        partial(_by_set, found=values["grid_heads_on_a_prompt"]["correct"]),
+        partial(_by_set, counts=values["grid_heads_on_a_prompt"]["correct"]),
     ]
     return Grid(shown, height=[0.5 + min(1.5, max(0.8, 0.09 * shared.shape[1])), 0.6 + 0.16 * sets], columns=1)
 
 
-def _by_set(ax: Axes, found: Values) -> None:
-    panels.intervals(ax, [*found.values()], colour=BLUE, hollow=False)
-    panels.name_rows(ax, [name.replace("_", " ") for name in found])
+def _by_set(ax: Axes, counts: Values) -> None:
+    panels.intervals(ax, [*counts.values()], colour=BLUE, hollow=False)
+    panels.name_rows(ax, [name.replace("_", " ") for name in counts])
     ax.set_xlabel("heads above the threshold on a prompt")
 
 

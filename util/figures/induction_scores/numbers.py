@@ -310,12 +310,12 @@ def shares(number: int, task: TaskShots, control: str | None = None) -> tuple[Fl
     return claims[number]
 
 
-def lost_more_than(own: Mapping[str, TaskShots]) -> Shares:
+def lost_more_than(with_own_labels: Mapping[str, TaskShots]) -> Shares:
     """Claim 6: what is lost with unrelated labels, minus that with a task's own; the mean over these tasks."""
 
     def more(task: TaskShots, control: str | None = None) -> tuple[Floats, float]:
-        unrelated, related = (shares(1, one, control)[0] for one in (task, own[task.task]))
-        return (unrelated - related) / len(own), 1 / len(own)
+        unrelated, related = (shares(1, one, control)[0] for one in (task, with_own_labels[task.task]))
+        return (unrelated - related) / len(with_own_labels), 1 / len(with_own_labels)
 
     return more
 
@@ -330,11 +330,11 @@ def effect(share: Shares, tasks: Sequence[TaskShots]) -> Effect:
 
 def judge(tasks: Sequence[TaskShots]) -> tuple[Claim, ...]:
     """The seven claims with their verdicts."""
-    own, unrelated = ([task for task in tasks if task.unrelated == to] for to in (False, True))
-    done = [task for task in own if task.check.done]
+    related, unrelated = ([task for task in tasks if task.unrelated == to] for to in (False, True))
+    done = [task for task in related if task.check.done]
     pattern = [task for task in done if task.task not in TEXT_TASKS]
     texts = [task for task in done if task.task in TEXT_TASKS and 0 in task.right]
-    of_own = {task.task: task for task in own if task.ablated in task.right[task.most]}
+    of_own = {task.task: task for task in related if task.ablated in task.right[task.most]}
     both = [task for task in unrelated if task.check.done and task.task in of_own]
     none, more = NOT_DONE if unrelated else NOT_ASKED, lost_more_than({task.task: of_own[task.task] for task in both})
     first, second, third, *others = (
@@ -344,7 +344,7 @@ def judge(tasks: Sequence[TaskShots]) -> tuple[Claim, ...]:
         _claim(4, texts, none),
         _claim(5, texts, none),
         _claim(6, both, none, more),
-        _claim(7, [task for task in own if task.does_bare], NO_PREMISE),
+        _claim(7, [task for task in related if task.does_bare], NO_PREMISE),
     )
     if any(part.high < 0 for part in second.parts):
         second = replace(second, note="accuracy falls below chance")

@@ -295,10 +295,10 @@ def ablation(values: Values) -> Grid | None:
 def shots(values: Values) -> Grid | None:
     """A panel for each task with ablations, by the number of demonstrations; that of the headline is the first."""
     benefits, ablated = values["benefits"], ablated_row(len(values["chosen"]))
-    told = benefits["worth"].get("task")
+    first_task = benefits["worth"].get("task")
     panels = [
         partial(_by_shots, name=name, by_shots=by_shots, ablated=ablated, chance=benefits["tasks"][name]["chance"])
-        for name, by_shots in sorted(benefits["accuracy by shots"].items(), key=lambda task: task[0] != told)
+        for name, by_shots in sorted(benefits["accuracy by shots"].items(), key=lambda task: task[0] != first_task)
         if ablated in by_shots[max(by_shots, key=int)]["accuracy"]
     ]
     return Grid(panels, height=1.7, share="y", legend=[CHANCE], least=1.3) if panels else None

@@ -247,12 +247,12 @@ def circuit(values: Values) -> Grid | None:
     return Grid([partial(_circuit, values["circuit"])], height=2.15)
 
 
-def _circuit(found: Values, ax: Axes) -> None:
+def _circuit(curves: Values, ax: Axes) -> None:
     """Bands are intervals, for all sizes together of the strongest heads; of random sets there is a dot for each."""
-    whole, sizes = found["whole"][0], [*found["faithfulness"]]
-    _curve(ax, np.transpose([*found["faithfulness"].values()]), "strongest alone", color=BLUE, marker="o")
-    _curve(ax, np.transpose([*found["without"].values()]) / whole, "all but the strongest", color=RED, marker="s")
-    random = [(sizes.index(size) + 0.1, one / whole) for size, some in found["random"].items() for one in some]
+    whole, sizes = curves["whole"][0], [*curves["faithfulness"]]
+    _curve(ax, np.transpose([*curves["faithfulness"].values()]), "strongest alone", color=BLUE, marker="o")
+    _curve(ax, np.transpose([*curves["without"].values()]) / whole, "all but the strongest", color=RED, marker="s")
+    random = [(sizes.index(size) + 0.1, one / whole) for size, some in curves["random"].items() for one in some]
     ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random alone, same layers")
     ax.set_xticks(range(len(sizes)), sizes)
     ax.set(xlabel="number of strongest or random heads", ylabel="share of the logit difference")
@@ -279,8 +279,8 @@ def edges(values: Values) -> Grid | None:
 
 def _curves(curves: Mapping[str, Any], measure: str, title: str, ax: Axes) -> None:
     """Bands are 95 % intervals that hold together for a curve."""
-    for name, found in [*curves.items()][::-1]:
-        kept = found[measure]["faithfulness"]
+    for name, by_measure in [*curves.items()][::-1]:
+        kept = by_measure[measure]["faithfulness"]
         ends = [kept[end] for end in ("value", "low", "high")]
         _curve(ax, ends, name if name in CURVES else "random", **CURVES.get(name, RANDOM))
     ax.set_xticks(range(len(SHARES)), [f"{100 * share:g}" for share in SHARES])

@@ -361,8 +361,8 @@ def _about(text: str, part: str = "example") -> Callable[[Values], str]:
 
 def _one_pair(says: Callable[[Values], Iterable[str]], panels: Callable[[Values], Grid], more: str = "") -> Part:
     """A part of the project's pair of prompts."""
-    about = _about("{model}, one pair of prompts of {count} tokens" + more)
-    return Part(numbers.example, "example", says, about, panels)
+    setting = _about("{model}, one pair of prompts of {count} tokens" + more)
+    return Part(numbers.example, "example", says, setting, panels)
 
 
 STREAMS = "{model}, one pair of prompts; at one token of one layer from the source"

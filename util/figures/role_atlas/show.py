@@ -71,11 +71,11 @@ class Settings:
 
 
 def atlas_about(values: Values) -> str:
-    asked, task = values["request"], values["label task"]
-    of_labels = f"{asked['prompts']} of {task['dataset']} (k={task['k']}), " if task else ""
+    request, task = values["request"], values["label task"]
+    of_labels = f"{request['prompts']} of {task['dataset']} (k={task['k']}), " if task else ""
     return (
-        f"{title(values)}; {asked['sequences']} random sequences, {asked['pairs']} IOI prompts, {of_labels}"
-        f"{asked['word_prompts']} of each word-pair task"
+        f"{title(values)}; {request['sequences']} random sequences, {request['pairs']} IOI prompts, {of_labels}"
+        f"{request['word_prompts']} of each word-pair task"
     )
 
 
@@ -251,13 +251,13 @@ def vectors_about(values: Values) -> str:
 
 def vectors(values: Values) -> Grid:
     """A: prefix matching against AIE. B, C: what is answered right, by what is ablated, where that is above chance."""
-    found = values["function vectors"]
+    entries = values["function vectors"]
     shown: list[Panel] = [partial(_scatter, values=values)]
-    for measure, accuracy in found["accuracy"].items():
-        chance = None if measure == PAIRS else found["classification"]["chance"]
+    for measure, accuracy in entries["accuracy"].items():
+        chance = None if measure == PAIRS else entries["classification"]["chance"]
         if chance is not None and accuracy[WHOLE][1] <= chance:
             continue
-        heading = f"{'ABC'[len(shown)]}) {measure}\n{found['asked'][measure]}"
+        heading = f"{'ABC'[len(shown)]}) {measure}\n{entries['asked'][measure]}"
         rows = {"none" if name == WHOLE else name: share for name, share in accuracy.items()}
         look = partial(row_panel, label="share of right answers", chance=chance, colours={"none": BLUE})
         shown.append(partial(look, rows=rows, heading=heading))

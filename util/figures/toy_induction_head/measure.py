@@ -127,9 +127,9 @@ def text(study: Study) -> Fields:
         request = {"schema": 3, "excerpts": study.settings.excerpts, "longest": LONGEST, **part}
         return study.record("plain text", compute, lambda: map(str, texts()), **request).data
 
-    found = {
+    by_set = {
         name: recorded(partial(losses, some), ablated=[*map(list, some)])
         for name, some in study.progress(sets.items(), "plain text")
     }
-    uniform = float(np.log(found[WHOLE]["vocabulary"]))
-    return {"heads": heads, "losses": {name: one["losses"] for name, one in found.items()}, "uniform": uniform}
+    uniform = float(np.log(by_set[WHOLE]["vocabulary"]))
+    return {"heads": heads, "losses": {name: one["losses"] for name, one in by_set.items()}, "uniform": uniform}

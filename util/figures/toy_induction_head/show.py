@@ -150,8 +150,8 @@ def patterns_say(values: Values) -> Iterator[str]:
 
 
 def patterns(values: Values) -> Grid:
-    found = values["patterns"]
-    panels = [partial(_dots, name=name, row=row, length=found["length"]) for name, row in found["heads"].items()]
+    drawn = values["patterns"]
+    panels = [partial(_dots, name=name, row=row, length=drawn["length"]) for name, row in drawn["heads"].items()]
     bar = partial(colour_bar, label=f"attention, {VISIBLE:g} or more", shrink=0.6)
     return Grid(panels, least=1.4, height=2.2, columns=2, share="xy", x="key position", y="query position", finish=bar)
 
