@@ -86,7 +86,8 @@ TOLD = {
     ),
     "a score of a task that is not done": (  # it was 1.00, of accuracies below chance
         "edge_ablation", "smollm2", {},
-        ["Not done, and so without a score: `person_sport`", "and 0.77 in `present_past`."], [" in `person_sport`"],
+        ["Not done, and so without a score: `person_sport`", "and 0.77 [0.55, 1.00] in `present_past`."],
+        [" in `person_sport`"],
     ),
     "no task is done": (
         "edge_ablation", "smollm2", {"scores": dict.fromkeys(EDGE_TASKS, {"CTX+AGG": [None], "AGG-ONLY": [None]})},
