@@ -65,17 +65,14 @@ class Changes(ast.NodeTransformer):
         self.wanted, self.found = wanted, []
 
     def visit(self, node):
-        if isinstance(node, ast.arg):  # an annotation is not run
-            return node
         line = node.value.lineno if isinstance(node, ast.keyword) else getattr(node, "lineno", 0)
         for kind, other in variants(node):
             self.found.append((kind, line))
             if len(self.found) - 1 == self.wanted:
                 return other
-        returns = vars(node).pop("returns", None)
+        annotations = {name: vars(node).pop(name) for name in ("returns", "annotation") if name in vars(node)}
         self.generic_visit(node)
-        if isinstance(node, ast.FunctionDef):
-            node.returns = returns
+        vars(node).update(annotations)
         return node
 
 

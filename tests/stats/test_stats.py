@@ -126,6 +126,7 @@ def test_a_ratio_of_means_and_its_linearised_values():
     without = [np.delete(above, i, 0).mean(axis=0) / np.delete(below, i).mean() for i in range(400)]
     jackknife = np.sqrt(399 / 400 * ((np.array(without) - value) ** 2).sum(axis=0))
     assert_allclose(linearised.std(axis=0, ddof=1) / 20, jackknife, rtol=0.01)
+    assert ratio_of_means([1.0, 3.0], [1.0, 1.0])[0] == 2  # two units are enough
     value, linearised = ratio_of_means([1.0, 2, 3, 4, 5], [2.0, 2, 2, 3, 4], [7, 7, 3, 3, 1])
     sums = ratio_of_means([5.0, 7, 3], [4.0, 5, 4])  # in the order of the units
     assert value == sums[0] == 15 / 13 and linearised.tolist() == sums[1].tolist()
