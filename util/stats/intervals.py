@@ -32,6 +32,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def error(self) -> float:
+        """The standard error, by the shorter side: the other one allows for skewness."""
+        return min(self.value - self.low, self.high - self.value) / stats.norm.ppf(0.975)
+
     def __str__(self) -> str:
         # first to the 6 decimals of values files: an interval read from one is written as the one that was measured
         value, low, high = (f"{round(round(number, 6), 2) + 0.0:.2f}" for number in self)  # + 0.0 turns -0.0 into 0.0
