@@ -6,7 +6,7 @@ import scipy.optimize
 import scipy.stats
 from numpy.testing import assert_allclose, assert_array_equal
 
-from util.stats.answers import label_mass, task_check, which_label
+from util.stats.answers import label_mass, right, task_check, which_label
 from util.stats.intervals import (
     Interval,
     accuracy,
@@ -202,3 +202,5 @@ def test_the_gold_labels_log_probability_is_mass_and_which_label():
     mass, which = label_mass(log_prob), which_label(log_prob, gold)
     assert_allclose(mass + which, [row[label] for row, label in zip(log_prob, gold, strict=True)])
     assert_allclose(np.exp(mass), np.exp(log_prob).sum(1))
+    highest = [all(row <= row[label]) for row, label in zip(log_prob, gold, strict=True)]
+    assert right(log_prob, gold).tolist() == highest and 0 < sum(highest) < 20
