@@ -78,9 +78,9 @@ def test_files_of_scores_know_their_units_and_their_parent(tmp_path):
     file, circuit = tmp_path / "scores.json", whole()
     scores = np.random.default_rng(0).random(circuit.living_heads.shape)
     write_scores(file, circuit, "head", scores, method="local_exact")
-    assert json.loads(file.read_text())["method"] == "local_exact"
-    assert_array_equal(read_scores(file, circuit, "head"), scores)
     lines = json.loads(file.read_text())
+    assert lines["method"] == "local_exact"
+    assert_array_equal(read_scores(file, circuit, "head"), scores)
     fewer = dict([*lines["scores"].items()][1:])
     (tmp_path / "fewer.json").write_text(json.dumps({**lines, "scores": fewer}))
     (tmp_path / "damaged.json").write_text('{"sort": "head"}')

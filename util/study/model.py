@@ -98,8 +98,8 @@ def refuse_hooks(model: PreTrainedModel) -> None:
         kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
         unknown = [("hook", hook) for hooks in kinds for hook in hooks.values()]
         forward = vars(module).get("forward")
-        unhooked = getattr(forward, "__func__", forward) in (None, type(module).forward)
-        if not unhooked and not hasattr(module, "_hf_hook"):
+        replaced = getattr(forward, "__func__", forward) not in (None, type(module).forward)
+        if replaced and not hasattr(module, "_hf_hook"):
             unknown.append(("forward", forward))
         for kind, function in unknown:
             function = getattr(function, "func", function)  # of a partial
