@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -553,7 +553,8 @@ def _denied(error: BaseException | None) -> bool:
 # ------------------------------------------------------------------------------------------------ data
 
 
-def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> list[Prompt]:
+@lru_cache(8, typed=True)
+def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> tuple[Prompt, ...]:
     """StaICC's prompts for its 512 test queries (first repeat), k demonstrations each, with the spans of token roles.
 
     seed: 0 for StaICC's own order of queries and its own choice of demonstrations. With another seed demonstrations are
@@ -564,7 +565,7 @@ def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> list[Prompt
     """
     experimentor = staicc_experimentor(dataset, k)
     if seed == 0:
-        return prompts_from_experimentor(experimentor)
+        return tuple(prompts_from_experimentor(experimentor))
     random = np.random.default_rng((seed, dataset_index(dataset), k))
     queries, pool = len(experimentor.test_set()), len(experimentor.demonstration_set())
     other = copy.copy(experimentor)
@@ -575,7 +576,7 @@ def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> list[Prompt
     shuffle = np.random.default_rng((seed, dataset_index(dataset)))  # the same queries with every k
     order = np.concatenate([shuffle.permutation(half) for half in halves])
     prompts = prompts_from_experimentor(other)
-    return [prompts[number] for number in order]
+    return tuple(prompts[number] for number in order)
 
 
 def staicc_version() -> str:

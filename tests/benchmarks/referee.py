@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.clone import ROOT
+
 FOLDER = ROOT / "data" / "benchmarks"
 SIMULATED = ("coverage", "verdicts", "sensitivity")  # no contests
 CONTESTED = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness")

@@ -79,7 +79,7 @@ class LabelTask(Measurement):
         return [prompt.with_label() for prompt in self.items]
 
     @cached_property
-    def items(self) -> list[Prompt]:
+    def items(self) -> Sequence[Prompt]:
         prompts = staicc_prompts(self.dataset, self.k, self.seed)[-self.prompts :]
         return [prompt.permuted(number) for number, prompt in enumerate(prompts)] if self.permuted else prompts
 
@@ -199,7 +199,7 @@ class LabelRoles(Measurement):
         return lines
 
     @property
-    def items(self) -> list[Prompt]:
+    def items(self) -> Sequence[Prompt]:
         """The prompts that are measured."""
         return staicc_prompts(self.task.name, self.task.k, self.seed)[: self.prompts]
 

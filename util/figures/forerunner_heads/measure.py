@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,9 +67,9 @@ class Data(NamedTuple):
     seed: int
 
     @property
-    def items(self) -> list[Prompt]:
+    def items(self) -> Sequence[Prompt]:
         """The prompts themselves."""
-        return _prompts(self.dataset, self.k, self.seed)[: self.prompts]
+        return staicc_prompts(self.dataset, self.k, self.seed)[: self.prompts]
 
     def texts(self) -> list[str]:
         """The prompts with their correct labels."""
@@ -87,9 +87,6 @@ class Data(NamedTuple):
             "gold": np.array([prompt.gold for prompt in self.items]),
             "demonstrations": np.array([prompt.demonstrations for prompt in self.items], np.int64),
         }
-
-
-_prompts = lru_cache(4)(staicc_prompts)
 
 
 def check(study: Study) -> None:

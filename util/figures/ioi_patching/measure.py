@@ -41,7 +41,6 @@ from util.study.study import Study
 Arrays = dict[str, Any]
 Activations = Mapping[int, Tensor]  # by the model's own layer number, [N, T, H, dv]
 Block = Sequence[int]  # numbers of what is measured together
-MAPS = ("denoised", "noised", "direct", "base", "source", "probability")
 UNTRAINED, CIRCUIT, PATHS = 16, 128, 32  # pairs at most: of the twin, of sets of heads, of paths
 WORDS = 5  # most probable next tokens that are kept
 # What is measured together, and kept if a run is interrupted: seconds to a minute each.
@@ -290,7 +289,8 @@ def maps(study: Study) -> Arrays:
             "numbers": list(some),
         }
 
-    return _blocks(study, "maps", pairs, blocks, compute, joined(*MAPS, by="numbers"))
+    arrays = ("denoised", "noised", "direct", "base", "source", "probability")
+    return _blocks(study, "maps", pairs, blocks, compute, joined(*arrays, by="numbers"))
 
 
 def population(study: Study) -> Arrays:
