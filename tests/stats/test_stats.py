@@ -49,6 +49,10 @@ def test_an_interval_is_written_with_two_decimals(interval, text):
     assert str(interval) == text
 
 
+def test_the_standard_error_of_an_interval_is_of_its_shorter_side():
+    assert Interval(0.5, 0.304, 0.9).error == pytest.approx(0.1, rel=1e-4)
+
+
 @pytest.mark.parametrize("comparisons", [1, 100])
 def test_an_interval_of_skewed_values_reaches_where_halls_cubic_has_the_quantiles_of_t_and_as_far_as_students(
     comparisons,

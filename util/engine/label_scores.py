@@ -237,14 +237,14 @@ def replacements(heads: Mapping[int, Sequence[int]], values: Mapping[int, float 
     """Instruments that replace the outputs of some heads at all positions, the same in every batch.
 
     heads: by layer, the heads that are replaced. values: by layer, what stands for their outputs: a number, or a tensor
-    [T, heads, dv] with a row for each position. Positions from T on, which only padding has, get the last row.
+    [T, heads, dv] with a row for each position, which no text is longer than.
     """
 
     def attach(batch: Batch) -> list[PatchHeads]:
         return [PatchHeads(layer, chosen, at_positions(values[layer], batch)) for layer, chosen in heads.items()]
 
     def at_positions(value: float | Tensor, batch: Batch) -> float | Tensor:
-        return value[batch.positions.clamp(max=len(value) - 1)] if isinstance(value, Tensor) else value
+        return value[batch.positions] if isinstance(value, Tensor) else value
 
     return attach
 
