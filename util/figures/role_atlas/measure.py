@@ -53,9 +53,9 @@ from util.study.checked import Count, Natural, checked
 from util.study.records import Fields, Measurement
 from util.study.study import Study
 
-PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
+PLANTED_TASK = "glue_sst2"  # two labels, so that of six demonstrations some show the right one
 PLANTED: Fields = {
-    "datasets": PLANTED_TASK, "ks": 10, "prompts": 32, "pairs": 64, "word_prompts": 8, "intact": 8,
+    "datasets": PLANTED_TASK, "ks": 6, "prompts": 32, "pairs": 64, "word_prompts": 8, "intact": 8,
     "untrained_control": False,
 }  # fmt: skip
 UNTRAINED_PROMPTS = 8  # of each word-pair task: no answer is probable, so that the effects are next to nothing
