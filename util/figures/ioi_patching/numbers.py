@@ -58,12 +58,18 @@ def selectivity(difference: Floats) -> Floats:
     return np.divide(high, low, out=np.full(len(low), np.nan), where=low > 0)
 
 
+def most_unequal(ratio: Floats) -> int:
+    """The layer with the largest selectivity ratio [L]."""
+    return int(np.nan_to_num(ratio).argmax())
+
+
 def example(arrays: Arrays, settings: Any) -> Numbers:
     """One pair of prompts: what it changes to shuffle or to patch single heads, and what is drawn of their outputs.
 
     layer: whose outputs z [T, H, dv] are shown; lengths [L, T]: mean norms of a layer's heads; differences: of outputs
-    at the two places of the answer's name, in every so many layers, [layers, H, dv]. Raises ValueError for a layer to
-    show that there is not, and unless the source has the token of the answer's name twice.
+    at the two places of the answer's name, in every so many layers, the most unequal one among them, [layers, H, dv].
+    Raises ValueError for a layer to show that there is not, and unless the source has the token of the answer's name
+    twice.
     """
     scores, z, layer = arrays["scores"], arrays["z"], settings.shown_layer
     if layer is not None and layer >= len(z):
@@ -76,15 +82,16 @@ def example(arrays: Arrays, settings: Any) -> Numbers:
     if layer is None:
         layer = top(np.abs(effects["patched"]), 1)[0][0]
     difference, every = z[:, places[0]] - z[:, places[1]], -(-len(z) // SHOWN)
+    ratio = selectivity(difference)
     shown = {
         **{name: arrays[name] for name in ("tokens", "answers", "words", "log_softmax", "norms")},
         "layer": layer,
         "z": z[layer],
         "lengths": np.linalg.norm(z, axis=3).mean(axis=2),
         "every": every,
-        "differences": difference[::every],
+        "differences": difference[most_unequal(ratio) % every :: every],
     }
-    return {"scores": scores, **effects, "selectivity": selectivity(difference), "example": shown}
+    return {"scores": scores, **effects, "selectivity": ratio, "example": shown}
 
 
 def streams(arrays: Arrays, settings: Any) -> Numbers:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
-from util.figures.ioi_patching.numbers import CARRIES, EAP, EAP_IG, SHOWN, carriers, intervals
+from util.figures.ioi_patching.numbers import CARRIES, EAP, EAP_IG, SHOWN, carriers, intervals, most_unequal
 from util.scores.graph import SHARES
 from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Floats, Grid, Panel, name_beside
 from util.show.panels import (
@@ -177,11 +177,12 @@ def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
 
 def differences(values: Values) -> Grid:
     """P4: how head outputs at the two places of the answer's name differ, to the 99th percentile; selectivity ratio."""
-    shown, panels = values["example"], list[Panel]()
-    for place, z in enumerate(_array(shown["differences"])):
+    shown, ratio, panels = values["example"], _array(values["selectivity"]), list[Panel]()
+    layers = range(most_unequal(ratio) % shown["every"], len(ratio), shown["every"])
+    for layer, z in zip(layers, _array(shown["differences"]), strict=True):
         limit = float(np.percentile(np.abs(z), 99)) or 1.0
-        panels.append(partial(_outputs, z, f"layer {place * shown['every']}", "RdBu_r", (-limit, limit)))
-    ratio, title = _array(values["selectivity"]), "difference: top two heads / last two"
+        panels.append(partial(_outputs, z, f"layer {layer}", "RdBu_r", (-limit, limit)))
+    title = "difference: top two heads / last two"
     return _of_outputs(panels, 1.05, partial(_over_layers, ratio, None, title, "selectivity ratio"), 1.7)
 
 

@@ -102,9 +102,8 @@ def activations_say(values: Values) -> Iterator[str]:
 
 def differences_say(values: Values) -> Iterator[str]:
     ratio, name = np.array(values["selectivity"], dtype=float), values["request"]["names"][0]
-    layer = int(np.nanargmax(ratio))
-    place = f"{'undrawn ' * (layer % values['example']['every'] > 0)}layer {layer}"
-    yield f'Heads tell the two "{name}" apart most unequally in {place}: by a factor of {ratio[layer]:.0f}'
+    layer = numbers.most_unequal(ratio)
+    yield f'Heads tell the two "{name}" apart most unequally in layer {layer}: by a factor of {ratio[layer]:.0f}'
 
 
 def patching_says(values: Values) -> Iterator[str]:
