@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
@@ -169,10 +170,11 @@ def _seen(tokens: Iterable[str]) -> list[str]:
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
     low, high = np.percentile(lengths, (5, 95))
-    ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
+    ax.imshow(lengths, aspect="auto", norm=PowerNorm(0.5, low, high), interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
     ax.set(ylabel="layer", title="all layers: mean norm of the heads' outputs", yticks=count_ticks(len(lengths), 8))
-    colour_bar(ax.figure, [ax], "mean norm", location="right", pad=0.01, extend="both", aspect=20)
+    look: dict[str, Any] = {"location": "right", "pad": 0.01, "extend": "both", "aspect": 20, "format": "%.2g"}
+    colour_bar(ax.figure, [ax], "mean norm", ticks=np.linspace(low**0.5, high**0.5, 4) ** 2, **look)
 
 
 def differences(values: Values) -> Grid:
