@@ -160,7 +160,7 @@ def above_chance(pair: Pair, data: str, k: int, labels: str) -> NDArray[np.float
     labels: "true labels", beside the better of the majority label and the demonstrations' vote; or "random label
     words", of the prompts whose gold label is demonstrated, beside a guess among the demonstrated ones.
     """
-    prompts = staicc_prompts(data, k)[:PROMPTS]
+    prompts: Sequence[Prompt] = staicc_prompts(data, k)[:PROMPTS]
     if labels == "random label words":
         prompts = [relabelled(p, number) for number, p in enumerate(prompts) if p.gold in p.demonstrations]
         return correct(pair, prompts) - np.array([1 / len(p.labels) for p in prompts])

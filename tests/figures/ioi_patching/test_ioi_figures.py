@@ -1,8 +1,10 @@
 """Pictures of IOI patching: where values are drawn, and what is said of them. See test_drawn.py, too."""
 
+import re
+
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.stored import read
 from util.figures.ioi_patching import numbers, show
@@ -40,6 +42,15 @@ def title(name, values):
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn
+
+
+def test_the_layer_that_a_title_names_is_one_of_those_that_are_drawn():
+    values = read("ioi_patching", "gemma3")
+    shown, named = picture("p4", values).axes, [int(text) for text in re.findall(r"layer (\d+)", title("p4", values))]
+    layers = [int(ax.get_title().removeprefix("layer ")) for ax in shown if ax.get_title().startswith("layer")]
+    assert {*named} < {*layers}
+    drawn_ratios = numbers.selectivity(np.asarray(values["example"]["differences"]))
+    assert_allclose(drawn_ratios, np.take(values["selectivity"], layers), rtol=1e-3)
 
 
 def test_streams_are_shares_from_the_first_token_that_differs():
