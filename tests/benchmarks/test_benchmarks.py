@@ -10,6 +10,7 @@ import pytest
 
 from tests.benchmarks import referee, sensitivity, verdicts
 from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
+from tests.clone import ROOT, text
 from tests.tiers import quick
 from util.figures.edge_ablation import numbers as edge_claims
 from util.figures.induction_scores import numbers as induction_claims
@@ -23,7 +24,7 @@ HERE = {place: c for place, c in CONTESTS.items() if referee.HARNESS not in c.py
 
 def served(code, before=""):
     program = f"from tests.benchmarks.referee import serve\n{before}\nserve(lambda: {code})"
-    return referee.serving([sys.executable, "-c", program], {"PYTHONPATH": str(referee.ROOT)})
+    return referee.serving([sys.executable, "-c", program], {"PYTHONPATH": str(ROOT)})
 
 
 def test_a_contestant_answers_whatever_it_prints():
@@ -88,7 +89,7 @@ def test_the_tables_of_the_page_are_those_of_the_files():
 def test_files_have_the_contests_and_make_names_the_benchmarks():
     stored = {n: json.loads((referee.FOLDER / f"{n}.json").read_text(encoding="utf-8")) for n in referee.CONTESTED}
     assert {(name, title) for name, report in stored.items() for title in report} == {*CONTESTS}
-    makefile = (referee.ROOT / "Makefile").read_text(encoding="utf-8")
+    makefile = text("Makefile")
     assert f"NAME={', '.join(referee.CONTESTED)}, or {', '.join(referee.SIMULATED)}: no contests\n" in makefile
 
 

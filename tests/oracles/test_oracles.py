@@ -11,12 +11,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tests.benchmarks import edge_scores, patch_map, referee
+from tests.clone import ROOT
 from util.models import packaged
 
 pytestmark = [
     pytest.mark.oracle,
     pytest.mark.skipif(
-        not (referee.ROOT / referee.ORACLES).exists(), reason="needs the environment that `make test-oracles` makes"
+        not (ROOT / referee.ORACLES).exists(), reason="needs the environment that `make test-oracles` makes"
     ),
 ]
 SMOLLM2 = str(packaged.place("smollm2"))

@@ -47,6 +47,7 @@ def test_another_seed_asks_other_queries_behind_other_demonstrations():
     for prompt in other:
         *demonstrations, asked = inputs(prompt)
         assert len({*demonstrations}) == 3 and {*demonstrations} != shown[asked]
+    staicc_prompts.cache_clear()
     assert staicc_prompts("trec", 3, seed=1) == other != staicc_prompts("trec", 3, seed=2)
     assert staicc_prompts("trec", 3) == own, "StaICC's own experimentor is as it was"
     assert LabelTask(k=3, prompts=4, seed=1).items == other[-4:]
