@@ -63,6 +63,11 @@ def most_unequal(ratio: Floats) -> int:
     return int(np.nan_to_num(ratio).argmax())
 
 
+def drawn_layers(ratio: Floats, every: int) -> range:
+    """Every so many of the layers, the most unequal one among them. ratio [L]: see `selectivity`."""
+    return range(most_unequal(ratio) % every, len(ratio), every)
+
+
 def example(arrays: Arrays, settings: Any) -> Numbers:
     """One pair of prompts: what it changes to shuffle or to patch single heads, and what is drawn of their outputs.
 
@@ -89,7 +94,7 @@ def example(arrays: Arrays, settings: Any) -> Numbers:
         "z": z[layer],
         "lengths": np.linalg.norm(z, axis=3).mean(axis=2),
         "every": every,
-        "differences": difference[most_unequal(ratio) % every :: every],
+        "differences": difference[drawn_layers(ratio, every)],
     }
     return {"scores": scores, **effects, "selectivity": ratio, "example": shown}
 

@@ -13,7 +13,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
-from util.figures.ioi_patching.numbers import CARRIES, EAP, EAP_IG, SHOWN, carriers, intervals, most_unequal
+from util.figures.ioi_patching.numbers import CARRIES, EAP, EAP_IG, SHOWN, carriers, drawn_layers, intervals
 from util.scores.graph import SHARES
 from util.show.draw import BLUE, GREY, LIGHT_BLUE, ORANGE, RED, Floats, Grid, Panel, name_beside
 from util.show.panels import (
@@ -180,8 +180,7 @@ def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
 def differences(values: Values) -> Grid:
     """P4: how head outputs at the two places of the answer's name differ, to the 99th percentile; selectivity ratio."""
     shown, ratio, panels = values["example"], _array(values["selectivity"]), list[Panel]()
-    layers = range(most_unequal(ratio) % shown["every"], len(ratio), shown["every"])
-    for layer, z in zip(layers, _array(shown["differences"]), strict=True):
+    for layer, z in zip(drawn_layers(ratio, shown["every"]), _array(shown["differences"]), strict=True):
         limit = float(np.percentile(np.abs(z), 99)) or 1.0
         panels.append(partial(_outputs, z, f"layer {layer}", "RdBu_r", (-limit, limit)))
     title = "difference: top two heads / last two"
